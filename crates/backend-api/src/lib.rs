@@ -1,1 +1,37 @@
+//! What a backend author sees: tensors, requests, responses, and the three traits a backend implements.
+//!
+//! A backend gets a [`Batch`] of [`Request`]s it owns, and answers each through the request's [`Responder`], from
+//! any thread, now or later. The same types are the server's own way of speaking of a request, so nothing is
+//! converted between a protocol face and a backend.
+//!
+//! This crate knows of no scheduler, no protocol and no framework. It depends on the model configuration and on leaf
+//! libraries only.
+
 #![forbid(unsafe_code)]
+
+mod backend;
+mod batch;
+mod elements;
+mod error;
+mod memory;
+mod output;
+mod parameters;
+mod request;
+mod responder;
+mod response;
+mod shape;
+mod tensor;
+
+pub use backend::{Backend, Instance, InstanceContext, InstanceKind, Model, ModelContext};
+pub use batch::{Batch, BatchMonitor, ExecutionTimes};
+pub use elements::{BytesElements, push_bytes_element};
+pub use error::{Error, ErrorCode, Result};
+pub use memory::{Buffer, DeviceBuffer, Memory, MemoryKind};
+pub use nereid_model_config::{DataType, ModelConfig};
+pub use output::{OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
+pub use parameters::{ParameterValue, Parameters};
+pub use request::{CorrelationId, InferRequest, Request, RequestedOutput, SequenceFlags};
+pub use responder::{Answer, Phase, Responder, ResponseSink};
+pub use response::Response;
+pub use shape::Shape;
+pub use tensor::{Buffers, Tensor};

@@ -1,0 +1,83 @@
+//! The traits a backend implements: backend, model, instance.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nereid_model_config::ModelConfig;
+
+use crate::{Batch, Result};
+
+/// A kind of model the server can run. One object for the whole server.
+pub trait Backend: Send + Sync {
+    /// Loads one version of a model: reads its files and checks its configuration against them.
+    ///
+    /// # Errors
+    /// Makes the model unavailable; the message is the reason its users see.
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>>;
+}
+
+/// A loaded version of a model: what its instances share.
+pub trait Model: Send + Sync {
+    /// Makes one instance. Called once for each instance the configuration asks for.
+    ///
+    /// # Errors
+    /// Makes the model unavailable.
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
+}
+
+/// What executes batches, one at a time, on a thread of its own.
+pub trait Instance: Send {
+    /// Executes a batch. Every request in it is owned from here on, and answered now or later; whatever is dropped
+    /// unanswered is answered with an error. May block.
+    fn execute(&mut self, batch: Batch);
+}
+
+/// What a backend is told about the model it loads.
+#[derive(Clone, Debug)]
+pub struct ModelContext {
+    /// Name of the model.
+    pub name: String,
+    /// The version to load.
+    pub version: u64,
+    /// The model's folder, which holds a folder for each version.
+    pub directory: PathBuf,
+    /// The model's configuration, checked by itself but not yet against the model.
+    pub config: ModelConfig,
+}
+
+impl ModelContext {
+    /// The folder of the version to load.
+    pub fn version_directory(&self) -> PathBuf {
+        self.directory.join(self.version.to_string())
+    }
+}
+
+/// What an instance is told about itself.
+#[derive(Clone, Debug)]
+pub struct InstanceContext {
+    /// Name of the instance, unique within the model.
+    pub name: String,
+    /// What it runs on.
+    pub kind: InstanceKind,
+}
+
+/// What an instance runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceKind {
+    /// The processor.
+    Cpu,
+    /// The GPU of that number.
+    Gpu(i32),
+    /// Whatever the model or its backend chooses.
+    Model,
+}
+
+impl fmt::Display for InstanceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("CPU"),
+            Self::Gpu(device) => write!(f, "GPU device {device}"),
+            Self::Model => f.write_str("MODEL"),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! BYTES tensors: each element is a little-endian 32-bit length followed by that many bytes
+//! (Triton's binary tensor data extension).
+
+use crate::{Error, Result};
+
+const LENGTH: usize = size_of::<u32>();
+
+/// Walks over the elements of a BYTES tensor's contents. Ends after the first element that is cut short.
+#[derive(Clone, Debug)]
+pub struct BytesElements<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> BytesElements<'a> {
+    /// Over the whole contents of one tensor.
+    pub fn new(contents: &'a [u8]) -> Self {
+        Self { rest: contents }
+    }
+}
+
+impl<'a> Iterator for BytesElements<'a> {
+    type Item = Result<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let Some((length, rest)) = self.rest.split_first_chunk::<LENGTH>() else {
+            self.rest = &[];
+            return Some(Err(Error::invalid_arg("a BYTES element is cut short within its 4-byte length")));
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some((element, rest)) = rest.split_at_checked(length) else {
+            let left = rest.len();
+            self.rest = &[];
+            return Some(Err(Error::invalid_arg(format!(
+                "a BYTES element says it has {length} bytes, but only {left} follow"
+            ))));
+        };
+        self.rest = rest;
+        Some(Ok(element))
+    }
+}
+
+/// Appends one element in the form that [`BytesElements`] reads.
+///
+/// # Errors
+/// `InvalidArg` if the element is longer than a 32-bit length can say.
+pub fn push_bytes_element(contents: &mut Vec<u8>, element: &[u8]) -> Result<()> {
+    let length = u32::try_from(element.len()).map_err(|_| {
+        Error::invalid_arg(format!("a BYTES element of {} bytes is over the limit of 4 GiB", element.len()))
+    })?;
+    contents.reserve(LENGTH + element.len());
+    contents.extend_from_slice(&length.to_le_bytes());
+    contents.extend_from_slice(element);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BytesElements, push_bytes_element};
+
+    #[test]
+    fn what_was_pushed_comes_back() {
+        let mut contents = Vec::new();
+        for element in [b"abc".as_slice(), b"", b"\xff\x00"] {
+            push_bytes_element(&mut contents, element).unwrap();
+        }
+        let elements: Vec<_> = BytesElements::new(&contents).collect::<Result<_, _>>().unwrap();
+        assert_eq!(elements, [b"abc".as_slice(), b"", b"\xff\x00"]);
+    }
+
+    #[test]
+    fn a_length_or_an_element_cut_short_is_an_error_and_the_end() {
+        for contents in [b"\x01\x00".as_slice(), b"\x02\x00\x00\x00a", b"\xff\xff\xff\xffabc"] {
+            let mut elements = BytesElements::new(contents);
+            assert!(elements.next().unwrap().is_err());
+            assert!(elements.next().is_none());
+        }
+    }
+}

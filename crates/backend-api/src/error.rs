@@ -1,0 +1,130 @@
+//! The one error of the request path: a code that decides the protocol's status, and a message for a person.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A result whose error is an [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something was refused or failed.
+///
+/// A message says what was wrong, with which model and tensor, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: ErrorCode,
+    message: Cow<'static, str>,
+}
+
+/// The kinds of error, as the reference's C API numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// Nothing better is known.
+    Unknown = 0,
+    /// A fault of the server or of a backend, not of the request.
+    Internal = 1,
+    /// A model, version, tensor or region of that name does not exist.
+    NotFound = 2,
+    /// The request or the configuration is wrong.
+    InvalidArg = 3,
+    /// It exists but cannot be used now: not ready, queue full, timed out.
+    Unavailable = 4,
+    /// Known, but this server or model does not offer it.
+    Unsupported = 5,
+    /// It was registered or loaded before.
+    AlreadyExists = 6,
+    /// The client went away or asked to stop.
+    Cancelled = 7,
+}
+
+impl ErrorCode {
+    /// The protocols' statuses for each code, side by side: (HTTP status, gRPC status number).
+    const fn statuses(self) -> (u16, i32) {
+        match self {
+            Self::Unknown => (500, 2),
+            Self::Internal => (500, 13),
+            Self::NotFound => (404, 5),
+            Self::InvalidArg => (400, 3),
+            Self::Unavailable => (503, 14),
+            Self::Unsupported => (501, 12),
+            Self::AlreadyExists => (409, 6),
+            Self::Cancelled => (499, 1),
+        }
+    }
+
+    /// The HTTP status this code is answered with.
+    pub const fn http_status(self) -> u16 {
+        self.statuses().0
+    }
+
+    /// The gRPC status number this code is answered with.
+    pub const fn grpc_status(self) -> i32 {
+        self.statuses().1
+    }
+
+    /// The code's name in the C API's terms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "Unknown",
+            Self::Internal => "Internal",
+            Self::NotFound => "Not found",
+            Self::InvalidArg => "Invalid argument",
+            Self::Unavailable => "Unavailable",
+            Self::Unsupported => "Unsupported",
+            Self::AlreadyExists => "Already exists",
+            Self::Cancelled => "Cancelled",
+        }
+    }
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $code:ident),* $(,)?) => {
+        $($(#[$doc])* pub fn $name(message: impl Into<Cow<'static, str>>) -> Self {
+            Self::new(ErrorCode::$code, message)
+        })*
+    };
+}
+
+impl Error {
+    /// An error of `code` with a message for a person.
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    constructors! {
+        /// An [`ErrorCode::Internal`] error.
+        internal => Internal,
+        /// An [`ErrorCode::NotFound`] error.
+        not_found => NotFound,
+        /// An [`ErrorCode::InvalidArg`] error.
+        invalid_arg => InvalidArg,
+        /// An [`ErrorCode::Unavailable`] error.
+        unavailable => Unavailable,
+        /// An [`ErrorCode::Unsupported`] error.
+        unsupported => Unsupported,
+        /// An [`ErrorCode::Cancelled`] error.
+        cancelled => Cancelled,
+    }
+
+    /// The kind of error.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// What was wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with words put before its message: `"<context>: <message>"`.
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        Self { code: self.code, message: format!("{context}: {}", self.message).into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

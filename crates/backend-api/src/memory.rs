@@ -1,0 +1,134 @@
+//! Where a tensor's bytes lie, and reference-counted pieces of them.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A place in which memory can lie: its kind and the device's number (0 for host memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// The kind of memory.
+    pub kind: MemoryKind,
+    /// The device it belongs to.
+    pub device: i64,
+}
+
+/// The kinds of memory, numbered as the C API numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// Ordinary host memory.
+    Cpu = 0,
+    /// Host memory pinned for transfers to a device.
+    CpuPinned = 1,
+    /// Device memory, not addressable from here.
+    Gpu = 2,
+}
+
+impl Memory {
+    /// Ordinary host memory.
+    pub const HOST: Self = Self { kind: MemoryKind::Cpu, device: 0 };
+
+    /// Whether the processor can read it.
+    pub fn is_host(self) -> bool {
+        self.kind != MemoryKind::Gpu
+    }
+}
+
+/// A run of bytes that is kept alive by whoever holds a piece of it. Cloning copies no bytes.
+///
+/// Host bytes may belong to a request's body, to a backend's own allocation, or to a registered region: [`Bytes`]
+/// holds the owner in each case. Device memory is an address with an owner.
+#[derive(Clone)]
+pub struct Buffer {
+    contents: Contents,
+    memory: Memory,
+    placed: bool,
+}
+
+#[derive(Clone)]
+enum Contents {
+    Host(Bytes),
+    Device(DeviceBuffer),
+}
+
+/// A run of device memory: an address that means something to the device's driver, and what keeps it allocated.
+#[derive(Clone)]
+pub struct DeviceBuffer {
+    /// Address in the device's address space.
+    pub address: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// Dropped with the last piece.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Buffer {
+    /// Ordinary host memory.
+    pub fn host(bytes: impl Into<Bytes>) -> Self {
+        Self { contents: Contents::Host(bytes.into()), memory: Memory::HOST, placed: false }
+    }
+
+    /// Host memory pinned for `device`.
+    pub fn pinned(bytes: Bytes, device: i64) -> Self {
+        let memory = Memory { kind: MemoryKind::CpuPinned, device };
+        Self { contents: Contents::Host(bytes), memory, placed: false }
+    }
+
+    /// Memory of `device`.
+    pub fn device(buffer: DeviceBuffer, device: i64) -> Self {
+        let memory = Memory { kind: MemoryKind::Gpu, device };
+        Self { contents: Contents::Device(buffer), memory, placed: false }
+    }
+
+    /// The same bytes, marked as lying where the caller of the request wanted them.
+    pub(crate) fn into_placed(self) -> Self {
+        Self { placed: true, ..self }
+    }
+
+    /// Whether the bytes lie in memory that the caller of the request gave.
+    pub fn is_placed(&self) -> bool {
+        self.placed
+    }
+
+    /// Where it lies.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match &self.contents {
+            Contents::Host(bytes) => bytes.len(),
+            Contents::Device(device) => device.len,
+        }
+    }
+
+    /// Whether it holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, if the processor can read them.
+    pub fn as_host(&self) -> Option<&Bytes> {
+        match &self.contents {
+            Contents::Host(bytes) => Some(bytes),
+            Contents::Device(_) => None,
+        }
+    }
+
+    /// The device memory, if that is what it is.
+    pub fn as_device(&self) -> Option<&DeviceBuffer> {
+        match &self.contents {
+            Contents::Host(_) => None,
+            Contents::Device(device) => Some(device),
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes, {:?})", self.len(), self.memory)
+    }
+}

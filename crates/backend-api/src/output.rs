@@ -1,0 +1,81 @@
+//! Memory that outputs are written to: the backend's own, or placed by whoever made the request.
+
+use bytes::Bytes;
+use nereid_model_config::DataType;
+
+use crate::{Buffer, Memory, Result, Shape};
+
+/// An output that needs memory.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputSpec<'a> {
+    /// Name of the output.
+    pub name: &'a str,
+    /// Type of its elements.
+    pub data_type: DataType,
+    /// Its dimensions, the batch dimension included.
+    pub shape: &'a Shape,
+    /// Length of its contents in bytes.
+    pub byte_size: usize,
+    /// Where the backend would like to write it.
+    pub preferred: Memory,
+}
+
+/// Gives memory for a request's outputs: a registered shared-memory region, or what a caller of the C API allocates.
+///
+/// Called from whatever thread the backend answers on.
+pub trait OutputAllocator: Send + Sync {
+    /// Memory for one output of one response, of exactly `byte_size` bytes; `None` if any memory will do.
+    ///
+    /// # Errors
+    /// Fails the response, for example when a region is too small.
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>>;
+
+    /// Where [`allocate`](Self::allocate) would place an output, if that is known before the output is.
+    fn preferred_memory(&self, _name: &str, _byte_size: Option<usize>) -> Memory {
+        Memory::HOST
+    }
+}
+
+/// Writable memory that an [`OutputAllocator`] gave.
+pub trait PlacedMemory: Send {
+    /// The bytes to write, if the processor can write them.
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]>;
+
+    /// The memory after it was written, to go into a response. Dropping the buffer gives the memory back.
+    fn freeze(self: Box<Self>) -> Buffer;
+}
+
+/// Writable memory for one output.
+pub struct OutputBuffer(Kind);
+
+enum Kind {
+    Own(Vec<u8>),
+    Placed(Box<dyn PlacedMemory>),
+}
+
+impl OutputBuffer {
+    /// Zeroed memory of the server's own.
+    pub(crate) fn own(byte_size: usize) -> Self {
+        Self(Kind::Own(vec![0; byte_size]))
+    }
+
+    pub(crate) fn placed(memory: Box<dyn PlacedMemory>) -> Self {
+        Self(Kind::Placed(memory))
+    }
+
+    /// The bytes to write. `None` for device memory, which its driver writes.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            Kind::Own(bytes) => Some(bytes),
+            Kind::Placed(memory) => memory.as_mut_slice(),
+        }
+    }
+
+    /// The contents for a response, without a copy.
+    pub fn freeze(self) -> Buffer {
+        match self.0 {
+            Kind::Own(bytes) => Buffer::host(Bytes::from(bytes)),
+            Kind::Placed(memory) => memory.freeze().into_placed(),
+        }
+    }
+}

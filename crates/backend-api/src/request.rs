@@ -1,0 +1,144 @@
+//! An inference request: what every face builds, and the form in which a backend owns it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Error, OutputAllocator, Parameters, Responder, Response, Result, Tensor};
+
+/// What a client asks for. Every protocol face builds this and hands it to the server.
+#[derive(Default)]
+pub struct InferRequest {
+    /// Name of the model.
+    pub model_name: String,
+    /// Version of the model; `None` leaves the choice to the server.
+    pub model_version: Option<u64>,
+    /// The client's id for the request; empty if it gave none.
+    pub id: String,
+    /// The inputs, in the client's order.
+    pub inputs: Vec<Tensor>,
+    /// The outputs wanted; empty for all of them.
+    pub outputs: Vec<RequestedOutput>,
+    /// Values for the backend that are not tensors.
+    pub parameters: Parameters,
+    /// The sequence the request belongs to.
+    pub correlation_id: CorrelationId,
+    /// Where in its sequence the request stands.
+    pub sequence: SequenceFlags,
+    /// 0 for the model's default level; 1 is the most urgent.
+    pub priority: u64,
+    /// How long the request may wait in the queue, if the model's queue policy lets the request say so.
+    pub timeout: Option<Duration>,
+    /// Places the outputs; `None` leaves that to the backend.
+    pub allocator: Option<Arc<dyn OutputAllocator>>,
+}
+
+/// An output the client names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestedOutput {
+    /// Name of the output.
+    pub name: String,
+    /// If not 0, the output is answered as its this many highest values with their labels.
+    pub classification: u32,
+}
+
+impl RequestedOutput {
+    /// The output as the model gives it.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), classification: 0 }
+    }
+}
+
+/// Which sequence a request belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CorrelationId {
+    /// To none.
+    #[default]
+    None,
+    /// A number other than 0.
+    Number(u64),
+    /// Text that is not empty.
+    Text(String),
+}
+
+/// Where in its sequence a request stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceFlags {
+    /// It is the first.
+    pub start: bool,
+    /// It is the last.
+    pub end: bool,
+}
+
+/// A request in a backend's hands.
+///
+/// The backend owns it and may keep it after `execute` returns. Dropping it releases the inputs; dropping it before
+/// its final answer answers with an error, so that no request is lost.
+pub struct Request {
+    request: InferRequest,
+    batch_size: usize,
+    responder: Responder,
+}
+
+impl Request {
+    /// A request of `batch_size` items that is answered through `responder`. Made by the server.
+    pub fn new(request: InferRequest, batch_size: usize, responder: Responder) -> Self {
+        Self { request, batch_size, responder }
+    }
+
+    /// How many items of the batch dimension it holds; 1 for a model without batching.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// The input of that name.
+    ///
+    /// # Errors
+    /// `InvalidArg` if the request has none.
+    pub fn input(&self, name: &str) -> Result<&Tensor> {
+        self.request.inputs.iter().find(|input| input.name == name).ok_or_else(|| {
+            Error::invalid_arg(format!("the request to '{}' lacks input '{name}'", self.request.model_name))
+        })
+    }
+
+    /// Whether the client wants the output of that name.
+    pub fn wants(&self, output: &str) -> bool {
+        self.request.outputs.is_empty() || self.request.outputs.iter().any(|wanted| wanted.name == output)
+    }
+
+    /// Where answers go. To answer after the request itself is released, take it with
+    /// [`into_responder`](Self::into_responder).
+    pub fn responder(&self) -> &Responder {
+        &self.responder
+    }
+
+    /// Releases the request and keeps the way to answer it.
+    pub fn into_responder(self) -> Responder {
+        self.responder
+    }
+
+    /// Gives the one and final answer, and releases the request.
+    pub fn answer(self, outcome: Result<Response>) {
+        self.responder.finish_with(outcome);
+    }
+}
+
+impl Deref for Request {
+    type Target = InferRequest;
+
+    fn deref(&self) -> &InferRequest {
+        &self.request
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("model", &self.request.model_name)
+            .field("id", &self.request.id)
+            .field("batch_size", &self.batch_size)
+            .field("inputs", &self.request.inputs)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! The way an answer takes: from a backend, on any thread, to whoever made the request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::{Buffer, Error, Memory, OutputAllocator, OutputBuffer, OutputSpec, Response, Result, Tensor};
+
+/// One answer of possibly many.
+pub type Answer = Result<Response>;
+
+/// The receiving end of a request's answers. The server implements it.
+pub trait ResponseSink: Send + Sync {
+    /// Takes an answer, or none; `last` says that no further one follows.
+    fn deliver(&self, answer: Option<Answer>, last: bool);
+
+    /// Notes when the request reached a phase of its execution.
+    fn mark(&self, phase: Phase, at: Instant);
+
+    /// Whether the client has gone away or asked to stop.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// The phases of an execution, as the statistics extension tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The request left the queue: gathering of inputs begins.
+    Started,
+    /// Inputs are in place: the model runs.
+    InputsReady,
+    /// The model has run: outputs are handed on.
+    OutputsReady,
+}
+
+/// Answers one request: never, once or many times, and then no more.
+///
+/// It may be used from any thread and outlive the request. Dropped before the last answer, it answers with an error.
+pub struct Responder {
+    sink: Arc<dyn ResponseSink>,
+    allocator: Option<Arc<dyn OutputAllocator>>,
+    finished: AtomicBool,
+}
+
+impl Responder {
+    /// Answers go to `sink`; outputs lie where `allocator` places them.
+    pub fn new(sink: Arc<dyn ResponseSink>, allocator: Option<Arc<dyn OutputAllocator>>) -> Self {
+        Self { sink, allocator, finished: AtomicBool::new(false) }
+    }
+
+    /// Sends one answer of a decoupled model; more may follow. Ignored after the last one.
+    pub fn send(&self, answer: Answer) {
+        if !self.finished.load(Ordering::Acquire) {
+            self.sink.deliver(Some(self.placed(answer)), false);
+        }
+    }
+
+    /// Sends the last answer. Ignored if one was sent before.
+    pub fn finish_with(&self, answer: Answer) {
+        if !self.finished.swap(true, Ordering::AcqRel) {
+            self.sink.deliver(Some(self.placed(answer)), true);
+        }
+    }
+
+    /// Says that no further answer follows. Ignored if that was said before.
+    pub fn finish(&self) {
+        if !self.finished.swap(true, Ordering::AcqRel) {
+            self.sink.deliver(None, true);
+        }
+    }
+
+    /// Notes when the request reached a phase.
+    pub fn mark(&self, phase: Phase, at: Instant) {
+        self.sink.mark(phase, at);
+    }
+
+    /// Whether an answer is still wanted. A long-running backend asks now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.sink.is_cancelled()
+    }
+
+    /// Memory to write an output to: where the caller wants it, or else the server's own.
+    ///
+    /// A backend that has its output in memory of its own may put that into the response instead; it is then copied
+    /// only if the caller wants it elsewhere.
+    ///
+    /// # Errors
+    /// What the caller's allocator says.
+    pub fn allocate(&self, output: &OutputSpec<'_>) -> Result<OutputBuffer> {
+        let placed = match &self.allocator {
+            Some(allocator) => allocator.allocate(output)?,
+            None => None,
+        };
+        Ok(placed.map_or_else(|| OutputBuffer::own(output.byte_size), OutputBuffer::placed))
+    }
+
+    /// Where [`allocate`](Self::allocate) would place an output.
+    pub fn preferred_memory(&self, output: &str, byte_size: Option<usize>) -> Memory {
+        self.allocator
+            .as_ref()
+            .map_or(Memory::HOST, |allocator| allocator.preferred_memory(output, byte_size))
+    }
+
+    /// The answer with its outputs where the caller wants them.
+    fn placed(&self, answer: Answer) -> Answer {
+        let Some(allocator) = &self.allocator else { return answer };
+        let mut response = answer?;
+        for output in &mut response.outputs {
+            place(output, allocator.as_ref())?;
+        }
+        Ok(response)
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.finish_with(Err(Error::internal("the backend released the request without answering it")));
+    }
+}
+
+fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
+    if output.buffers.iter().any(Buffer::is_placed) {
+        return Ok(());
+    }
+    let spec = OutputSpec {
+        name: &output.name,
+        data_type: output.data_type,
+        shape: &output.shape,
+        byte_size: output.byte_size(),
+        preferred: output.buffers.first().map_or(Memory::HOST, Buffer::memory),
+    };
+    let Some(mut memory) = allocator.allocate(&spec)? else { return Ok(()) };
+    let contents = output.contiguous()?;
+    match memory.as_mut_slice() {
+        Some(target) if target.len() == contents.len() => target.copy_from_slice(&contents),
+        Some(target) => {
+            return Err(Error::internal(format!(
+                "output '{}' takes {} bytes, but {} were allocated for it",
+                output.name,
+                contents.len(),
+                target.len(),
+            )));
+        }
+        None => {
+            return Err(Error::unsupported(format!(
+                "output '{}' is wanted in device memory, which this backend does not write",
+                output.name
+            )));
+        }
+    }
+    drop(contents);
+    output.buffers = SmallVec::from_buf([memory.freeze().into_placed()]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! What reaches the client, whatever a backend does with its responder.
+
+use std::sync::{Mutex, mpsc};
+
+use bytes::Bytes;
+use nereid_model_config::DataType;
+
+use super::*;
+use crate::{ErrorCode, InferRequest, PlacedMemory, Request};
+
+#[derive(Default)]
+struct Recorder(Mutex<Vec<(Option<Answer>, bool)>>);
+
+impl ResponseSink for Recorder {
+    fn deliver(&self, answer: Option<Answer>, last: bool) {
+        self.0.lock().unwrap().push((answer, last));
+    }
+    fn mark(&self, _: Phase, _: Instant) {}
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Hands out memory that reports its contents when it comes back.
+struct Region {
+    returned: mpsc::Sender<Vec<u8>>,
+    size: Option<usize>,
+}
+
+struct Piece(Vec<u8>, mpsc::Sender<Vec<u8>>);
+
+struct Returned(Vec<u8>, mpsc::Sender<Vec<u8>>);
+
+impl OutputAllocator for Region {
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>> {
+        let size = self.size.unwrap_or(output.byte_size);
+        Ok((output.name == "placed").then(|| Box::new(Piece(vec![0; size], self.returned.clone())) as _))
+    }
+}
+
+impl PlacedMemory for Piece {
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.0)
+    }
+    fn freeze(self: Box<Self>) -> Buffer {
+        Buffer::host(Bytes::from_owner(Returned(self.0, self.1)))
+    }
+}
+
+impl AsRef<[u8]> for Returned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        let _ = self.1.send(std::mem::take(&mut self.0));
+    }
+}
+
+fn answers(act: impl FnOnce(Responder)) -> Vec<(Option<Answer>, bool)> {
+    let recorder = Arc::new(Recorder::default());
+    act(Responder::new(Arc::<Recorder>::clone(&recorder), None));
+    std::mem::take(&mut recorder.0.lock().unwrap())
+}
+
+#[test]
+fn a_request_dropped_without_an_answer_is_answered_with_an_error() {
+    let answers = answers(|responder| drop(Request::new(InferRequest::default(), 1, responder)));
+    let [(Some(Err(error)), true)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(error.code(), ErrorCode::Internal);
+}
+
+#[test]
+fn nothing_follows_the_last_answer() {
+    let answers = answers(|responder| {
+        responder.finish_with(Ok(Response::default()));
+        responder.send(Ok(Response::default()));
+        responder.finish();
+        responder.finish_with(Err(Error::internal("late")));
+    });
+    assert!(matches!(answers.as_slice(), [(Some(Ok(_)), true)]), "{answers:?}");
+}
+
+#[test]
+fn a_decoupled_request_may_get_many_answers_or_none() {
+    let many = answers(|responder| {
+        responder.send(Ok(Response::default()));
+        responder.send(Err(Error::internal("one of many")));
+        responder.finish();
+    });
+    assert!(matches!(many.as_slice(), [(Some(Ok(_)), false), (Some(Err(_)), false), (None, true)]), "{many:?}");
+    assert!(matches!(answers(|responder| responder.finish()).as_slice(), [(None, true)]));
+}
+
+#[test]
+fn answers_may_come_from_another_thread_after_the_request_is_released() {
+    let answers = answers(|responder| {
+        let responder = Request::new(InferRequest::default(), 1, responder).into_responder();
+        std::thread::spawn(move || responder.finish_with(Ok(Response::default()))).join().unwrap();
+    });
+    assert!(matches!(answers.as_slice(), [(Some(Ok(_)), true)]), "{answers:?}");
+}
+
+fn answer_into(region: Region, response: impl FnOnce(&Responder) -> Answer) -> Answer {
+    let recorder = Arc::new(Recorder::default());
+    let responder = Responder::new(Arc::<Recorder>::clone(&recorder), Some(Arc::new(region)));
+    responder.finish_with(response(&responder));
+    let (answer, last) = recorder.0.lock().unwrap().pop().unwrap();
+    assert!(last);
+    answer.unwrap()
+}
+
+fn output(name: &str) -> Tensor {
+    Tensor::new(name, DataType::Uint8, [3], Bytes::from_static(b"abc"))
+}
+
+#[test]
+fn an_output_is_copied_to_where_the_caller_wants_it_and_only_that_one() {
+    let (returned, memory) = mpsc::channel();
+    let answer = answer_into(Region { returned, size: None }, |_| {
+        Ok(Response::new(vec![output("placed"), output("elsewhere")]))
+    });
+    let response = answer.unwrap();
+    assert!(response.outputs[0].buffers[0].is_placed());
+    assert!(!response.outputs[1].buffers[0].is_placed());
+    drop(response);
+    assert_eq!(memory.iter().collect::<Vec<_>>(), [b"abc"]);
+}
+
+#[test]
+fn an_output_written_to_allocated_memory_is_not_copied_again() {
+    let (returned, memory) = mpsc::channel();
+    let answer = answer_into(Region { returned, size: None }, |responder| {
+        let mut tensor = output("placed");
+        let mut buffer = responder.allocate(&OutputSpec {
+            name: "placed",
+            data_type: DataType::Uint8,
+            shape: &tensor.shape,
+            byte_size: 3,
+            preferred: Memory::HOST,
+        })?;
+        buffer.as_mut_slice().unwrap().copy_from_slice(b"xyz");
+        tensor.buffers = SmallVec::from_buf([buffer.freeze()]);
+        Ok(Response::new(vec![tensor]))
+    });
+    drop(answer);
+    assert_eq!(memory.iter().collect::<Vec<_>>(), [b"xyz"]);
+}
+
+#[test]
+fn memory_of_the_wrong_size_fails_the_answer() {
+    let (returned, _memory) = mpsc::channel();
+    let answer = answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
+    assert_eq!(answer.unwrap_err().message(), "output 'placed' takes 3 bytes, but 2 were allocated for it");
+}
