@@ -1,1 +1,63 @@
-fn main() {}
+//! `cargo xtask`: the commands of everyday work on this repository.
+//!
+//! It depends on no other crate of the workspace, so it builds in seconds and still runs while they do not compile.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod deny;
+mod project;
+mod test;
+mod tidy;
+mod venv;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::project::Project;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Everyday commands of the Nereid repository", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up what the tests need and run every check, stopping at the first failure
+    Test {
+        /// Run only these steps, always in the fixed order [default: all]
+        #[arg(value_name = "STEP")]
+        steps: Vec<test::Step>,
+    },
+    /// Check the rules of the house that no compiler checks
+    Tidy,
+    /// Check licences, banned crates and sources of the dependencies
+    Deny,
+    /// Measure the server
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let project = Project::find()?;
+    match command {
+        Command::Test { steps } => test::run(&project, &steps),
+        Command::Tidy => tidy::run(&project),
+        Command::Deny => deny::run(&project),
+        Command::Bench(bench) => bench::run(&project, &bench),
+    }
+}

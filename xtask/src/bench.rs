@@ -1,0 +1,26 @@
+//! Measurements of the server, against something well known that does the same amount of talking.
+
+mod client;
+mod http;
+mod load;
+mod server;
+mod summary;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::project::Project;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// Small binary inference requests over HTTP, beside nginx answering with as many bytes
+    Http(http::Options),
+}
+
+/// Runs one measurement.
+pub fn run(project: &Project, bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Http(options) => http::run(project, options),
+    }
+}

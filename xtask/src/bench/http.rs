@@ -1,0 +1,212 @@
+//! Small binary inference requests over HTTP: what a request costs when the model costs nothing.
+//!
+//! The yardstick is nginx giving a fixed answer with as many bytes to the very same requests. Runs alternate between
+//! the two, and figures are compared within each pair, so a machine that slows down does not tilt the result.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use super::client::{Answer, Request, header, post};
+use super::load::Load;
+use super::server::{FixedAnswer, Server};
+use super::summary::{Pair, Run, heading, rows};
+use crate::project::{Project, show};
+
+/// The model that hands back what it gets.
+const MODEL: &str = r#"name: "identity"
+backend: "identity"
+max_batch_size: 8
+input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+"#;
+
+/// Elements in the tensor of a small request.
+const SMALL: usize = 16;
+
+/// Enough for connections, caches and branch predictors to settle.
+const WARM_UP_SECONDS: u32 = 1;
+
+/// How to measure.
+#[derive(Args)]
+pub struct Options {
+    /// Length of each run
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Numbers of connections, each measured on its own
+    #[arg(long, value_delimiter = ',', default_value = "8,64", value_parser = clap::value_parser!(u32).range(1..=512))]
+    connections: Vec<u32>,
+    /// Pairs of runs for each number of connections
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pairs: u32,
+    /// Measure this server instead of building one (release profile)
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// One more argument for the server; may be repeated
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    server_arg: Vec<String>,
+}
+
+/// Runs the whole comparison and prints its table.
+pub fn run(project: &Project, options: &Options) -> Result<()> {
+    require("wrk", "-v")?;
+    require("nginx", "-v")?;
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
+            project.target.join("release/nereid")
+        }
+    };
+    let cores = thread::available_parallelism()?.get();
+    let folder = tempfile::tempdir()?;
+    let repository = write_repository(folder.path())?;
+    let request = request(SMALL);
+    let load = Load::new(folder.path(), &request)?;
+
+    let nereid = Server::nereid(&binary, &repository, &options.server_arg)?;
+    let answer = checked_answer(nereid.address, &request)?;
+    let (nginx, nginx_answer) = matching_nginx(folder.path(), cores, &request, &answer)?;
+
+    println!("{cores} cores, shared by the server and wrk (1 thread); {} s a run", options.seconds);
+    println!(
+        "request: {} bytes of body; answer: nereid {} + {} bytes, nginx {} + {} bytes (head + body)",
+        request.body.len(),
+        answer.head.len(),
+        answer.body.len(),
+        nginx_answer.head.len(),
+        nginx_answer.body.len()
+    );
+    println!("{}", heading());
+    for connections in &options.connections {
+        for server in [&nereid, &nginx] {
+            load.run(server.address, *connections, WARM_UP_SECONDS)
+                .with_context(|| format!("warming up {} over {connections} connections", server.name))?;
+        }
+        let mut pairs = Vec::new();
+        for _ in 0..options.pairs {
+            pairs.push(Pair {
+                nereid: measure(&nereid, &load, *connections, options.seconds)?,
+                nginx: measure(&nginx, &load, *connections, options.seconds)?,
+            });
+        }
+        print!("{}", rows(*connections, &pairs));
+    }
+    Ok(())
+}
+
+fn measure(server: &Server, load: &Load, connections: u32, seconds: u32) -> Result<Run> {
+    let before = server.cpu()?;
+    let seen = load
+        .run(server.address, connections, seconds)
+        .with_context(|| format!("measuring {} over {connections} connections", server.name))?;
+    Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
+}
+
+fn require(program: &str, version_flag: &str) -> Result<()> {
+    let started =
+        Command::new(program).arg(version_flag).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if started.is_err() {
+        bail!("{program} is needed for this measurement: apt-get install wrk nginx-light");
+    }
+    Ok(())
+}
+
+fn write_repository(folder: &Path) -> Result<PathBuf> {
+    let repository = folder.join("models");
+    fs::create_dir_all(repository.join("identity/1"))?;
+    fs::write(repository.join("identity/config.pbtxt"), MODEL)?;
+    Ok(repository)
+}
+
+/// A request for one row of `elements` numbers, binary both ways.
+fn request(elements: usize) -> Request {
+    let data: Vec<u8> = (0..elements).flat_map(|index| (index as f32).to_le_bytes()).collect();
+    let json = format!(
+        r#"{{"inputs":[{{"name":"INPUT0","shape":[1,{elements}],"datatype":"FP32","parameters":{{"binary_data_size":{}}}}}],"outputs":[{{"name":"OUTPUT0","parameters":{{"binary_data":true}}}}]}}"#,
+        data.len()
+    );
+    let header_length = json.len();
+    let mut body = json.into_bytes();
+    body.extend(data);
+    Request { path: "/v2/models/identity/infer".to_owned(), header_length, body }
+}
+
+/// The server's answer, after making sure that it is the tensor that was sent.
+fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
+    let answer = post(address, request)?;
+    let text = || format!("{}{}", answer.head, String::from_utf8_lossy(&answer.body));
+    ensure!(answer.status == 200, "the server refuses the request: {}", text());
+    let length = header(&answer.head, "inference-header-content-length").and_then(|value| value.parse().ok());
+    let output = length.and_then(|length: usize| answer.body.get(length..));
+    ensure!(
+        output == Some(&request.body[request.header_length..]),
+        "the server does not hand back the tensor that was sent: {}",
+        text()
+    );
+    Ok(answer)
+}
+
+/// An nginx whose answers have as many bytes as the model answer, head and body, and its first answer.
+///
+/// Its own headers are what they are, so their length is seen first and made up for in a second start. Where they are
+/// longer than the model's, the difference stays and is for the reader to see.
+fn matching_nginx(
+    folder: &Path,
+    cores: usize,
+    request: &Request,
+    model: &Answer,
+) -> Result<(Server, Answer)> {
+    let mut fixed = FixedAnswer { body: model.body.len(), headers: Vec::new() };
+    if let Some(length) = header(&model.head, "inference-header-content-length") {
+        fixed.headers.push(("Inference-Header-Content-Length".to_owned(), length.to_owned()));
+    }
+    let server = Server::nginx(folder, cores, &fixed)?;
+    let answer = post(server.address, request)?;
+    let Some(padding) = padding(model.head.len(), answer.head.len()) else { return Ok((server, answer)) };
+    drop(server);
+    fixed.headers.push(padding);
+    let server = Server::nginx(folder, cores, &fixed)?;
+    let answer = post(server.address, request)?;
+    ensure!(answer.status == 200, "nginx refuses the request: {}", answer.head);
+    Ok((server, answer))
+}
+
+/// The header that makes up for the difference, where one is short enough to do so.
+fn padding(wanted: usize, found: usize) -> Option<(String, String)> {
+    let name = "X-Pad";
+    // The colon, the blank and the line end take four bytes; a value has at least one.
+    let value = wanted.checked_sub(found)?.checked_sub(name.len() + 4)?;
+    (value > 0).then(|| (name.to_owned(), "x".repeat(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_says_how_its_body_is_cut() {
+        let request = request(SMALL);
+        let (json, data) = request.body.split_at(request.header_length);
+        assert!(
+            json.starts_with(br#"{"inputs":[{"name":"INPUT0","shape":[1,16],"#) && json.ends_with(b"}]}")
+        );
+        assert_eq!(data.len(), 64);
+        assert_eq!(data[4..8], 1.0_f32.to_le_bytes());
+    }
+
+    #[test]
+    fn padding_fills_a_head_to_the_byte_or_not_at_all() {
+        assert_eq!(padding(110, 100), Some(("X-Pad".to_owned(), "x".to_owned())));
+        let (name, value) = padding(200, 150).unwrap();
+        assert_eq!(format!("{name}: {value}\r\n").len(), 50);
+        assert_eq!(padding(109, 100), None);
+        assert_eq!(padding(100, 100), None);
+        assert_eq!(padding(90, 100), None);
+    }
+}

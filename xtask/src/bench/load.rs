@@ -1,0 +1,128 @@
+//! Drives a server with wrk and reads what wrk saw.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::client::Request;
+
+const SCRIPT: &str = include_str!("infer.lua");
+
+/// One request, ready to be sent by wrk.
+pub struct Load {
+    script: PathBuf,
+    body: PathBuf,
+    path: String,
+    header_length: usize,
+}
+
+/// What wrk saw in one run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// Answers that came in.
+    pub requests: u64,
+    /// Answers a second.
+    pub rate: f64,
+    /// Half of the answers took no longer, in microseconds.
+    pub p50_us: u64,
+    /// 99 of 100 answers took no longer, in microseconds.
+    pub p99_us: u64,
+}
+
+impl Load {
+    /// Writes what wrk needs into a folder.
+    pub fn new(folder: &Path, request: &Request) -> Result<Self> {
+        let load = Self {
+            script: folder.join("infer.lua"),
+            body: folder.join("body.bin"),
+            path: request.path.clone(),
+            header_length: request.header_length,
+        };
+        fs::write(&load.script, SCRIPT)?;
+        fs::write(&load.body, &request.body)?;
+        Ok(load)
+    }
+
+    /// Sends for some seconds over some connections from one thread. Any error of any request fails the run.
+    pub fn run(&self, address: SocketAddr, connections: u32, seconds: u32) -> Result<Seen> {
+        let output = Command::new("wrk")
+            .args(["--threads", "1", "--latency", "--timeout", "10s"])
+            .args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")])
+            .arg("--script")
+            .arg(&self.script)
+            .arg(format!("http://{address}{}", self.path))
+            .arg("--")
+            .arg(&self.body)
+            .arg(self.header_length.to_string())
+            .output()
+            .context("cannot start wrk")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success(),
+            "wrk failed ({}): {text}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        read_seen(&text)
+    }
+}
+
+/// Reads the line that the script prints.
+fn read_seen(text: &str) -> Result<Seen> {
+    let line = text.lines().find_map(|line| line.strip_prefix("seen "));
+    let line = line.with_context(|| format!("wrk did not say what it saw: {text}"))?;
+    let value = |name: &str| -> Result<u64> {
+        line.split(' ')
+            .filter_map(|field| field.split_once('='))
+            .find(|(found, _)| *found == name)
+            .and_then(|(_, value)| value.parse().ok())
+            .with_context(|| format!("wrk did not say `{name}`: {line}"))
+    };
+    for kind in ["connect", "read", "write", "status", "timeout"] {
+        let count = value(kind)?;
+        if count > 0 {
+            bail!("{count} requests failed ({kind}): {line}");
+        }
+    }
+    let (requests, duration_us) = (value("requests")?, value("duration_us")?);
+    ensure!(requests > 0 && duration_us > 0, "no request was answered: {line}");
+    Ok(Seen {
+        requests,
+        rate: requests as f64 / (duration_us as f64 / 1e6),
+        p50_us: value("p50_us")?,
+        p99_us: value("p99_us")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "Running 1s test\nseen requests=500 duration_us=2000000 p50_us=90 p99_us=300 connect=0 \
+                        read=0 write=0 status=0 timeout=0\n";
+
+    #[test]
+    fn a_good_run_is_read() {
+        assert_eq!(read_seen(GOOD).unwrap(), Seen { requests: 500, rate: 250.0, p50_us: 90, p99_us: 300 });
+    }
+
+    #[test]
+    fn any_failed_request_fails_the_run() {
+        for kind in ["connect", "read", "write", "status", "timeout"] {
+            let text = GOOD.replace(&format!("{kind}=0"), &format!("{kind}=2"));
+            let error = read_seen(&text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("2 requests failed ({kind})")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_says_too_little_fails() {
+        assert!(read_seen("Running 1s test\n").is_err());
+        assert!(read_seen(&GOOD.replace(" p99_us=300", "")).is_err());
+        assert!(read_seen(&GOOD.replace("requests=500", "requests=0")).is_err());
+        assert!(read_seen(&GOOD.replace("requests=500", "requests=many")).is_err());
+    }
+}

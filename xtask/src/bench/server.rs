@@ -1,0 +1,310 @@
+//! The servers under measurement: started on a free port, watched, charged for their CPU time, ended whatever happens.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::client::{Answer, get};
+
+/// How long a server may take until it serves.
+const STARTUP: Duration = Duration::from_secs(30);
+
+/// How long a server may take to end once it is asked to.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Lines of a starting server that may wait to be read.
+const LINES: usize = 1024;
+
+/// How often a state is asked for.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A running server; dropping it ends it.
+pub struct Server {
+    /// As the table calls it.
+    pub name: &'static str,
+    /// Where it serves.
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    /// Starts Nereid on a free port of its own choice and waits until the model is ready.
+    pub fn nereid(binary: &Path, repository: &Path, extra: &[String]) -> Result<Self> {
+        let mut child = Command::new(binary)
+            .arg(format!("--model-repository={}", repository.display()))
+            .args(["--http-address=127.0.0.1", "--http-port=0"])
+            .args(extra)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", binary.display()))?;
+        let (sender, lines) = sync_channel(LINES);
+        follow(child.stdout.take(), sender.clone());
+        follow(child.stderr.take(), sender);
+        // From here on a failure ends the server too; its address is not known yet.
+        let mut server = Self { name: "nereid", address: (Ipv4Addr::LOCALHOST, 0).into(), child };
+        server.address = announced(&lines)?;
+        // Nothing reads the lines any more, but the pipes are still emptied.
+        drop(lines);
+        server.wait_for("/v2/models/identity/ready", |answer| answer.status == 200)?;
+        Ok(server)
+    }
+
+    /// Starts nginx, with as many workers as there are cores, giving every request the same answer.
+    pub fn nginx(folder: &Path, cores: usize, answer: &FixedAnswer) -> Result<Self> {
+        let address = free_address()?;
+        let errors = folder.join("nginx-errors.log");
+        let configuration = folder.join("nginx.conf");
+        fs::write(&configuration, nginx_configuration(folder, address, cores, answer))?;
+        let child = Command::new("nginx")
+            .arg("-p")
+            .arg(folder)
+            .arg("-c")
+            .arg(&configuration)
+            .arg("-e")
+            .arg(&errors)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start nginx")?;
+        let mut server = Self { name: "nginx", address, child };
+        server.wait_for("/", |_| true).with_context(|| {
+            format!("nginx does not serve; its errors: {}", fs::read_to_string(&errors).unwrap_or_default())
+        })?;
+        Ok(server)
+    }
+
+    /// The processor time that the server has used so far, its children's too.
+    pub fn cpu(&self) -> Result<Duration> {
+        let processes = processes()?;
+        let mut ticks = 0;
+        let mut family = vec![self.child.id()];
+        while let Some(pid) = family.pop() {
+            let own = processes.iter().find(|process| process.pid == pid);
+            ticks += own.with_context(|| format!("{} has ended", self.name))?.ticks;
+            family
+                .extend(processes.iter().filter(|process| process.parent == pid).map(|process| process.pid));
+        }
+        let per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+    }
+
+    fn wait_for(&mut self, path: &str, good: impl Fn(&Answer) -> bool) -> Result<()> {
+        let deadline = Instant::now() + STARTUP;
+        loop {
+            let answer = get(self.address, path);
+            if answer.as_ref().is_ok_and(&good) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended early ({status})", self.name);
+            }
+            if Instant::now() > deadline {
+                bail!("{} does not serve {path} within {STARTUP:?}; at last: {answer:?}", self.name);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // Asked rather than killed: nginx's workers outlive a master that is killed.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let deadline = Instant::now() + SHUTDOWN;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                eprintln!("{} does not end when asked to; killing it", self.name);
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// What nginx says to every request.
+pub struct FixedAnswer {
+    /// The length of the body.
+    pub body: usize,
+    /// The headers besides those of nginx itself.
+    pub headers: Vec<(String, String)>,
+}
+
+fn nginx_configuration(folder: &Path, address: SocketAddr, cores: usize, answer: &FixedAnswer) -> String {
+    let folder = folder.display();
+    let headers: String = answer
+        .headers
+        .iter()
+        .map(|(name, value)| format!("      add_header {name} \"{value}\";\n"))
+        .collect();
+    let body = "x".repeat(answer.body);
+    format!(
+        "daemon off;
+pid {folder}/nginx.pid;
+worker_processes {cores};
+events {{
+  worker_connections 1024;
+}}
+http {{
+  access_log off;
+  server_tokens off;
+  tcp_nodelay on;
+  keepalive_requests 1000000000;
+  keepalive_timeout 1h;
+  client_body_temp_path {folder}/client-body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  default_type application/octet-stream;
+  server {{
+    listen {address};
+    location / {{
+{headers}      return 200 \"{body}\";
+    }}
+  }}
+}}
+"
+    )
+}
+
+/// A port that was free a moment ago.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// Sends on every line of a pipe until it closes, and empties the pipe even when nobody listens.
+fn follow(pipe: Option<impl Read + Send + 'static>, sender: SyncSender<String>) {
+    let Some(pipe) = pipe else { return };
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+}
+
+/// Waits for the line that says where the HTTP face is.
+fn announced(lines: &Receiver<String>) -> Result<SocketAddr> {
+    let deadline = Instant::now() + STARTUP;
+    let mut seen = String::new();
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if let Some(address) = announcement(&line) {
+                    return Ok(address);
+                }
+                seen += &line;
+                seen.push('\n');
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("nereid named no HTTP port within {STARTUP:?}; it said:\n{seen}")
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("nereid ended before it served; it said:\n{seen}"),
+        }
+    }
+}
+
+fn announcement(line: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once("Started HTTPService at ")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':').unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// One line of the process table.
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// Processor time, of ended threads too, in clock ticks.
+    ticks: u64,
+}
+
+/// The process table, as Linux shows it.
+fn processes() -> Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc").context("processor time is read from /proc, which only Linux has")? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().parse::<u32>().is_err() {
+            continue;
+        }
+        // A process may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        processes.push(process(&text).with_context(|| format!("cannot read the process line {text:?}"))?);
+    }
+    Ok(processes)
+}
+
+/// Reads one `/proc/PID/stat`. The name in it may hold blanks and brackets.
+fn process(text: &str) -> Option<Process> {
+    let (pid, rest) = text.split_once(" (")?;
+    let (_, rest) = rest.rsplit_once(") ")?;
+    // From the state on, which is field 3 of the manual's list.
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Process {
+        pid: pid.parse().ok()?,
+        parent: u32::try_from(field(4)?).ok()?,
+        ticks: field(14)?.checked_add(field(15)?)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_line_is_read_whatever_the_name() {
+        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 3 0 100 0 0\n";
+        assert_eq!(process(line), Some(Process { pid: 42, parent: 7, ticks: 175 }));
+        assert_eq!(process("42 (a) S 7"), None);
+        assert_eq!(process(""), None);
+    }
+
+    #[test]
+    fn the_port_is_found_in_a_log_line() {
+        let line = "I1121 04:59:18.000001 12 http_server.cc:1] \"Started HTTPService at 127.0.0.1:41234\"";
+        assert_eq!(announcement(line), Some(([127, 0, 0, 1], 41234).into()));
+        assert_eq!(
+            announcement("Started HTTPService at 127.0.0.1:8000"),
+            Some(([127, 0, 0, 1], 8000).into())
+        );
+        assert_eq!(announcement("Started HTTPService at nowhere"), None);
+        assert_eq!(announcement("Started Metrics Service at 127.0.0.1:8002"), None);
+    }
+
+    #[test]
+    fn a_server_that_ends_early_is_told_with_what_it_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let extra = ["unused".to_owned()];
+        let error = Server::nereid(Path::new("/bin/echo"), folder.path(), &extra).err().unwrap().to_string();
+        assert!(
+            error.contains("ended before it served") && error.contains("--http-port=0 unused"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_dropped_server_has_ended() {
+        let child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        let server = Server { name: "sleep", address: ([127, 0, 0, 1], 1).into(), child };
+        assert!(server.cpu().unwrap() < Duration::from_secs(1));
+        drop(server);
+        assert!(!processes().unwrap().iter().any(|process| process.pid == pid));
+    }
+}

@@ -1,0 +1,149 @@
+//! What the paired runs come to: medians, ratios pair by pair, and a table of them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::load::Seen;
+
+/// One run against one server.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// What the load saw.
+    pub seen: Seen,
+    /// The processor time that the server used meanwhile.
+    pub cpu: Duration,
+}
+
+impl Run {
+    fn cpu_us_per_request(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.seen.requests as f64
+    }
+}
+
+/// Two runs, one right after the other, so that both met the machine in the same mood.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    /// Ours.
+    pub nereid: Run,
+    /// The yardstick's.
+    pub nginx: Run,
+}
+
+/// One figure of a run, by which the servers are compared.
+struct Figure {
+    title: &'static str,
+    of: fn(&Run) -> f64,
+}
+
+const FIGURES: &[Figure] = &[
+    Figure { title: "requests/s", of: |run| run.seen.rate },
+    Figure { title: "p50 us", of: |run| run.seen.p50_us as f64 },
+    Figure { title: "p99 us", of: |run| run.seen.p99_us as f64 },
+    Figure { title: "CPU us/request", of: Run::cpu_us_per_request },
+];
+
+const COLUMN: usize = 16;
+
+/// The heading of the table.
+pub fn heading() -> String {
+    let mut line = format!("{:<12} {:<18}", "connections", "server");
+    for figure in FIGURES {
+        let _ = write!(line, "{:>COLUMN$}", figure.title);
+    }
+    line
+}
+
+/// The table's rows for one number of connections: each pair, the medians, the ratio with its spread.
+pub fn rows(connections: u32, pairs: &[Pair]) -> String {
+    let mut text = String::new();
+    for (index, pair) in pairs.iter().enumerate() {
+        row(&mut text, connections, &format!("nereid, run {}", index + 1), |figure| {
+            number((figure.of)(&pair.nereid))
+        });
+        row(&mut text, connections, &format!("nginx, run {}", index + 1), |figure| {
+            number((figure.of)(&pair.nginx))
+        });
+    }
+    row(&mut text, connections, "nereid, median", |figure| {
+        number(median(pairs.iter().map(|pair| (figure.of)(&pair.nereid))))
+    });
+    row(&mut text, connections, "nginx, median", |figure| {
+        number(median(pairs.iter().map(|pair| (figure.of)(&pair.nginx))))
+    });
+    let ratios = |figure: &Figure| -> Vec<f64> {
+        pairs.iter().map(|pair| (figure.of)(&pair.nereid) / (figure.of)(&pair.nginx)).collect()
+    };
+    row(&mut text, connections, "nereid / nginx", |figure| {
+        format!("{:.2}", median(ratios(figure).into_iter()))
+    });
+    row(&mut text, connections, "  (lowest-highest)", |figure| {
+        let ratios = ratios(figure);
+        let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let highest = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        format!("{lowest:.2}-{highest:.2}")
+    });
+    text
+}
+
+fn row(text: &mut String, connections: u32, name: &str, cell: impl Fn(&Figure) -> String) {
+    let _ = write!(text, "{connections:<12} {name:<18}");
+    for figure in FIGURES {
+        let _ = write!(text, "{:>COLUMN$}", cell(figure));
+    }
+    text.push('\n');
+}
+
+fn number(value: f64) -> String {
+    if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// The middle value, or the mean of the two in the middle. There has to be one.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(rate: f64, cpu_us: u64) -> Run {
+        let seen = Seen { requests: 1000, rate, p50_us: 80, p99_us: 400 };
+        Run { seen, cpu: Duration::from_micros(cpu_us * 1000) }
+    }
+
+    #[test]
+    fn the_median_is_the_middle_or_the_mean_of_two() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
+        assert_eq!(median([7.0].into_iter()), 7.0);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_each_pair() {
+        // A machine that slows down to a tenth between the pairs changes no ratio.
+        let pairs = [
+            Pair { nereid: run(50_000.0, 20), nginx: run(100_000.0, 10) },
+            Pair { nereid: run(5_000.0, 30), nginx: run(10_000.0, 10) },
+            Pair { nereid: run(6_000.0, 40), nginx: run(10_000.0, 10) },
+        ];
+        let text = rows(8, &pairs);
+        let cells = |name: &str| -> Vec<&str> {
+            let line = text.lines().find(|line| line.contains(name)).unwrap();
+            line.split(name).nth(1).unwrap().split_whitespace().collect()
+        };
+        assert_eq!(cells("nereid / nginx"), ["0.50", "1.00", "1.00", "3.00"]);
+        assert_eq!(cells("(lowest-highest)"), ["0.50-0.60", "1.00-1.00", "1.00-1.00", "2.00-4.00"]);
+        assert_eq!(cells("nereid, median"), ["6000", "80.0", "400", "30.0"]);
+        assert_eq!(cells("nginx, run 1"), ["100000", "80.0", "400", "10.0"]);
+        assert_eq!(text.lines().count(), 10);
+    }
+
+    #[test]
+    fn the_heading_is_as_wide_as_the_rows() {
+        let pair = Pair { nereid: run(1.0, 1), nginx: run(1.0, 1) };
+        assert!(rows(64, &[pair]).lines().all(|line| line.len() == heading().len()));
+    }
+}

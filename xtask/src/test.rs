@@ -1,0 +1,171 @@
+//! Everything that has to pass before a change goes in, one step after the other.
+//!
+//! Knows the order of the steps and how each is started; what they check is theirs.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::ValueEnum;
+
+use crate::project::{Project, show};
+use crate::venv::Venv;
+use crate::{deny, tidy};
+
+/// One thing to check, in the order of running: the quick ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Step {
+    /// Formatting of the Rust code
+    Fmt,
+    /// The rules of the house
+    Tidy,
+    /// Licences, bans and sources of the dependencies
+    Deny,
+    /// Lints, warnings refused
+    Clippy,
+    /// Rust tests of the whole workspace
+    Unit,
+    /// The server's development binary
+    Build,
+    /// Real clients against that binary (builds it)
+    E2e,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fmt => "fmt",
+            Self::Tidy => "tidy",
+            Self::Deny => "deny",
+            Self::Clippy => "clippy",
+            Self::Unit => "unit",
+            Self::Build => "build",
+            Self::E2e => "e2e",
+        })
+    }
+}
+
+/// Runs the named steps, or all, and closes with one line that sums them up.
+pub fn run(project: &Project, named: &[Step]) -> Result<()> {
+    let plan = plan(named);
+    let start = Instant::now();
+    let mut passed = Vec::new();
+    for (position, step) in plan.iter().enumerate() {
+        println!("\n=== {step} ({} of {})", position + 1, plan.len());
+        let start = Instant::now();
+        let result = step.run(project);
+        let took = start.elapsed();
+        if let Err(error) = result {
+            println!("=== {step} failed after {}", seconds(took));
+            return Err(anyhow!("{error:#}")).context(failure(*step, &passed, &plan[position + 1..]));
+        }
+        println!("=== {step} passed in {}", seconds(took));
+        passed.push((*step, took));
+    }
+    println!("\nxtask test: passed in {}: {}", seconds(start.elapsed()), list(&passed));
+    Ok(())
+}
+
+/// The steps to run, in order, each once, with what they need.
+fn plan(named: &[Step]) -> Vec<Step> {
+    if named.is_empty() {
+        return Step::value_variants().to_vec();
+    }
+    let mut plan = named.to_vec();
+    if plan.contains(&Step::E2e) {
+        plan.push(Step::Build);
+    }
+    plan.sort();
+    plan.dedup();
+    plan
+}
+
+impl Step {
+    fn run(self, project: &Project) -> Result<()> {
+        match self {
+            Self::Fmt => show(&mut project.cargo(&["fmt", "--all", "--", "--check"])),
+            Self::Tidy => tidy::run(project),
+            Self::Deny => deny::run(project),
+            Self::Clippy => {
+                show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+            }
+            Self::Unit => show(&mut project.cargo(&["test", "--workspace"])),
+            Self::Build => show(&mut project.cargo(&["build", "-p", "nereid"])),
+            Self::E2e => end_to_end(project),
+        }
+    }
+}
+
+/// Runs the clients' tests against the binary that the build step left.
+fn end_to_end(project: &Project) -> Result<()> {
+    let list = project.root.join("tests/end_to_end/requirements.txt");
+    let requirements =
+        fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let venv = Venv::with(project, "end-to-end", &requirements)?;
+    show(
+        project
+            .command(venv.program("python"))
+            .args(["-m", "pytest", "tests/end_to_end"])
+            .arg("-o")
+            .arg(format!("cache_dir={}", project.scratch("pytest-cache").display()))
+            .env("NEREID_BINARY", project.target.join("debug/nereid")),
+    )
+}
+
+fn failure(step: Step, passed: &[(Step, Duration)], left: &[Step]) -> String {
+    let mut line = format!("test: FAILED at {step}");
+    if !passed.is_empty() {
+        line += &format!(" (passed: {})", list(passed));
+    }
+    if !left.is_empty() {
+        let left: Vec<_> = left.iter().map(Step::to_string).collect();
+        line += &format!(" (not run: {})", left.join(", "));
+    }
+    line
+}
+
+fn list(steps: &[(Step, Duration)]) -> String {
+    steps.iter().map(|(step, took)| format!("{step} {}", seconds(*took))).collect::<Vec<_>>().join(", ")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_named_means_everything_in_order() {
+        assert_eq!(
+            plan(&[]),
+            [Step::Fmt, Step::Tidy, Step::Deny, Step::Clippy, Step::Unit, Step::Build, Step::E2e]
+        );
+    }
+
+    #[test]
+    fn named_steps_run_once_and_in_the_fixed_order() {
+        assert_eq!(plan(&[Step::Unit, Step::Fmt, Step::Unit]), [Step::Fmt, Step::Unit]);
+    }
+
+    #[test]
+    fn the_end_to_end_tests_bring_the_binary_they_need() {
+        assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
+    }
+
+    #[test]
+    fn steps_are_shown_by_the_names_they_are_called_by() {
+        for step in Step::value_variants() {
+            assert_eq!(step.to_possible_value().unwrap().get_name(), step.to_string());
+        }
+    }
+
+    #[test]
+    fn a_failure_says_what_passed_and_what_was_not_run() {
+        let line =
+            failure(Step::Tidy, &[(Step::Fmt, Duration::from_millis(1500))], &[Step::Deny, Step::Unit]);
+        assert_eq!(line, "test: FAILED at tidy (passed: fmt 1.5 s) (not run: deny, unit)");
+    }
+}

@@ -1,0 +1,372 @@
+//! Which way the arrows between the crates may point, and what no crate may bring in from outside.
+//!
+//! One table says it all. It covers what a crate is built from; its tests may use anything. A crate answers for the
+//! outside crates that it brings in itself, at any depth; what comes through a neighbour is the neighbour's rule.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+
+use cargo_metadata::{DependencyKind, Metadata};
+
+use super::Problem;
+
+/// What one crate, or each crate of one folder, may be built from.
+struct Rule {
+    /// The crate's name, or `folder/*`.
+    of: &'static str,
+    /// The crates of this workspace that it may name.
+    rooms: Allowed,
+    /// The outside crates that it may name.
+    libraries: Allowed,
+    /// Outside crates that it may not bring in, not even through others; `name*` is every crate beginning so.
+    never: &'static [&'static str],
+    /// Told with each problem.
+    why: &'static str,
+}
+
+enum Allowed {
+    Any,
+    Only(&'static [&'static str]),
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        of: "nereid-model-config",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Any,
+        never: &["axum*", "hyper*", "reqwest", "tokio", "tonic*", "tract*"],
+        why: "model-config is pure data and knows no I/O",
+    },
+    Rule {
+        of: "nereid-backend-api",
+        rooms: Allowed::Only(&["nereid-model-config"]),
+        libraries: Allowed::Only(&["bytes", "half", "smallvec", "thiserror"]),
+        never: &["axum*", "hyper*", "prost*", "serde_json", "tokio", "tonic*", "tract*"],
+        why: "backend-api is a leaf that every backend author builds",
+    },
+    Rule {
+        of: "nereid-core",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        libraries: Allowed::Any,
+        never: &[
+            "aws-*",
+            "axum*",
+            "azure*",
+            "google-cloud*",
+            "hyper*",
+            "libloading",
+            "object_store",
+            "ort*",
+            "prost*",
+            "pyo3*",
+            "reqwest",
+            "tonic*",
+            "tract*",
+        ],
+        why: "core knows no face, no framework, no cloud and no C",
+    },
+    Rule {
+        of: "nereid-repository",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        libraries: Allowed::Any,
+        never: &["axum*", "tonic*", "tract*"],
+        why: "repository feeds core and knows no face and no backend",
+    },
+    Rule {
+        of: "nereid-http",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        libraries: Allowed::Any,
+        never: &["aws-*", "azure*", "google-cloud*", "object_store", "tonic*", "tract*"],
+        why: "a face knows core, and no source of models, no backend and no other face",
+    },
+    Rule {
+        of: "backends/*",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        libraries: Allowed::Any,
+        never: &["axum*", "hyper*", "tonic*"],
+        why: "a backend implements backend-api and depends on nothing above it",
+    },
+    Rule {
+        of: "nereid",
+        rooms: Allowed::Any,
+        libraries: Allowed::Any,
+        never: &[],
+        why: "the binary puts everything together",
+    },
+    Rule {
+        of: "xtask",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Any,
+        never: &[],
+        why: "xtask has to run while the rest does not compile",
+    },
+];
+
+/// What is built from what, development dependencies left out.
+#[derive(Default)]
+pub struct Graph {
+    /// By id, in the order of ids.
+    packages: BTreeMap<String, Package>,
+}
+
+#[derive(Default)]
+struct Package {
+    name: String,
+    /// Set for the crates of this workspace.
+    room: Option<Room>,
+    /// Ids.
+    uses: Vec<String>,
+}
+
+#[derive(Default)]
+struct Room {
+    /// The crate's folder, relative to the root.
+    folder: String,
+    manifest: String,
+}
+
+impl Graph {
+    /// The graph that cargo resolved, for all platforms.
+    pub fn of(metadata: &Metadata) -> Self {
+        let mut graph = Self::default();
+        for package in &metadata.packages {
+            let room = metadata.workspace_members.contains(&package.id).then(|| {
+                let folder = package.manifest_path.parent().unwrap_or(&metadata.workspace_root);
+                Room {
+                    folder: folder.strip_prefix(&metadata.workspace_root).unwrap_or(folder).to_string(),
+                    manifest: fs::read_to_string(&package.manifest_path).unwrap_or_default(),
+                }
+            });
+            let name = package.name.to_string();
+            graph.packages.insert(package.id.repr.clone(), Package { name, room, uses: Vec::new() });
+        }
+        for node in metadata.resolve.iter().flat_map(|resolve| &resolve.nodes) {
+            let built_from = node
+                .deps
+                .iter()
+                .filter(|dep| dep.dep_kinds.iter().any(|info| info.kind != DependencyKind::Development));
+            if let Some(package) = graph.packages.get_mut(&node.id.repr) {
+                package.uses = built_from.map(|dep| dep.pkg.repr.clone()).collect();
+            }
+        }
+        graph
+    }
+
+    fn used_by<'a>(&'a self, package: &'a Package) -> impl Iterator<Item = &'a Package> {
+        package.uses.iter().filter_map(|id| self.packages.get(id))
+    }
+
+    /// The outside crates that a package brings in itself, each with a shortest way to it, itself at the end.
+    fn brought_in<'a>(&'a self, package: &'a Package) -> Vec<Vec<&'a str>> {
+        let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut queue: VecDeque<(&Package, Vec<&str>)> = VecDeque::from([(package, Vec::new())]);
+        while let Some((from, way)) = queue.pop_front() {
+            for next in self.used_by(from).filter(|next| next.room.is_none()) {
+                if ways.contains_key(next.name.as_str()) {
+                    continue;
+                }
+                let mut way = way.clone();
+                way.push(&next.name);
+                ways.insert(&next.name, way.clone());
+                queue.push_back((next, way));
+            }
+        }
+        ways.into_values().collect()
+    }
+}
+
+/// Checks every crate of the workspace against its rule.
+pub fn check(graph: &Graph) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for package in graph.packages.values() {
+        let Some(room) = &package.room else { continue };
+        match RULES.iter().find(|rule| rule.covers(&package.name, &room.folder)) {
+            Some(rule) => problems.extend(rule.check(graph, package, room)),
+            None => problems.push(Problem::new(
+                &room.path(),
+                1,
+                format!("no rule says what {} may depend on; add one to the table of tidy", package.name),
+            )),
+        }
+    }
+    problems
+}
+
+impl Rule {
+    fn covers(&self, name: &str, folder: &str) -> bool {
+        match self.of.strip_suffix("/*") {
+            Some(parent) => folder.rsplit_once('/').is_some_and(|(found, _)| found == parent),
+            None => self.of == name,
+        }
+    }
+
+    fn check(&self, graph: &Graph, package: &Package, room: &Room) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut complain = |dependency: &str, what: String| {
+            let message = format!("{} {what}: {}", package.name, self.why);
+            problems.push(Problem::new(&room.path(), room.line_of(dependency), message));
+        };
+        for used in graph.used_by(package) {
+            let allowed = if used.room.is_some() { &self.rooms } else { &self.libraries };
+            if !allowed.contains(&used.name) {
+                complain(&used.name, format!("may not depend on {}", used.name));
+            }
+        }
+        for way in graph.brought_in(package) {
+            let (Some(first), Some(last)) = (way.first(), way.last()) else { continue };
+            if self.never.iter().any(|pattern| matches_pattern(pattern, last)) {
+                complain(first, format!("may not bring in {last} ({})", way.join(" -> ")));
+            }
+        }
+        problems
+    }
+}
+
+impl Allowed {
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(names) => names.contains(&name),
+        }
+    }
+}
+
+impl Room {
+    fn path(&self) -> String {
+        format!("{}/Cargo.toml", self.folder)
+    }
+
+    /// The line that names the dependency, else the first.
+    fn line_of(&self, dependency: &str) -> usize {
+        let names = |line: &str| {
+            line.trim_start().strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
+        };
+        self.manifest.lines().position(names).map_or(1, |index| index + 1)
+    }
+}
+
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A graph from lines like `crates/core nereid-core: tokio nereid-http`; outside crates have no folder.
+    fn graph(lines: &[&str]) -> Graph {
+        let mut graph = Graph::default();
+        for line in lines {
+            let (head, uses) = line.split_once(':').unwrap();
+            let (folder, name) =
+                head.rsplit_once(' ').map_or((None, head), |(folder, name)| (Some(folder), name));
+            let uses: Vec<String> = uses.split_whitespace().map(str::to_owned).collect();
+            let room = folder.map(|folder| Room {
+                folder: folder.to_owned(),
+                manifest: format!("[dependencies]\n{}.workspace = true\n", uses.join(".workspace = true\n")),
+            });
+            for used in &uses {
+                let leaf = Package { name: used.clone(), ..Package::default() };
+                graph.packages.entry(used.clone()).or_insert(leaf);
+            }
+            graph.packages.insert(name.to_owned(), Package { name: name.to_owned(), room, uses });
+        }
+        graph
+    }
+
+    #[track_caller]
+    fn check_lines(lines: &[&str], expected: &[&str]) {
+        let found: Vec<_> = check(&graph(lines)).iter().map(Problem::to_string).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_plan_itself_passes() {
+        check_lines(
+            &[
+                "crates/model-config nereid-model-config: prost serde_json",
+                "crates/backend-api nereid-backend-api: bytes smallvec nereid-model-config",
+                "crates/core nereid-core: tokio nereid-backend-api nereid-model-config",
+                "crates/repository nereid-repository: nereid-core",
+                "crates/http nereid-http: hyper nereid-core",
+                "backends/tract nereid-tract: tract-onnx nereid-backend-api",
+                "crates/nereid nereid: nereid-core nereid-http nereid-repository nereid-tract",
+                "xtask xtask: clap",
+                "hyper: tokio",
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn an_arrow_that_points_outward_is_found_with_its_line() {
+        check_lines(
+            &["crates/core nereid-core: tokio nereid-http", "crates/http nereid-http: nereid-core"],
+            &[
+                "crates/core/Cargo.toml:3: nereid-core may not depend on nereid-http: core knows no face, no framework, \
+               no cloud and no C",
+            ],
+        );
+        check_lines(
+            &["backends/x nereid-x: nereid-core", "crates/core nereid-core: tokio"],
+            &[
+                "backends/x/Cargo.toml:2: nereid-x may not depend on nereid-core: a backend implements backend-api and \
+               depends on nothing above it",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_banned_library_is_found_at_any_depth_with_the_way_to_it() {
+        check_lines(
+            &["crates/core nereid-core: bytes a", "a: b", "b: hyper-util"],
+            &[
+                "crates/core/Cargo.toml:3: nereid-core may not bring in hyper-util (a -> b -> hyper-util): core knows no \
+               face, no framework, no cloud and no C",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_neighbour_answers_for_what_it_brings_in() {
+        check_lines(
+            &[
+                "crates/core nereid-core: nereid-model-config",
+                "crates/model-config nereid-model-config: prost",
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn the_leaf_names_no_library_outside_its_list() {
+        check_lines(
+            &["crates/backend-api nereid-backend-api: bytes regex"],
+            &[
+                "crates/backend-api/Cargo.toml:3: nereid-backend-api may not depend on regex: backend-api is a leaf \
+               that every backend author builds",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_rule_is_found() {
+        check_lines(
+            &["crates/new nereid-new:"],
+            &[
+                "crates/new/Cargo.toml:1: no rule says what nereid-new may depend on; add one to the table of tidy",
+            ],
+        );
+    }
+
+    #[test]
+    fn patterns_match_whole_names_or_beginnings() {
+        assert!(matches_pattern("tokio", "tokio"));
+        assert!(!matches_pattern("tokio", "tokio-util"));
+        assert!(matches_pattern("tonic*", "tonic-build"));
+        assert!(matches_pattern("tonic*", "tonic"));
+    }
+}
