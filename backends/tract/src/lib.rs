@@ -1,1 +1,110 @@
+//! Runs ONNX models with tract, an engine in pure Rust: no library has to be installed.
+//!
+//! It stands in for ONNX Runtime where that is not at hand, and says so in one line for each model it loads. It has
+//! fewer operators and runs on the processor only, one thread to an instance.
+//!
+//! A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; external data lies
+//! beside it. Input shapes may vary: a plan optimised for each set of shapes is made when they are first seen. The
+//! parameter `plan_cache_size` of a model's configuration bounds how many are kept (32 unless told otherwise).
+//!
+//! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
+
 #![forbid(unsafe_code)]
+
+mod check;
+mod convert;
+mod graph;
+mod guard;
+mod instance;
+mod plans;
+mod signature;
+
+use std::sync::Arc;
+
+use nereid_backend_api::{
+    Backend, Error, Instance, InstanceContext, InstanceKind, Model, ModelContext, Result, Shape,
+};
+use nereid_model_config::default_model_filename;
+
+use crate::graph::OnnxFile;
+use crate::instance::{Served, TractInstance};
+use crate::plans::{Plans, Shapes};
+use crate::signature::Port;
+
+/// Name and version of the engine, as the log gives them.
+pub const ENGINE: &str = "tract 0.23";
+
+const DEFAULT_FILENAME: &str = "model.onnx";
+
+/// The embedded ONNX engine.
+pub struct TractBackend {
+    reason: String,
+}
+
+impl TractBackend {
+    /// The engine, and the reason why it serves the models it is given, for the log: whoever chose it knows.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+impl Backend for TractBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let served =
+            load(&context).map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
+        tracing::info!(
+            "model '{}' version {} is served by the embedded engine ({ENGINE}): {}",
+            context.name,
+            context.version,
+            self.reason
+        );
+        Ok(Box::new(TractModel(Arc::new(served))))
+    }
+}
+
+struct TractModel(Arc<Served>);
+
+impl Model for TractModel {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        if let InstanceKind::Gpu(_) = context.kind {
+            return Err(Error::unsupported(format!(
+                "instance '{}' is to run on {}, but the embedded engine runs on the CPU only",
+                context.name, context.kind
+            )));
+        }
+        Ok(Box::new(TractInstance { model: Arc::clone(&self.0) }))
+    }
+}
+
+fn load(context: &ModelContext) -> Result<Served> {
+    let config = &context.config;
+    check::features(config)?;
+    let plan_cache_size = check::plan_cache_size(config)?;
+    let filename = default_model_filename(config).unwrap_or(DEFAULT_FILENAME);
+    let mut file = OnnxFile::read(context.version_directory().join(filename))?;
+    file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
+    let signature = file.signature()?;
+    check::inputs(config, &signature)?;
+    let outputs = check::outputs(config, &signature)?;
+    let names: Vec<_> = outputs.iter().map(|output| output.port.name.as_str()).collect();
+    let graph = file.into_graph(&names)?;
+
+    let inputs = signature.inputs;
+    let types = inputs.iter().map(|port| (port.name.clone(), port.datum_type)).collect();
+    let plans = Plans::new(graph, types, plan_cache_size);
+    let batching = config.max_batch_size > 0;
+    // A graph that cannot run is found out now rather than by its first client, if its shapes are known now.
+    if let Some(shapes) = inputs.iter().map(|port| only_shape(port, batching)).collect::<Option<Shapes>>() {
+        plans.get(&shapes)?;
+    }
+    Ok(Served { name: context.name.clone(), batching, inputs, outputs, plans })
+}
+
+/// The shape of an input for a batch of one, if only the batch dimension is variable.
+fn only_shape(port: &Port, batching: bool) -> Option<Shape> {
+    let dims = port.dims.as_ref()?.iter().enumerate();
+    dims.map(|(index, &dim)| if batching && index == 0 { Some(1) } else { dim }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Holds a model's configuration against what its file says, and learns from both what to serve.
+//!
+//! Only a real contradiction is refused: a variable dimension on either side fits any on the other.
+
+use std::num::NonZeroUsize;
+
+use nereid_backend_api::{DataType, Error, ModelConfig, Result, Shape};
+
+use nereid_model_config::proto::model_config::SchedulingChoice;
+
+use crate::instance::Output;
+use crate::signature::{Port, Signature};
+
+/// The parameter of a model's configuration that says how many plans are kept.
+const PLAN_CACHE_SIZE: &str = "plan_cache_size";
+const DEFAULT_PLAN_CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+
+/// What the configuration says of one input or output.
+struct Configured<'a> {
+    role: &'static str,
+    name: &'a str,
+    data_type: Option<DataType>,
+    /// The shape the backend sees, without the batch dimension.
+    dims: &'a [i64],
+}
+
+/// Checks the inputs: each configured one exists and fits, and each that the graph needs will be given.
+pub(crate) fn inputs(config: &ModelConfig, signature: &Signature) -> Result<()> {
+    let batching = config.max_batch_size > 0;
+    for input in &config.input {
+        let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+        let data_type = DataType::from_proto(input.data_type());
+        find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
+    }
+    let controls = control_inputs(config);
+    for port in &signature.inputs {
+        if !config.input.iter().any(|input| input.name == port.name)
+            && !controls.contains(&port.name.as_str())
+        {
+            return Err(Error::invalid_arg(format!(
+                "the model needs the input '{}' ({} {}), which the configuration does not list",
+                port.name,
+                port.data_type,
+                port.describe_dims()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the configured outputs, in their order. They may be fewer than the graph has.
+pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
+    let batching = config.max_batch_size > 0;
+    let outputs = config.output.iter().map(|output| {
+        let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
+        let data_type = DataType::from_proto(output.data_type());
+        let configured = Configured { role: "output", name: &output.name, data_type, dims };
+        let port = find(&signature.outputs, configured, batching)?.clone();
+        let shape = port.is_scalar().then(|| Shape::from(dims.as_slice()));
+        Ok(Output { port, shape })
+    });
+    outputs.collect()
+}
+
+/// Refuses what the configuration asks for and this engine cannot give.
+pub(crate) fn features(config: &ModelConfig) -> Result<()> {
+    let ragged = config.input.iter().any(|input| input.allow_ragged_batch);
+    let wants = [
+        (
+            "ragged batches (allow_ragged_batch, batch_input, batch_output)",
+            ragged || !config.batch_input.is_empty() || !config.batch_output.is_empty(),
+        ),
+        ("the state of sequences (sequence_batching.state)", has_state(config)),
+    ];
+    match wants.into_iter().find(|(_, wanted)| *wanted) {
+        None => Ok(()),
+        Some((feature, _)) => Err(Error::unsupported(format!(
+            "the configuration asks for {feature}, which the embedded engine does not have"
+        ))),
+    }
+}
+
+/// How many plans to keep: the parameter `plan_cache_size`, or else a default.
+pub(crate) fn plan_cache_size(config: &ModelConfig) -> Result<NonZeroUsize> {
+    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else { return Ok(DEFAULT_PLAN_CACHE_SIZE) };
+    parameter.string_value.trim().parse().map_err(|_| {
+        Error::invalid_arg(format!(
+            "parameter '{PLAN_CACHE_SIZE}' is '{}', but should be a whole number of 1 or more",
+            parameter.string_value
+        ))
+    })
+}
+
+fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Result<&'a Port> {
+    let Configured { role, name, data_type, dims } = configured;
+    let Some(port) = ports.iter().find(|port| port.name == name) else {
+        let names: Vec<_> = ports.iter().map(|port| format!("'{}'", port.name)).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return Err(Error::invalid_arg(format!(
+            "the configuration lists the {role} '{name}', but the model's {role}s are {names}"
+        )));
+    };
+    if data_type != Some(port.data_type) {
+        let data_type = data_type.map_or("no type", DataType::protocol_name);
+        return Err(Error::invalid_arg(format!(
+            "{role} '{name}' is {data_type} in the configuration, but {} in the model",
+            port.data_type
+        )));
+    }
+    let mut shape = Shape::from(dims);
+    if batching {
+        shape.push_front(-1);
+        if port.dims.as_ref().is_some_and(|dims| dims.first().is_some_and(Option::is_some)) {
+            return Err(Error::invalid_arg(format!(
+                "max_batch_size is over 0, so the first dimension of {role} '{name}' must be variable, but the \
+                 model has {}; set max_batch_size to 0 and list all dimensions",
+                port.describe_dims()
+            )));
+        }
+    }
+    let scalar = port.is_scalar() && !batching && shape.element_count() == Some(1);
+    if scalar || port.accepts(&shape) {
+        return Ok(port);
+    }
+    let batch = if batching { " with the batch dimension" } else { "" };
+    Err(Error::invalid_arg(format!(
+        "{role} '{name}' has the shape {shape}{batch} in the configuration, but {} in the model",
+        port.describe_dims()
+    )))
+}
+
+/// Inputs that the sequence batcher gives, without being listed as inputs.
+fn control_inputs(config: &ModelConfig) -> Vec<&str> {
+    match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(sequence)) => {
+            sequence.control_input.iter().map(|control| control.name.as_str()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn has_state(config: &ModelConfig) -> bool {
+    match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(sequence)) => !sequence.state.is_empty(),
+        _ => false,
+    }
+}

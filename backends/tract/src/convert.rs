@@ -1,0 +1,179 @@
+//! Tensors between the server's form and the engine's: raw bytes on one side, typed and aligned memory on the other.
+//!
+//! An input is copied once, into memory aligned for the engine's kernels. An output is handed on without a copy,
+//! except strings, which get their length prefixes. Knows nothing of batches: whoever calls says what to join and
+//! where to cut.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use nereid_backend_api::{Buffer, BytesElements, Error, Result, Tensor, push_bytes_element};
+use smallvec::SmallVec;
+use tract_onnx::prelude::{
+    Blob, DatumType, IntoTensor, PlainStorage, TValue, TVec, Tensor as EngineTensor, TractResult,
+    tract_ndarray,
+};
+use tract_onnx::tract_core::internal::{bail, ensure, vector_size};
+
+use crate::guard::guarded;
+use crate::signature::Port;
+
+/// Checks that `tensor` can be an input of the engine: its type, its size, and that its strings are text.
+pub(crate) fn check(port: &Port, tensor: &Tensor) -> Result<()> {
+    if tensor.data_type != port.data_type {
+        return Err(Error::invalid_arg(format!(
+            "input '{}' is of type {}, but the model takes {}",
+            port.name, tensor.data_type, port.data_type
+        )));
+    }
+    tensor.check_contents()?;
+    // An empty tensor passed that, however large its other dimensions; the engine multiplies those too.
+    let size =
+        tensor.shape.iter().filter(|&&dim| dim != 0).try_fold(port.datum_type.size_of(), |size, &dim| {
+            size.checked_mul(usize::try_from(dim).ok()?).filter(|&size| size <= isize::MAX as usize)
+        });
+    if size.is_none() {
+        return Err(Error::invalid_arg(format!(
+            "input '{}' has the impossible shape {}",
+            port.name, tensor.shape
+        )));
+    }
+    if port.datum_type == DatumType::String {
+        texts(&[tensor], |text| std::str::from_utf8(text).map(drop))?;
+    }
+    Ok(())
+}
+
+/// Joins the contents of `parts`, one after the other, into one tensor of `shape`. Each part passed [`check`].
+pub(crate) fn gather(port: &Port, shape: &[i64], parts: &[&Tensor]) -> Result<TValue> {
+    let pieces = host_pieces(parts)?;
+    let tensor = match port.datum_type {
+        DatumType::String => {
+            let texts = texts(parts, |text| std::str::from_utf8(text).map(str::to_owned))?;
+            guarded(|| Ok(tract_ndarray::ArrayD::from_shape_vec(&*dims(shape)?, texts)?.into_tensor()))
+        }
+        DatumType::Bool => {
+            // Any byte but 0 and 1 in a bool's place would be undefined behaviour.
+            let flags: Vec<bool> =
+                pieces.iter().flat_map(|piece| piece.iter().map(|&byte| byte != 0)).collect();
+            guarded(|| EngineTensor::from_shape(&dims(shape)?, &flags))
+        }
+        datum_type => guarded(|| fixed_size(datum_type, &dims(shape)?, &pieces)),
+    };
+    let tensor = tensor.map_err(|why| Error::internal(format!("input '{}': {why}", port.name)))?;
+    Ok(tensor.into())
+}
+
+fn dims(shape: &[i64]) -> TractResult<TVec<usize>> {
+    Ok(shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<_, _>>()?)
+}
+
+fn fixed_size(datum_type: DatumType, shape: &[usize], pieces: &[&Bytes]) -> TractResult<EngineTensor> {
+    let size = shape.iter().try_fold(datum_type.size_of(), |size, &dim| size.checked_mul(dim));
+    let given = pieces.iter().map(|piece| piece.len()).sum();
+    ensure!(size == Some(given), "{given} bytes do not make a {datum_type:?} tensor of shape {shape:?}");
+    if let [piece] = pieces
+        && !piece.is_empty()
+    {
+        let blob = Blob::from_bytes_alignment(piece, vector_size())?;
+        return EngineTensor::from_storage(datum_type, shape, PlainStorage::from(blob)).into_plain_ram();
+    }
+    let mut tensor = EngineTensor::zero_dt(datum_type, shape)?;
+    let mut target = tensor.as_bytes_mut();
+    for piece in pieces {
+        let (here, rest) = target.split_at_mut(piece.len());
+        here.copy_from_slice(piece);
+        target = rest;
+    }
+    Ok(tensor)
+}
+
+fn host_pieces<'a>(parts: &[&'a Tensor]) -> Result<SmallVec<[&'a Bytes; 4]>> {
+    let pieces = parts.iter().flat_map(|part| part.buffers.iter().map(move |buffer| (part, buffer)));
+    pieces
+        .map(|(part, buffer)| {
+            buffer.as_host().ok_or_else(|| {
+                Error::unsupported(format!(
+                    "input '{}' lies in device memory, which the embedded engine does not read",
+                    part.name
+                ))
+            })
+        })
+        .collect()
+}
+
+/// The elements of BYTES tensors, each read by `read`.
+fn texts<T>(parts: &[&Tensor], read: impl Fn(&[u8]) -> Result<T, std::str::Utf8Error>) -> Result<Vec<T>> {
+    let mut texts = Vec::new();
+    for part in parts {
+        for element in BytesElements::new(&part.contiguous()?) {
+            texts.push(read(element?).map_err(|error| {
+                Error::invalid_arg(format!(
+                    "input '{}': element {} is not UTF-8 text, which the embedded engine asks of strings: {error}",
+                    part.name,
+                    texts.len()
+                ))
+            })?);
+        }
+    }
+    Ok(texts)
+}
+
+/// The contents of an output, ready to be cut into pieces.
+pub(crate) enum Contents {
+    /// Elements of a fixed size, in the engine's own memory.
+    Fixed(Bytes),
+    /// Strings.
+    Texts(Vec<String>),
+}
+
+impl Contents {
+    /// The contents of what the engine gave for the output `port`.
+    pub(crate) fn of(port: &Port, value: TValue) -> Result<Self> {
+        guarded(|| {
+            // tract computes with dimensions as a type of its own; ONNX calls them INT64.
+            let value = match value.datum_type() {
+                DatumType::TDim => value.cast_to_dt(DatumType::I64)?.into_owned().into(),
+                _ => value,
+            };
+            if value.datum_type().unquantized() != port.datum_type {
+                bail!("it is {:?}, but the file declares {:?}", value.datum_type(), port.datum_type);
+            }
+            let plain = value.try_as_plain_ram()?;
+            if port.datum_type == DatumType::String {
+                return Ok(Self::Texts(plain.as_slice::<String>()?.to_vec()));
+            }
+            let (count, size) = (value.len(), plain.as_bytes().len());
+            ensure!(size == count * port.datum_type.size_of(), "it has {size} bytes for {count} elements");
+            Ok(Self::Fixed(Bytes::from_owner(EngineMemory(value))))
+        })
+        .map_err(|why| Error::internal(format!("output '{}': {why}", port.name)))
+    }
+
+    /// The contents of some of `total` equal parts.
+    pub(crate) fn part(&self, range: Range<usize>, total: usize) -> Result<Buffer> {
+        let cut = |len: usize| {
+            let part = len.checked_div(total).unwrap_or(0);
+            range.start * part..range.end * part
+        };
+        match self {
+            Self::Fixed(bytes) => Ok(Buffer::host(bytes.slice(cut(bytes.len())))),
+            Self::Texts(texts) => {
+                let mut contents = Vec::new();
+                for text in &texts[cut(texts.len())] {
+                    push_bytes_element(&mut contents, text.as_bytes())?;
+                }
+                Ok(Buffer::host(contents))
+            }
+        }
+    }
+}
+
+/// Memory of the engine as the owner of the server's bytes.
+struct EngineMemory(TValue);
+
+impl AsRef<[u8]> for EngineMemory {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_plain_ram().map_or(&[], |plain| plain.as_bytes())
+    }
+}

@@ -1,0 +1,144 @@
+//! Reads an ONNX file into the engine's graph, and makes that graph executable for given input shapes.
+//!
+//! Knows nothing of requests, nor of what the model's configuration says about its tensors.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, Result, Shape};
+use prost::Message;
+use tract_onnx::data_resolver::FopenDataResolver;
+use tract_onnx::model::ParseResult;
+use tract_onnx::pb::{GraphProto, ModelProto};
+use tract_onnx::prelude::{
+    DatumType, InferenceFact, InferenceModel, InferenceModelExt, IntoRunnable, TVec, TractResult,
+    TypedRunnableModel,
+};
+use tract_onnx::tract_core::internal::{anyhow, ensure};
+use tract_onnx::{Onnx, onnx};
+
+use crate::guard::guarded;
+use crate::signature::Signature;
+
+/// Operator sets whose operators go by the names the engine knows. Elsewhere the same name means something else.
+const KNOWN_DOMAINS: [&str; 4] = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft"];
+
+/// An ONNX file as read, not yet understood by the engine.
+pub(crate) struct OnnxFile {
+    proto: ModelProto,
+    graph: GraphProto,
+    path: PathBuf,
+}
+
+impl OnnxFile {
+    /// Reads `path`, or `model.onnx` in it if it is a folder, which is how a model with external data comes.
+    pub(crate) fn read(path: PathBuf) -> Result<Self> {
+        let path = if path.is_dir() { path.join("model.onnx") } else { path };
+        let contents = fs::read(&path).map_err(|error| {
+            let message = format!("cannot read {}: {error}", path.display());
+            if error.kind() == ErrorKind::NotFound {
+                Error::not_found(message)
+            } else {
+                Error::internal(message)
+            }
+        })?;
+        let not_onnx =
+            |why: &str| Error::invalid_arg(format!("{} is not a complete ONNX file: {why}", path.display()));
+        let mut proto =
+            ModelProto::decode(contents.as_slice()).map_err(|error| not_onnx(&error.to_string()))?;
+        let graph = proto.graph.take().ok_or_else(|| not_onnx("it holds no graph"))?;
+        Ok(Self { proto, graph, path })
+    }
+
+    /// Makes inputs of those initializers that are listed as inputs both in the file and in `names`: ONNX lets a
+    /// caller override them.
+    pub(crate) fn free_inputs<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        for name in names {
+            if self.graph.input.iter().any(|input| input.name == name) {
+                self.graph.initializer.retain(|initializer| initializer.name != name);
+            }
+        }
+    }
+
+    pub(crate) fn signature(&self) -> Result<Signature> {
+        Signature::of(&self.graph)
+    }
+
+    /// Lets the engine understand the graph, pruned to what `outputs` need, in that order.
+    pub(crate) fn into_graph(mut self, outputs: &[&str]) -> Result<Graph> {
+        let engine = Onnx {
+            // Read, not mapped: a file that changes under a mapping takes the process down.
+            provider: Arc::new(FopenDataResolver),
+            // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
+            ignore_value_info: true,
+            ..onnx()
+        };
+        let mut unsupported = BTreeSet::new();
+        collect_unsupported(&engine, &self.graph, &mut unsupported);
+        if !unsupported.is_empty() {
+            let list: Vec<_> = unsupported.into_iter().collect();
+            return Err(Error::unsupported(format!(
+                "{} uses operators that the embedded engine does not have: {}",
+                self.path.display(),
+                list.join(", ")
+            )));
+        }
+        let directory = self.path.parent().and_then(Path::to_str);
+        self.proto.graph = Some(self.graph);
+        let template = guarded(|| {
+            let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
+                engine.parse(&self.proto, directory)?;
+            ensure!(unresolved_inputs.is_empty(), "nothing gives the tensors {unresolved_inputs:?}");
+            let outlets = outputs.iter().map(|&name| {
+                outlets_by_name.get(name).copied().ok_or_else(|| anyhow!("nothing gives the output '{name}'"))
+            });
+            let outlets = outlets.collect::<TractResult<Vec<_>>>()?;
+            model.select_output_outlets(&outlets)?;
+            Ok(model)
+        });
+        let template = template.map_err(|why| {
+            Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
+        })?;
+        Ok(Graph { template })
+    }
+}
+
+/// A graph the engine has understood, of which executable ones are made for concrete input shapes.
+pub(crate) struct Graph {
+    template: InferenceModel,
+}
+
+impl Graph {
+    /// The graph optimised for inputs of these types and shapes, which come in the file's order.
+    pub(crate) fn optimise<'a>(
+        &self,
+        inputs: impl Iterator<Item = (DatumType, &'a Shape)>,
+    ) -> TractResult<Arc<TypedRunnableModel>> {
+        let mut model = self.template.clone();
+        for (index, (datum_type, shape)) in inputs.enumerate() {
+            let dims = shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<TVec<_>, _>>()?;
+            model.set_input_fact(index, InferenceFact::dt_shape(datum_type, &dims))?;
+        }
+        model.into_optimized()?.into_runnable()
+    }
+}
+
+/// Adds the operators that the engine lacks, also those in the bodies of loops and conditions.
+fn collect_unsupported(engine: &Onnx, graph: &GraphProto, found: &mut BTreeSet<String>) {
+    for node in &graph.node {
+        let domain = node.domain.as_str();
+        if !KNOWN_DOMAINS.contains(&domain) {
+            found.insert(format!("{domain}.{}", node.op_type));
+        } else if !engine.op_register.0.contains_key(&node.op_type) {
+            found.insert(node.op_type.clone());
+        }
+        for attribute in &node.attribute {
+            for body in attribute.g.iter().chain(&attribute.graphs) {
+                collect_unsupported(engine, body, found);
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! One optimised plan for each distinct set of input shapes, in a cache of bounded size.
+//!
+//! The instances of a model share the cache. A plan is built outside the cache's lock, so an instance whose plan is
+//! there goes on while another waits for its own. Plans hold weights in the layout their kernels want, so each costs
+//! memory: hence the bound.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+use nereid_backend_api::{Error, Result, Shape};
+use smallvec::SmallVec;
+use tract_onnx::prelude::{DatumType, TValue, TVec, TypedRunnableModel};
+use tract_onnx::tract_core::internal::TypedSimpleState;
+
+use crate::graph::Graph;
+use crate::guard::guarded;
+
+/// The shapes of a graph's inputs, in the file's order.
+pub(crate) type Shapes = SmallVec<[Shape; 2]>;
+
+/// Makes plans and keeps those used last.
+pub(crate) struct Plans {
+    graph: Graph,
+    inputs: Vec<(String, DatumType)>,
+    kept: Mutex<LruCache<Shapes, Arc<Plan>>>,
+    /// Held while a plan is built: instances that want the same one build it once, and a burst of new shapes does not
+    /// take every processor.
+    building: Mutex<()>,
+}
+
+/// The graph, optimised for one set of input shapes.
+pub(crate) struct Plan {
+    runnable: Arc<TypedRunnableModel>,
+    /// Working states not in use now; never more than there are instances.
+    idle: Mutex<Vec<TypedSimpleState>>,
+}
+
+impl Plans {
+    /// Plans of `graph`, whose inputs have these names and types; at most `limit` of them are kept.
+    pub(crate) fn new(graph: Graph, inputs: Vec<(String, DatumType)>, limit: NonZeroUsize) -> Self {
+        Self { graph, inputs, kept: Mutex::new(LruCache::new(limit)), building: Mutex::new(()) }
+    }
+
+    /// The plan for inputs of these shapes, built if it is not there.
+    pub(crate) fn get(&self, shapes: &Shapes) -> Result<Arc<Plan>> {
+        if let Some(plan) = self.kept(shapes) {
+            return Ok(plan);
+        }
+        let _building = lock(&self.building);
+        if let Some(plan) = self.kept(shapes) {
+            return Ok(plan);
+        }
+        let plan = Arc::new(self.build(shapes)?);
+        lock(&self.kept).put(shapes.clone(), Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    fn kept(&self, shapes: &Shapes) -> Option<Arc<Plan>> {
+        lock(&self.kept).get(shapes).cloned()
+    }
+
+    fn build(&self, shapes: &Shapes) -> Result<Plan> {
+        let types = self.inputs.iter().map(|(_, datum_type)| *datum_type);
+        let runnable = guarded(|| self.graph.optimise(types.zip(shapes))).map_err(|why| {
+            let names = self.inputs.iter().map(|(name, _)| name);
+            let inputs: Vec<_> = names.zip(shapes).map(|(name, shape)| format!("{name} {shape}")).collect();
+            Error::internal(format!(
+                "the embedded engine cannot run it on inputs {}: {why}",
+                inputs.join(", ")
+            ))
+        })?;
+        Ok(Plan { runnable, idle: Mutex::default() })
+    }
+}
+
+impl Plan {
+    /// Runs it. The inputs have the types and shapes that the plan was built for.
+    pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>> {
+        let idle = lock(&self.idle).pop();
+        let outcome = guarded(|| {
+            let mut state = idle.map_or_else(|| self.runnable.spawn(), Ok)?;
+            let outputs = state.run(inputs)?;
+            Ok((outputs, state))
+        });
+        let (outputs, state) =
+            outcome.map_err(|why| Error::internal(format!("the embedded engine failed: {why}")))?;
+        // Recurrent operators carry their last state over into the next run: one client's data into another's answer.
+        if state.op_states.iter().all(Option::is_none) {
+            lock(&self.idle).push(state);
+        }
+        Ok(outputs)
+    }
+}
+
+/// Nothing panics while it holds one of these locks, and what they guard is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
