@@ -1,1 +1,20 @@
+//! The model configuration: its schema, its text format (`config.pbtxt`) and the rules it must obey.
+//!
+//! Pure data. This crate opens no file and knows no backend library, no device and no server: callers hand it text
+//! and lists of versions, and get values and errors back.
+
 #![forbid(unsafe_code)]
+
+mod backend;
+mod data_type;
+pub mod proto;
+mod text;
+mod validate;
+mod version;
+
+pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename};
+pub use data_type::DataType;
+pub use proto::ModelConfig;
+pub use text::{ParseError, parse_text, to_text};
+pub use validate::{ValidationError, validate};
+pub use version::{ServedVersions, served_versions};

@@ -1,0 +1,36 @@
+//! The schema's messages, generated from `model_config.proto`, and their descriptors.
+//!
+//! Enumerations are kept as numbers in the fields, as the wire may carry any; the getters of the same name give the
+//! enumeration, and its first value where the number is unknown.
+
+use std::sync::LazyLock;
+
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+
+#[allow(missing_docs, clippy::all)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
+}
+
+pub use generated::*;
+
+static MODEL_CONFIG: LazyLock<MessageDescriptor> = LazyLock::new(|| {
+    let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/model_config.bin"));
+    let pool = DescriptorPool::decode(descriptors.as_slice()).expect("the build wrote valid descriptors");
+    pool.get_message_by_name("inference.ModelConfig").expect("the schema has a ModelConfig")
+});
+
+/// What `ModelConfig` consists of.
+pub(crate) fn descriptor() -> MessageDescriptor {
+    MODEL_CONFIG.clone()
+}
+
+/// The configuration with its fields by name, for the formats that are driven by the descriptors.
+pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
+    let mut message = DynamicMessage::new(descriptor());
+    message.transcode_from(config).expect("type and descriptors come from the same schema");
+    message
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! Builds a message from tokens, led by the schema's descriptors.
+//!
+//! It descends only where the schema does, so the text cannot choose the depth.
+
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
+};
+
+use super::error::Problem;
+use super::lexer::{Lexer, Token, TokenKind, unescape};
+use super::suggest::nearest;
+
+/// Reads a whole text as one message.
+pub(super) fn parse(descriptor: MessageDescriptor, text: &str) -> Result<DynamicMessage, Problem> {
+    let mut lexer = Lexer::new(text);
+    let token = lexer.next()?;
+    let mut parser = Parser { lexer, token };
+    let mut message = DynamicMessage::new(descriptor);
+    while parser.token.kind != TokenKind::End {
+        parser.field(&mut message)?;
+    }
+    Ok(message)
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    /// The next token that has not been used.
+    token: Token<'a>,
+}
+
+impl<'a> Parser<'a> {
+    fn advance(&mut self) -> Result<Token<'a>, Problem> {
+        let next = self.lexer.next()?;
+        Ok(std::mem::replace(&mut self.token, next))
+    }
+
+    fn accept(&mut self, symbol: char) -> Result<bool, Problem> {
+        let found = self.token.is_symbol(symbol);
+        if found {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    /// The error of finding something else than `expected`.
+    fn expected(&self, expected: &str) -> Problem {
+        Problem::new(self.token.start, format!("expected {expected}, found {}", self.token.describe()))
+    }
+
+    fn field(&mut self, message: &mut DynamicMessage) -> Result<(), Problem> {
+        if self.token.kind != TokenKind::Ident {
+            return Err(self.expected("a field name"));
+        }
+        let name = self.advance()?;
+        let descriptor = message.descriptor();
+        let Some(field) = descriptor.get_field_by_name(name.text) else {
+            return Err(unknown_field(&name, &descriptor));
+        };
+        check_not_set(message, &field, &name)?;
+
+        let is_message = matches!(field.kind(), Kind::Message(_));
+        if !self.accept(':')? && !is_message {
+            return Err(self.expected(&format!("':' after '{}'", field.name())));
+        }
+        if field.is_map() {
+            self.elements(&field, |value| insert_entry(message, &field, value))?;
+        } else if field.is_list() {
+            self.elements(&field, |value| {
+                if let Some(list) = message.get_field_mut(&field).as_list_mut() {
+                    list.push(value);
+                }
+            })?;
+        } else {
+            let value = self.value(&field)?;
+            message.set_field(&field, value);
+        }
+        if !self.accept(',')? {
+            self.accept(';')?;
+        }
+        Ok(())
+    }
+
+    /// One value, or a list of them in brackets.
+    fn elements(&mut self, field: &FieldDescriptor, mut add: impl FnMut(Value)) -> Result<(), Problem> {
+        if !self.accept('[')? {
+            add(self.value(field)?);
+            return Ok(());
+        }
+        if self.accept(']')? {
+            return Ok(());
+        }
+        loop {
+            add(self.value(field)?);
+            if self.accept(']')? {
+                return Ok(());
+            }
+            if !self.accept(',')? {
+                return Err(self.expected(&format!("',' or ']' in the list of '{}'", field.name())));
+            }
+        }
+    }
+
+    fn value(&mut self, field: &FieldDescriptor) -> Result<Value, Problem> {
+        Ok(match field.kind() {
+            Kind::Message(descriptor) => Value::Message(self.message(field, descriptor)?),
+            Kind::Enum(descriptor) => Value::EnumNumber(self.enum_value(field, &descriptor)?),
+            Kind::Bool => Value::Bool(self.boolean(field)?),
+            Kind::String => Value::String(self.string(field)?),
+            Kind::Bytes => Value::Bytes(self.bytes(field)?.into()),
+            Kind::Float => Value::F32(self.float(field)? as f32),
+            Kind::Double => Value::F64(self.float(field)?),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => {
+                Value::I32(self.integer(field, "a 32-bit integer")?)
+            }
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => {
+                Value::I64(self.integer(field, "a 64-bit integer")?)
+            }
+            Kind::Uint32 | Kind::Fixed32 => Value::U32(self.integer(field, "an unsigned 32-bit integer")?),
+            Kind::Uint64 | Kind::Fixed64 => Value::U64(self.integer(field, "an unsigned 64-bit integer")?),
+        })
+    }
+
+    fn message(
+        &mut self,
+        field: &FieldDescriptor,
+        descriptor: MessageDescriptor,
+    ) -> Result<DynamicMessage, Problem> {
+        let opening = self.token;
+        let closing = match opening.kind {
+            TokenKind::Symbol('{') => '}',
+            TokenKind::Symbol('<') => '>',
+            _ => return Err(self.expected(&format!("'{{' to open '{}'", field.name()))),
+        };
+        self.advance()?;
+        let mut message = DynamicMessage::new(descriptor);
+        while !self.accept(closing)? {
+            match self.token.kind {
+                TokenKind::Ident => self.field(&mut message)?,
+                TokenKind::End => {
+                    let what = format!("'{}' of '{}' is not closed", opening.text, field.name());
+                    return Err(Problem::new(opening.start, what));
+                }
+                _ => {
+                    return Err(self.expected(&format!("a field name or '{closing}' in '{}'", field.name())));
+                }
+            }
+        }
+        Ok(message)
+    }
+
+    fn enum_value(&mut self, field: &FieldDescriptor, descriptor: &EnumDescriptor) -> Result<i32, Problem> {
+        match self.token.kind {
+            TokenKind::Ident => {
+                let token = self.advance()?;
+                match descriptor.get_value_by_name(token.text) {
+                    Some(value) => Ok(value.number()),
+                    None => Err(unknown_value(&token, field, descriptor)),
+                }
+            }
+            // The number of the value. Numbers without a name pass, as everywhere in protobuf 3.
+            TokenKind::Integer | TokenKind::Symbol('-') => self.integer(field, "a 32-bit integer"),
+            _ => Err(self.expected(&format!("the name of a value for '{}'", field.name()))),
+        }
+    }
+
+    fn boolean(&mut self, field: &FieldDescriptor) -> Result<bool, Problem> {
+        let value = match (self.token.kind, self.token.text) {
+            (TokenKind::Ident, "true" | "True" | "t") => true,
+            (TokenKind::Ident, "false" | "False" | "f") => false,
+            (TokenKind::Integer, text) if magnitude(text) == Some(1) => true,
+            (TokenKind::Integer, text) if magnitude(text) == Some(0) => false,
+            _ => return Err(self.expected(&format!("true or false for '{}'", field.name()))),
+        };
+        self.advance()?;
+        Ok(value)
+    }
+
+    fn integer<T: TryFrom<i128>>(&mut self, field: &FieldDescriptor, kind: &str) -> Result<T, Problem> {
+        let start = self.token.start;
+        let negative = self.accept('-')?;
+        if self.token.kind != TokenKind::Integer {
+            return Err(self.expected(&format!("{kind} for '{}'", field.name())));
+        }
+        let token = self.advance()?;
+        magnitude(token.text)
+            .map(|value| if negative { -i128::from(value) } else { i128::from(value) })
+            .and_then(|value| T::try_from(value).ok())
+            .ok_or_else(|| {
+                let sign = if negative { "-" } else { "" };
+                let what = format!("{sign}{} is out of range for '{}', {kind}", token.text, field.name());
+                Problem::new(start, what)
+            })
+    }
+
+    fn float(&mut self, field: &FieldDescriptor) -> Result<f64, Problem> {
+        let negative = self.accept('-')?;
+        let value = match (self.token.kind, self.token.text) {
+            (TokenKind::Float, text) => text.trim_end_matches(['f', 'F']).parse().ok(),
+            (TokenKind::Integer, text) if text == "0" || !text.starts_with('0') => text.parse().ok(),
+            (TokenKind::Ident, text)
+                if ["inf", "infinity"].iter().any(|name| text.eq_ignore_ascii_case(name)) =>
+            {
+                Some(f64::INFINITY)
+            }
+            (TokenKind::Ident, text) if text.eq_ignore_ascii_case("nan") => Some(f64::NAN),
+            _ => None,
+        };
+        let Some(value) = value else {
+            return Err(self.expected(&format!("a decimal number for '{}'", field.name())));
+        };
+        self.advance()?;
+        Ok(if negative { -value } else { value })
+    }
+
+    fn string(&mut self, field: &FieldDescriptor) -> Result<String, Problem> {
+        let start = self.token.start;
+        String::from_utf8(self.bytes(field)?)
+            .map_err(|_| Problem::new(start, format!("the string for '{}' is not valid UTF-8", field.name())))
+    }
+
+    /// One string, or several side by side, which make one.
+    fn bytes(&mut self, field: &FieldDescriptor) -> Result<Vec<u8>, Problem> {
+        if self.token.kind != TokenKind::String {
+            return Err(self.expected(&format!("a string in quotes for '{}'", field.name())));
+        }
+        let mut value = Vec::new();
+        while self.token.kind == TokenKind::String {
+            unescape(&self.token, &mut value)?;
+            self.advance()?;
+        }
+        Ok(value)
+    }
+}
+
+/// Protobuf refuses to set a field twice that is not repeated. A plain value that was given as its default does not
+/// count as set.
+fn check_not_set(message: &DynamicMessage, field: &FieldDescriptor, name: &Token<'_>) -> Result<(), Problem> {
+    if field.is_list() || field.is_map() {
+        return Ok(());
+    }
+    if message.has_field(field) {
+        return Err(Problem::new(name.start, format!("'{}' is given twice", field.name())));
+    }
+    let Some(oneof) = field.containing_oneof() else { return Ok(()) };
+    match oneof.fields().find(|other| message.has_field(other)) {
+        Some(other) => {
+            let what = format!("'{}' cannot stand beside '{}': give one of them", field.name(), other.name());
+            Err(Problem::new(name.start, what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Puts a map's entry into the map; a later entry replaces an earlier one of the same key.
+fn insert_entry(message: &mut DynamicMessage, field: &FieldDescriptor, entry: Value) {
+    let Value::Message(entry) = entry else { return };
+    let descriptor = entry.descriptor();
+    let key = entry.get_field(&descriptor.map_entry_key_field()).into_owned();
+    let value = entry.get_field(&descriptor.map_entry_value_field()).into_owned();
+    if let (Some(key), Some(map)) = (key.into_map_key(), message.get_field_mut(field).as_map_mut()) {
+        map.insert(key, value);
+    }
+}
+
+/// The value of an integer token, where it fits into 64 bits.
+fn magnitude(text: &str) -> Option<u64> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        u64::from_str_radix(hex, 16).ok()
+    } else if text.len() > 1 && text.starts_with('0') {
+        u64::from_str_radix(text, 8).ok()
+    } else {
+        text.parse().ok()
+    }
+}
+
+fn unknown_field(name: &Token<'_>, descriptor: &MessageDescriptor) -> Problem {
+    let fields: Vec<_> = descriptor.fields().collect();
+    let what = if descriptor.is_map_entry() { "a map's entry" } else { descriptor.name() };
+    let mut message = format!("{what} has no field {}", name.describe());
+    if let Some(near) = nearest(name.text, fields.iter().map(FieldDescriptor::name)) {
+        message += &format!("; did you mean '{near}'?");
+    }
+    Problem::new(name.start, message)
+}
+
+fn unknown_value(name: &Token<'_>, field: &FieldDescriptor, descriptor: &EnumDescriptor) -> Problem {
+    let values: Vec<_> = descriptor.values().collect();
+    let mut message = format!("{} is not a value of '{}'", name.describe(), field.name());
+    match nearest(name.text, values.iter().map(|value| value.name())) {
+        Some(near) => message += &format!("; did you mean '{near}'?"),
+        None => {
+            let names: Vec<_> = values.iter().map(|value| value.name()).collect();
+            message += &format!("; values are {}", names.join(", "));
+        }
+    }
+    Problem::new(name.start, message)
+}

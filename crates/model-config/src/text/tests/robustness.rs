@@ -1,0 +1,151 @@
+//! Texts from nobody's hand: nothing may panic, overflow the stack or take long.
+
+use prost_reflect::DynamicMessage;
+
+use super::{SAMPLES, with_colons};
+use crate::proto::descriptor;
+use crate::text::parser;
+use crate::text::printer::print;
+use crate::{parse_text, to_text};
+
+#[test]
+fn depth_does_not_overflow_the_stack() {
+    const DEPTH: usize = 100_000;
+    for unit in
+        ["{", "<", "[", "input {", "input [", "input [ {", "optimization { cuda {", "'", "-", "[a", "a{"]
+    {
+        for text in [unit.repeat(DEPTH), format!("input {}", unit.repeat(DEPTH))] {
+            assert!(parse_text(&text).is_err(), "{unit}");
+        }
+    }
+    let nested = format!("{}{}", "optimization {".repeat(DEPTH), "}".repeat(DEPTH));
+    assert!(parse_text(&nested).is_err());
+}
+
+#[test]
+fn long_texts_are_read() {
+    let text = "input { name: 'I' dims: [ 1, 2 ] } # and so on\n".repeat(20_000);
+    assert_eq!(parse_text(&text).unwrap().input.len(), 20_000);
+    let parts = format!("name: {}", "'ab' ".repeat(50_000));
+    assert_eq!(parse_text(&parts).unwrap().name.len(), 100_000);
+}
+
+#[test]
+fn every_beginning_of_a_sample_is_read_or_refused() {
+    for sample in SAMPLES {
+        for end in (0..=sample.len()).filter(|&end| sample.is_char_boundary(end)) {
+            if let Err(error) = parse_text(&sample[..end]) {
+                assert!(error.line() >= 1 && error.column() >= 1 && !error.message().is_empty());
+            }
+        }
+    }
+}
+
+/// A small generator of numbers, the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        // Knuth's linear congruence; the upper bits are the good ones.
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Changes a few places of a sample: pieces are removed, doubled, or put in from a list of troublesome ones.
+fn mutate(sample: &str, numbers: &mut Numbers) -> String {
+    const PIECES: [&str; 40] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        "<",
+        ">",
+        ":",
+        ",",
+        ";",
+        "-",
+        "#",
+        "'",
+        "\"",
+        "\\",
+        "\\x",
+        "\\u",
+        "\\777",
+        "\n",
+        "0x",
+        "08",
+        "1e",
+        ".",
+        "..",
+        "inf",
+        "nan",
+        "é",
+        "\u{feff}",
+        "\0",
+        "99999999999999999999",
+        "-1",
+        "true",
+        "key",
+        "value",
+        "name: 'x'",
+        "dims: [",
+        "TYPE_FP32",
+        "input [",
+        "\\ud83d\\ude00",
+        "/",
+        "_",
+    ];
+    let mut letters: Vec<char> = sample.chars().collect();
+    for _ in 0..=numbers.below(4) {
+        let start = numbers.below(letters.len().max(1));
+        let end = (start + numbers.below(12)).min(letters.len());
+        let start = start.min(end);
+        match numbers.below(3) {
+            0 => drop(letters.drain(start..end)),
+            1 => {
+                let copy = letters[start..end].to_vec();
+                letters.splice(end..end, copy);
+            }
+            _ => {
+                letters.splice(start..start, PIECES[numbers.below(PIECES.len())].chars());
+            }
+        }
+    }
+    letters.into_iter().collect()
+}
+
+#[test]
+fn mutated_samples_are_read_or_refused() {
+    let mut numbers = Numbers(1);
+    let mut read = 0;
+    for round in 0..6_000 {
+        let text = mutate(SAMPLES[round % SAMPLES.len()], &mut numbers);
+        if let Ok(config) = parse_text(&text) {
+            read += 1;
+            let printed = to_text(&config);
+            let again = parse_text(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+            assert_eq!(to_text(&again), printed);
+        }
+    }
+    // The mutations are gentle enough to reach the accepting paths too.
+    assert!(read > 300, "only {read} mutated texts were read");
+}
+
+/// Where both readers accept a text, they read the same from it.
+#[test]
+fn a_general_reader_agrees_on_mutated_samples() {
+    let mut numbers = Numbers(2);
+    let mut compared = 0;
+    for round in 0..3_000 {
+        let sample = with_colons(SAMPLES[round % SAMPLES.len()]);
+        let text = mutate(&sample, &mut numbers);
+        let Ok(general) = DynamicMessage::parse_text_format(descriptor(), &text) else { continue };
+        if let Ok(ours) = parser::parse(descriptor(), &text) {
+            compared += 1;
+            // As text, since a NaN is not equal to itself.
+            assert_eq!(print(&ours), print(&general), "{text}");
+        }
+    }
+    assert!(compared > 100, "only {compared} texts were compared");
+}

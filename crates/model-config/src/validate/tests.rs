@@ -1,0 +1,297 @@
+use super::validate;
+use crate::parse_text;
+
+/// A model that is in order, with `more` put behind it.
+fn result(more: &str) -> Result<(), String> {
+    let text = format!("name: 'm' backend: 'mine' max_batch_size: 8\n{more}");
+    validate(&parse_text(&text).unwrap()).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn passes(more: &str) {
+    assert_eq!(result(more), Ok(()), "{more}");
+}
+
+#[track_caller]
+fn fails(more: &str, expected: &str) {
+    assert_eq!(result(more), Err(expected.to_owned()), "{more}");
+}
+
+/// A whole configuration that is refused.
+#[track_caller]
+fn whole_fails(text: &str, expected: &str) {
+    let error = validate(&parse_text(text).unwrap()).expect_err(text);
+    assert_eq!(error.to_string(), expected, "{text}");
+}
+
+#[track_caller]
+fn whole_passes(text: &str) {
+    assert_eq!(validate(&parse_text(text).unwrap()), Ok(()), "{text}");
+}
+
+fn input(fields: &str) -> String {
+    format!("input {{ name: 'I' data_type: TYPE_FP32 {fields} }}")
+}
+
+#[test]
+fn the_error_tells_model_field_and_reason_apart() {
+    let error = validate(&parse_text("name: 'm' backend: 'b' max_batch_size: -1").unwrap()).unwrap_err();
+    assert_eq!(error.model(), "m");
+    assert_eq!(error.field(), "max_batch_size");
+    assert_eq!(error.reason(), "is -1, must be 0 (no batching) or more");
+    assert_eq!(
+        error.to_string(),
+        "model 'm', field 'max_batch_size': is -1, must be 0 (no batching) or more"
+    );
+}
+
+#[test]
+fn a_model_has_a_name() {
+    whole_fails("backend: 'mine'", "model '', field 'name': must be given");
+}
+
+#[test]
+fn a_model_has_a_backend_or_a_platform() {
+    whole_passes("name: 'm' backend: 'mine'");
+    whole_passes("name: 'm' platform: 'onnxruntime_onnx'");
+    whole_passes("name: 'm' platform: 'onnxruntime_onnx' backend: 'onnxruntime'");
+    whole_passes("name: 'm' platform: 'anything' backend: 'mine'");
+    whole_fails("name: 'm'", "model 'm', field 'backend': 'backend' or 'platform' must be given");
+    whole_fails(
+        "name: 'm' platform: 'nonsense'",
+        "model 'm', field 'platform': 'nonsense' is not a known platform; name a backend instead",
+    );
+    whole_fails(
+        "name: 'm' platform: 'tensorrt_plan' backend: 'onnxruntime'",
+        "model 'm', field 'platform': backend 'onnxruntime' does not run platform 'tensorrt_plan'",
+    );
+}
+
+#[test]
+fn an_ensemble_has_steps_and_nothing_of_its_own() {
+    whole_passes("name: 'e' platform: 'ensemble' ensemble_scheduling { step { model_name: 'a' } }");
+    whole_fails(
+        "name: 'e' platform: 'ensemble'",
+        "model 'e', field 'ensemble_scheduling': must be given for platform 'ensemble'",
+    );
+    whole_fails(
+        "name: 'e' backend: 'mine' ensemble_scheduling { }",
+        "model 'e', field 'platform': must be 'ensemble' where ensemble_scheduling is given",
+    );
+    whole_fails(
+        "name: 'e' platform: 'ensemble' backend: 'mine' ensemble_scheduling { }",
+        "model 'e', field 'backend': an ensemble has no backend",
+    );
+    whole_fails(
+        "name: 'e' platform: 'ensemble' ensemble_scheduling { } instance_group { count: 1 }",
+        "model 'e', field 'instance_group': an ensemble has no instances of its own",
+    );
+}
+
+#[test]
+fn tensors_have_names_that_differ() {
+    passes(
+        "input { name: 'A' data_type: TYPE_INT8 dims: 1 } output { name: 'A' data_type: TYPE_INT8 dims: 1 }",
+    );
+    fails("input { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'input[0].name': must be given");
+    fails("output { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'output[0].name': must be given");
+    let twice = |field: &str| format!("{field} {{ name: 'A' data_type: TYPE_INT8 dims: 1 }}").repeat(2);
+    fails(
+        &twice("input"),
+        "model 'm', field 'input[1].name': tensor 'A': the name is taken by another tensor",
+    );
+    fails(
+        &twice("output"),
+        "model 'm', field 'output[1].name': tensor 'A': the name is taken by another tensor",
+    );
+}
+
+#[test]
+fn tensors_have_a_type() {
+    fails("input { name: 'I' dims: 1 }", "model 'm', field 'input[0].data_type': tensor 'I': must be given");
+    fails(
+        "output { name: 'O' dims: 1 data_type: TYPE_INVALID }",
+        "model 'm', field 'output[0].data_type': tensor 'O': must be given",
+    );
+    fails(
+        "input { name: 'I' dims: 1 data_type: 99 }",
+        "model 'm', field 'input[0].data_type': tensor 'I': 99 is not a data type",
+    );
+}
+
+#[test]
+fn dims_are_positive_or_of_any_size() {
+    passes(&input("dims: [ 1, -1, 9223372036854775807 ]"));
+    fails(&input(""), "model 'm', field 'input[0].dims': tensor 'I': must be given");
+    for dim in ["0", "-2", "-9223372036854775808"] {
+        fails(
+            &input(&format!("dims: [ 4, {dim} ]")),
+            &format!(
+                "model 'm', field 'input[0].dims': tensor 'I': {dim} is not a dimension, must be at least 1, or -1 \
+                 for any size"
+            ),
+        );
+    }
+    fails(
+        &input("dims: [ 4294967296, -1, 4294967296 ]"),
+        "model 'm', field 'input[0].dims': tensor 'I': [4294967296, -1, 4294967296] has more elements than can be \
+         counted",
+    );
+    fails(
+        "output { name: 'O' data_type: TYPE_BOOL dims: 0 }",
+        "model 'm', field 'output[0].dims': tensor 'O': 0 is not a dimension, must be at least 1, or -1 for any size",
+    );
+}
+
+#[test]
+fn a_reshape_holds_the_same_elements() {
+    for fields in [
+        "dims: [ 2, 6 ] reshape { shape: [ 3, 4 ] }",
+        "dims: [ 1 ] reshape { shape: [ ] }",
+        "dims: [ 1, 1 ] reshape { }",
+        "dims: [ 2, 4, -1, 6 ] reshape { shape: [ 8, -1, 1, 6 ] }",
+        "dims: [ -1 ] reshape { shape: [ -1, 1 ] }",
+        "dims: [ -1, -1 ] reshape { shape: [ 1, -1, 1, -1 ] }",
+    ] {
+        passes(&input(fields));
+    }
+    let field = "model 'm', field 'input[0].reshape': tensor 'I':";
+    fails(
+        &input("dims: [ 4 ] reshape { shape: [ 5 ] }"),
+        &format!("{field} [5] and dims [4] differ in their number of elements"),
+    );
+    fails(
+        &input("dims: [ 2 ] reshape { shape: [ ] }"),
+        &format!("{field} [] and dims [2] differ in their number of elements"),
+    );
+    fails(
+        &input("dims: [ 2, -1, 3 ] reshape { shape: [ 3, -1, 2 ] }"),
+        &format!("{field} [3, -1, 2] and dims [2, -1, 3] differ in their number of elements"),
+    );
+    fails(
+        &input("dims: [ -1 ] reshape { shape: [ 4 ] }"),
+        &format!("{field} [4] and dims [-1] differ in their variable dimensions"),
+    );
+    fails(
+        &input("dims: [ -1 ] reshape { shape: [ ] }"),
+        &format!("{field} [] and dims [-1] differ in their variable dimensions"),
+    );
+    fails(
+        &input("dims: [ 1 ] reshape { shape: [ 0 ] }"),
+        &format!("{field} 0 is not a dimension, must be at least 1, or -1 for any size"),
+    );
+    fails(
+        "output { name: 'O' data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2 ] } }",
+        "model 'm', field 'output[0].reshape': tensor 'O': [2] and dims [4] differ in their number of elements",
+    );
+}
+
+#[test]
+fn a_model_that_does_not_batch_has_no_empty_reshape() {
+    whole_fails(
+        "name: 'm' backend: 'b' input { name: 'I' data_type: TYPE_FP32 dims: 1 reshape { } }",
+        "model 'm', field 'input[0].reshape': tensor 'I': cannot be empty unless the model batches: it would be a \
+         tensor without dimensions",
+    );
+}
+
+#[test]
+fn images_have_three_dimensions() {
+    passes(&input("dims: [ 3, 8, 8 ] format: FORMAT_NCHW"));
+    fails(
+        &input("dims: [ 8, 8 ] format: FORMAT_NHWC"),
+        "model 'm', field 'input[0].dims': tensor 'I': an image has 3 dimensions, as format says NHWC or NCHW",
+    );
+    fails(
+        &input("dims: [ 8 ] format: 7"),
+        "model 'm', field 'input[0].format': tensor 'I': 7 is not a format",
+    );
+}
+
+#[test]
+fn only_tensorrt_has_shape_tensors_and_orders_of_its_own() {
+    let tensorrt = |fields: &str| format!("name: 'm' platform: 'tensorrt_plan' {}", input(fields));
+    whole_passes(&tensorrt("dims: 3 is_shape_tensor: true"));
+    whole_passes(&tensorrt("dims: [ 1, 2, 3 ] is_non_linear_format_io: true"));
+    whole_fails(
+        &tensorrt("dims: 3 is_non_linear_format_io: true"),
+        "model 'm', field 'input[0].dims': tensor 'I': a non-linear tensor has 3 dimensions",
+    );
+    fails(
+        &input("dims: 3 is_shape_tensor: true"),
+        "model 'm', field 'input[0].is_shape_tensor': tensor 'I': only TensorRT models have shape tensors",
+    );
+    fails(
+        "output { name: 'O' data_type: TYPE_FP32 dims: [ 1, 2, 3 ] is_non_linear_format_io: true }",
+        "model 'm', field 'output[0].is_non_linear_format_io': tensor 'O': only TensorRT models have non-linear \
+         tensors",
+    );
+}
+
+#[test]
+fn a_version_policy_names_versions() {
+    passes("version_policy { }");
+    passes("version_policy { all { } }");
+    passes("version_policy { latest { num_versions: 2 } }");
+    passes("version_policy { specific { versions: [ 1, 3 ] } }");
+    fails(
+        "version_policy { latest { } }",
+        "model 'm', field 'version_policy.latest.num_versions': must be at least 1",
+    );
+    fails(
+        "version_policy { specific { } }",
+        "model 'm', field 'version_policy.specific.versions': must name at least one version",
+    );
+    fails(
+        "version_policy { specific { versions: [ 1, -1 ] } }",
+        "model 'm', field 'version_policy.specific.versions': -1 is not a version number",
+    );
+}
+
+#[test]
+fn instance_groups_have_a_count_and_the_devices_of_their_kind() {
+    passes("instance_group [ { count: 2 kind: KIND_CPU }, { kind: KIND_GPU gpus: [ 0, 1 ] }, { gpus: 0 } ]");
+    fails(
+        "instance_group [ { count: 1 }, { count: -1 } ]",
+        "model 'm', field 'instance_group[1].count': is -1, must be 0 (the backend's default) or more",
+    );
+    fails(
+        "instance_group { kind: 9 }",
+        "model 'm', field 'instance_group[0].kind': 9 is not a kind of instance",
+    );
+    for kind in ["KIND_CPU", "KIND_MODEL"] {
+        fails(
+            &format!("instance_group {{ kind: {kind} gpus: 0 }}"),
+            &format!("model 'm', field 'instance_group[0].gpus': must be empty for {kind}"),
+        );
+    }
+    fails(
+        "instance_group { gpus: -1 }",
+        "model 'm', field 'instance_group[0].gpus': -1 is not the number of a GPU",
+    );
+}
+
+#[test]
+fn preferred_batch_sizes_lie_within_max_batch_size() {
+    for (open, close, path) in [
+        ("dynamic_batching {", "}", "dynamic_batching"),
+        ("sequence_batching { oldest {", "} }", "sequence_batching.oldest"),
+    ] {
+        let sizes = |sizes: &str| format!("{open} preferred_batch_size: {sizes} {close}");
+        passes(&sizes("[ ]"));
+        passes(&sizes("[ 1, 4, 8 ]"));
+        fails(
+            &sizes("[ 4, 0 ]"),
+            &format!(
+                "model 'm', field '{path}.preferred_batch_size': 0 is not a batch size, must be at least 1"
+            ),
+        );
+        fails(
+            &sizes("[ 9 ]"),
+            &format!(
+                "model 'm', field '{path}.preferred_batch_size': 9 is more than max_batch_size, which is 8"
+            ),
+        );
+    }
+    passes("sequence_batching { direct { } }");
+}

@@ -1,0 +1,93 @@
+//! Which of a model's versions are served.
+
+use crate::proto::ModelVersionPolicy;
+use crate::proto::model_version_policy::PolicyChoice;
+
+/// What a version policy makes of the versions that exist.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServedVersions {
+    /// Versions to serve, ascending. Empty where nothing is left to serve: the model cannot be loaded then.
+    pub served: Vec<i64>,
+    /// Versions that the policy asks for by number and that do not exist, ascending. The others are served all the
+    /// same.
+    pub missing: Vec<i64>,
+}
+
+/// Applies `policy` to the version numbers that exist, which may come in any order and more than once.
+///
+/// Without a policy the highest version is served. A policy that makes no choice serves all versions, as the
+/// reference does.
+pub fn served_versions(policy: Option<&ModelVersionPolicy>, available: &[i64]) -> ServedVersions {
+    let available = ascending(available);
+    let Some(policy) = policy else {
+        return ServedVersions { served: highest(available, 1), missing: Vec::new() };
+    };
+    match &policy.policy_choice {
+        Some(PolicyChoice::Latest(latest)) => {
+            let count = usize::try_from(latest.num_versions).unwrap_or(usize::MAX);
+            ServedVersions { served: highest(available, count), missing: Vec::new() }
+        }
+        Some(PolicyChoice::Specific(specific)) => {
+            let (served, missing) = ascending(&specific.versions)
+                .into_iter()
+                .partition(|version| available.binary_search(version).is_ok());
+            ServedVersions { served, missing }
+        }
+        Some(PolicyChoice::All(_)) | None => ServedVersions { served: available, missing: Vec::new() },
+    }
+}
+
+fn ascending(versions: &[i64]) -> Vec<i64> {
+    let mut versions = versions.to_vec();
+    versions.sort_unstable();
+    versions.dedup();
+    versions
+}
+
+fn highest(mut ascending: Vec<i64>, count: usize) -> Vec<i64> {
+    ascending.split_off(ascending.len().saturating_sub(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::model_version_policy::{All, Latest, Specific};
+
+    fn select(choice: Option<PolicyChoice>, available: &[i64]) -> (Vec<i64>, Vec<i64>) {
+        let result = served_versions(Some(&ModelVersionPolicy { policy_choice: choice }), available);
+        (result.served, result.missing)
+    }
+
+    fn latest(num_versions: u32) -> Option<PolicyChoice> {
+        Some(PolicyChoice::Latest(Latest { num_versions }))
+    }
+
+    #[test]
+    fn without_a_policy_the_highest_version_is_served() {
+        assert_eq!(served_versions(None, &[2, 10, 9]).served, [10]);
+        assert_eq!(served_versions(None, &[]), ServedVersions::default());
+    }
+
+    #[test]
+    fn latest_serves_the_highest_numbers_in_ascending_order() {
+        assert_eq!(select(latest(2), &[10, 1, 9]), (vec![9, 10], vec![]));
+        assert_eq!(select(latest(u32::MAX), &[3, 1]), (vec![1, 3], vec![]));
+        assert_eq!(select(latest(0), &[1, 2]), (vec![], vec![]));
+        assert_eq!(select(latest(2), &[5, 5, 4, 5]), (vec![4, 5], vec![]));
+    }
+
+    #[test]
+    fn all_serves_everything_and_so_does_a_policy_without_a_choice() {
+        assert_eq!(select(Some(PolicyChoice::All(All {})), &[3, 1, 2]), (vec![1, 2, 3], vec![]));
+        assert_eq!(select(None, &[3, 1]), (vec![1, 3], vec![]));
+    }
+
+    #[test]
+    fn specific_reports_what_does_not_exist() {
+        let specific =
+            |versions: &[i64]| Some(PolicyChoice::Specific(Specific { versions: versions.to_vec() }));
+        assert_eq!(select(specific(&[7, 3, 1, 3]), &[1, 2, 3]), (vec![1, 3], vec![7]));
+        assert_eq!(select(specific(&[9, 8]), &[1]), (vec![], vec![8, 9]));
+        assert_eq!(select(specific(&[]), &[1]), (vec![], vec![]));
+    }
+}
