@@ -1,1 +1,133 @@
+//! The identity backend: gives back its inputs as its outputs, without copying them. The workhorse of tests and
+//! benchmarks, with the options of Triton's backend of that name.
+//!
+//! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Parameters of the configuration:
+//! - `execute_delay_ms`: each execution takes that much longer;
+//! - `instance_wise_delay_multiplier`: if not 0, the delay of instance number n is that many times n times as long;
+//! - `creation_delay_sec`: loading takes that much longer.
+
 #![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use nereid_backend_api::{
+    Backend, Batch, Error, Instance, InstanceContext, Model, ModelConfig, ModelContext, ParameterValue,
+    Parameters, Request, Response, Result, Tensor,
+};
+
+/// The identity backend.
+#[derive(Debug, Default)]
+pub struct IdentityBackend;
+
+impl Backend for IdentityBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let config = &context.config;
+        check_pairs(config)?;
+        sleep(Duration::from_secs(number(config, "creation_delay_sec")?));
+        let model = IdentityModel {
+            execute_delay: Duration::from_millis(number(config, "execute_delay_ms")?),
+            delay_multiplier: u32::try_from(number(config, "instance_wise_delay_multiplier")?)
+                .unwrap_or(u32::MAX),
+            instances: AtomicU32::new(0),
+        };
+        Ok(Box::new(model))
+    }
+}
+
+struct IdentityModel {
+    execute_delay: Duration,
+    delay_multiplier: u32,
+    instances: AtomicU32,
+}
+
+impl Model for IdentityModel {
+    fn create_instance(&self, _context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let number = self.instances.fetch_add(1, Ordering::Relaxed);
+        let factor = self.delay_multiplier.saturating_mul(number).max(1);
+        Ok(Box::new(IdentityInstance { delay: self.execute_delay.saturating_mul(factor) }))
+    }
+}
+
+struct IdentityInstance {
+    delay: Duration,
+}
+
+impl Instance for IdentityInstance {
+    fn execute(&mut self, mut batch: Batch) {
+        batch.inputs_ready();
+        if !self.delay.is_zero() {
+            sleep(self.delay);
+        }
+        batch.outputs_ready();
+        let responses: Vec<_> = batch.requests().iter().map(|request| Ok(respond(request))).collect();
+        batch.complete(responses);
+    }
+}
+
+fn respond(request: &Request) -> Response {
+    let outputs = request.inputs.iter().filter_map(|input| {
+        let name = output_name(&input.name)?;
+        request.wants(&name).then(|| Tensor { name, ..input.clone() })
+    });
+    Response { outputs: outputs.collect(), parameters: response_parameters() }
+}
+
+/// One parameter of each type, as Triton's backend sends them.
+fn response_parameters() -> Parameters {
+    let mut parameters = Parameters::default();
+    parameters.set("param0", ParameterValue::String("an example string parameter".into()));
+    parameters.set("param1", ParameterValue::Int(42));
+    parameters.set("param2", ParameterValue::Bool(false));
+    parameters.set("param3", ParameterValue::Double(123.123));
+    parameters
+}
+
+fn output_name(input: &str) -> Option<String> {
+    input.strip_prefix("INPUT").map(|suffix| format!("OUTPUT{suffix}"))
+}
+
+fn check_pairs(config: &ModelConfig) -> Result<()> {
+    if config.input.len() != config.output.len() {
+        return Err(Error::invalid_arg(format!(
+            "the identity backend takes as many outputs as inputs, but the configuration has {} and {}",
+            config.output.len(),
+            config.input.len()
+        )));
+    }
+    for input in &config.input {
+        let name = output_name(&input.name).ok_or_else(|| {
+            Error::invalid_arg(format!("input '{}' is not named INPUT<suffix>", input.name))
+        })?;
+        let output = config.output.iter().find(|output| output.name == name).ok_or_else(|| {
+            Error::invalid_arg(format!("input '{}' has no output '{name}' to go to", input.name))
+        })?;
+        if output.data_type != input.data_type {
+            return Err(Error::invalid_arg(format!("'{}' and '{name}' differ in data_type", input.name)));
+        }
+        let input_dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+        let output_dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
+        if input_dims != output_dims {
+            return Err(Error::invalid_arg(format!(
+                "'{}' has shape {input_dims:?}, but '{name}' has {output_dims:?}",
+                input.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A parameter that is a whole number from 0 on; 0 if it is not given.
+fn number(config: &ModelConfig, name: &str) -> Result<u64> {
+    let Some(parameter) = config.parameters.get(name) else { return Ok(0) };
+    parameter.string_value.trim().parse().map_err(|_| {
+        Error::invalid_arg(format!(
+            "parameter '{name}' is '{}', but takes a whole number from 0 on",
+            parameter.string_value
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;

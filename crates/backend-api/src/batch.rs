@@ -76,7 +76,9 @@ impl Batch {
         let outcomes: Vec<_> = self
             .requests
             .iter()
-            .map(|_| outcomes.next().unwrap_or_else(|| Err(Error::internal("the backend gave too few answers"))))
+            .map(|_| {
+                outcomes.next().unwrap_or_else(|| Err(Error::internal("the backend gave too few answers")))
+            })
             .collect();
         let size = self.size();
         let inputs_ready = self.inputs_ready.unwrap_or(self.started);

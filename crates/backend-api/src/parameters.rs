@@ -1,5 +1,7 @@
 //! Named values that travel with a request or a response.
 
+use std::borrow::Cow;
+
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParameterValue {
@@ -10,16 +12,16 @@ pub enum ParameterValue {
     /// A number with a fraction.
     Double(f64),
     /// Text.
-    String(String),
+    String(Cow<'static, str>),
 }
 
 /// Parameters in the order they were given. Few at most, so a list is searched faster than a map.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parameters(Vec<(String, ParameterValue)>);
+pub struct Parameters(Vec<(Cow<'static, str>, ParameterValue)>);
 
 impl Parameters {
     /// Sets a parameter; one of that name is replaced in its place.
-    pub fn set(&mut self, name: impl Into<String>, value: ParameterValue) {
+    pub fn set(&mut self, name: impl Into<Cow<'static, str>>, value: ParameterValue) {
         let name = name.into();
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
@@ -34,7 +36,7 @@ impl Parameters {
 
     /// All of them, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &ParameterValue)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
+        self.0.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
     /// Whether there are none.

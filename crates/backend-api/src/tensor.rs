@@ -71,7 +71,10 @@ impl Tensor {
 
     fn host<'a>(&self, buffer: &'a Buffer) -> Result<&'a [u8]> {
         buffer.as_host().map(|bytes| &bytes[..]).ok_or_else(|| {
-            Error::unsupported(format!("tensor '{}' lies in device memory, which is not read here", self.name))
+            Error::unsupported(format!(
+                "tensor '{}' lies in device memory, which is not read here",
+                self.name
+            ))
         })
     }
 
@@ -86,7 +89,9 @@ impl Tensor {
         })?;
         match self.data_type.byte_size() {
             Some(size) => self.check_size(count, size),
-            None if self.buffers.iter().all(|buffer| buffer.as_host().is_some()) => self.check_elements(count),
+            None if self.buffers.iter().all(|buffer| buffer.as_host().is_some()) => {
+                self.check_elements(count)
+            }
             None => Ok(()),
         }
     }

@@ -1,1 +1,44 @@
+//! The HTTP/REST face: KServe's open inference protocol v2 with Triton's extensions.
+//!
+//! Wire types live here and nowhere else; every handler converts to and from the server's own types and calls
+//! [`Server`]. This crate knows of no repository, no backend and no other face.
+
 #![forbid(unsafe_code)]
+
+mod body;
+mod infer;
+mod metadata;
+mod reply;
+mod routes;
+mod service;
+
+use std::sync::Arc;
+
+use nereid_core::Server;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What the HTTP face is told when it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpOptions {
+    /// The longest JSON part of a request and the longest tensor given in JSON, in bytes.
+    pub max_input_size: usize,
+    /// The longest request body, in bytes.
+    pub max_body_size: usize,
+}
+
+/// Answers on `listener` until `shutdown`, then lets requests in progress end.
+///
+/// Returns when the last connection is closed; whoever awaits it decides how long that may take.
+pub async fn serve(
+    listener: TcpListener,
+    server: Arc<Server>,
+    options: HttpOptions,
+    shutdown: CancellationToken,
+) {
+    let connections = TaskTracker::new();
+    service::accept(listener, Arc::new(service::Face { server, options }), &connections, shutdown).await;
+    connections.close();
+    connections.wait().await;
+}

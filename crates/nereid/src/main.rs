@@ -1,1 +1,26 @@
-fn main() {}
+//! The `nereid` command: flags to options, build, run, drain. Everything it does is done by the crates it puts
+//! together.
+
+#![forbid(unsafe_code)]
+
+mod backends;
+mod logging;
+mod options;
+mod run;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let options = options::Options::parse();
+    logging::start(options.logging());
+    match run::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            tracing::error!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

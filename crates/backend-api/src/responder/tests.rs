@@ -90,7 +90,10 @@ fn a_decoupled_request_may_get_many_answers_or_none() {
         responder.send(Err(Error::internal("one of many")));
         responder.finish();
     });
-    assert!(matches!(many.as_slice(), [(Some(Ok(_)), false), (Some(Err(_)), false), (None, true)]), "{many:?}");
+    assert!(
+        matches!(many.as_slice(), [(Some(Ok(_)), false), (Some(Err(_)), false), (None, true)]),
+        "{many:?}"
+    );
     assert!(matches!(answers(|responder| responder.finish()).as_slice(), [(None, true)]));
 }
 
@@ -152,6 +155,7 @@ fn an_output_written_to_allocated_memory_is_not_copied_again() {
 #[test]
 fn memory_of_the_wrong_size_fails_the_answer() {
     let (returned, _memory) = mpsc::channel();
-    let answer = answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
+    let answer =
+        answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
     assert_eq!(answer.unwrap_err().message(), "output 'placed' takes 3 bytes, but 2 were allocated for it");
 }

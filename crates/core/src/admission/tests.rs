@@ -1,0 +1,130 @@
+//! What a request must have to be admitted, and what it looks like afterwards.
+
+use nereid_backend_api::{DataType, ErrorCode, RequestedOutput};
+
+use super::*;
+use crate::signature::OutputSignature;
+
+fn input(name: &str, dims: &[i64]) -> InputSignature {
+    InputSignature {
+        name: name.into(),
+        data_type: DataType::Int32,
+        dims: dims.into(),
+        reshape: None,
+        optional: false,
+    }
+}
+
+fn signature(max_batch_size: usize, inputs: Vec<InputSignature>) -> Signature {
+    let output =
+        OutputSignature { name: "OUT".into(), data_type: DataType::Int32, dims: [-1].into(), reshape: None };
+    Signature { max_batch_size, inputs, outputs: vec![output] }
+}
+
+fn tensor(name: &str, shape: &[i64]) -> Tensor {
+    let size = Shape::from(shape).element_count().unwrap_or(0) * 4;
+    Tensor::new(name, DataType::Int32, shape, vec![0; size])
+}
+
+fn request(inputs: Vec<Tensor>) -> InferRequest {
+    InferRequest { model_name: "m".into(), inputs, ..InferRequest::default() }
+}
+
+fn refused(request: InferRequest, signature: &Signature) -> String {
+    let mut request = request;
+    let error = admit(&mut request, signature).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArg);
+    error.message().to_owned()
+}
+
+#[test]
+fn a_request_that_fits_is_admitted_with_its_batch_size() {
+    let batching = signature(8, vec![input("A", &[2]), input("B", &[-1])]);
+    let mut fits = request(vec![tensor("B", &[3, 5]), tensor("A", &[3, 2])]);
+    assert_eq!(admit(&mut fits, &batching).unwrap(), 3);
+    assert_eq!(fits.model_name, "m");
+    let mut fits = request(vec![tensor("A", &[3, 2])]);
+    assert_eq!(admit(&mut fits, &signature(0, vec![input("A", &[3, -1])])).unwrap(), 1);
+}
+
+#[test]
+fn names_are_checked_with_what_there_is() {
+    let signature = signature(0, vec![input("A", &[1]), input("B", &[1])]);
+    assert_eq!(
+        refused(request(vec![tensor("A", &[1]), tensor("C", &[1])]), &signature),
+        "model 'm' has no input 'C'; its inputs are 'A', 'B'"
+    );
+    assert_eq!(
+        refused(request(vec![tensor("A", &[1])]), &signature),
+        "expected 2 inputs but got 1 for model 'm': missing 'B'"
+    );
+    assert_eq!(
+        refused(request(vec![tensor("A", &[1]), tensor("A", &[1])]), &signature),
+        "input 'A' is given twice to model 'm'"
+    );
+    let mut wants = request(vec![tensor("A", &[1]), tensor("B", &[1])]);
+    wants.outputs = vec![RequestedOutput::new("NOPE")];
+    assert_eq!(refused(wants, &signature), "model 'm' has no output 'NOPE'; its outputs are 'OUT'");
+}
+
+#[test]
+fn an_optional_input_may_be_left_out() {
+    let optional = InputSignature { optional: true, ..input("B", &[1]) };
+    let signature = signature(0, vec![input("A", &[1]), optional]);
+    assert!(admit(&mut request(vec![tensor("A", &[1])]), &signature).is_ok());
+    assert!(refused(request(vec![tensor("B", &[1])]), &signature).ends_with("missing 'A'"));
+}
+
+#[test]
+fn inputs_share_a_batch_size_within_the_models_limit() {
+    let signature = signature(8, vec![input("A", &[1]), input("B", &[1])]);
+    let both = |a: &[i64], b: &[i64]| request(vec![tensor("A", a), tensor("B", b)]);
+    assert_eq!(
+        refused(both(&[2, 1], &[3, 1]), &signature),
+        "input 'B' has batch size 3, but input 'A' has 2 (model 'm')"
+    );
+    assert_eq!(
+        refused(both(&[9, 1], &[9, 1]), &signature),
+        "input 'B' has batch size 9, but model 'm' takes 1 to 8"
+    );
+    assert!(refused(both(&[0, 1], &[0, 1]), &signature).contains("takes 1 to 8"));
+    assert!(refused(both(&[], &[]), &signature).contains("has no dimension"));
+}
+
+#[test]
+fn type_shape_and_size_are_checked() {
+    let signature = signature(0, vec![input("A", &[2, -1])]);
+    let wrong_type = Tensor::new("A", DataType::Fp32, [2, 1], vec![0; 8]);
+    assert_eq!(
+        refused(request(vec![wrong_type]), &signature),
+        "input 'A' is FP32, but model 'm' takes INT32"
+    );
+    for shape in [[3, 1].as_slice(), &[2], &[2, 1, 1], &[2, -1]] {
+        let message = refused(request(vec![tensor("A", shape)]), &signature);
+        assert!(
+            message.starts_with("input 'A' has shape [") && message.ends_with("takes [2,-1]"),
+            "{message}"
+        );
+    }
+    let short = Tensor::new("A", DataType::Int32, [2, 3], vec![0; 20]);
+    assert!(
+        refused(request(vec![short]), &signature)
+            .contains("20 bytes of data, but INT32 of shape [2,3] takes 24")
+    );
+}
+
+#[test]
+fn a_reshape_changes_the_shape_the_backend_sees() {
+    let reshaping = InputSignature { reshape: Some([3, -1, 2].into()), ..input("A", &[-1, 6]) };
+    let mut fits = request(vec![tensor("A", &[4, 5, 6])]);
+    admit(&mut fits, &signature(8, vec![reshaping])).unwrap();
+    assert_eq!(fits.inputs[0].shape, [4, 3, 5, 2].into());
+}
+
+#[test]
+fn the_requests_id_stands_before_the_message() {
+    let mut wrong = request(Vec::new());
+    wrong.id = "r1".into();
+    let message = refused(wrong, &signature(0, vec![input("A", &[1])]));
+    assert!(message.starts_with("request 'r1': expected 1 inputs"), "{message}");
+}

@@ -1,0 +1,230 @@
+//! A request between its admission and its last answer: the sink that backends answer into, and the stream that the
+//! caller reads from. Both are the same allocation.
+//!
+//! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{Answer, Error, ErrorCode, InferRequest, Phase, Response, ResponseSink, Result};
+
+use crate::classification;
+use crate::model::Model;
+use crate::statistics::{Ending, RequestTimes};
+
+/// What the server keeps of a request while a scheduler and a backend have it.
+pub(crate) struct InFlight {
+    model: Arc<Model>,
+    id: String,
+    batch_size: usize,
+    /// Outputs to be answered as classes: name and how many.
+    classes: Vec<(String, u32)>,
+    arrived: Instant,
+    /// Nanoseconds from `arrived` to the beginning of each phase; 0 if it was not reached.
+    phases: [AtomicU64; 3],
+    cancelled: AtomicBool,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// The first answer not yet read. Nearly always the only one, so it costs no allocation.
+    next: Option<Answer>,
+    later: VecDeque<Answer>,
+    finished: bool,
+    /// Whether any answer was an error.
+    failed: bool,
+    reader: Option<Waker>,
+}
+
+impl InFlight {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        request: &InferRequest,
+        batch_size: usize,
+        arrived: Instant,
+    ) -> Arc<Self> {
+        let classes = request
+            .outputs
+            .iter()
+            .filter(|output| output.classification > 0)
+            .map(|output| (output.name.clone(), output.classification))
+            .collect();
+        Arc::new(Self {
+            model,
+            id: request.id.clone(),
+            batch_size,
+            classes,
+            arrived,
+            phases: Default::default(),
+            cancelled: AtomicBool::new(false),
+            answers: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Answers> {
+        // Each change is one assignment or push, so a panic while it was locked leaves nothing half-done.
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The response as the client sees it: shapes put back that a `reshape` in the configuration changed.
+    fn client_view(&self, mut response: Response) -> Response {
+        let signature = self.model.signature();
+        for output in &mut response.outputs {
+            let Some(expected) = signature.output(&output.name) else { continue };
+            if let Some(shape) = expected.client_shape(&output.shape, signature.max_batch_size > 0) {
+                output.shape = shape;
+            }
+        }
+        response
+    }
+
+    fn record(&self, ending: Ending) {
+        let total = self.arrived.elapsed();
+        // A phase that was not reached began when the next one did.
+        let mut next = total;
+        let mut begins = [Duration::ZERO; 3];
+        for (begin, phase) in begins.iter_mut().zip(&self.phases).rev() {
+            let nanos = phase.load(Ordering::Relaxed);
+            if nanos != 0 {
+                next = Duration::from_nanos(nanos);
+            }
+            *begin = next;
+        }
+        let [started, inputs_ready, outputs_ready] = begins;
+        let times = RequestTimes {
+            total,
+            queue: started,
+            compute_input: inputs_ready.saturating_sub(started),
+            compute_infer: outputs_ready.saturating_sub(inputs_ready),
+            compute_output: total.saturating_sub(outputs_ready),
+        };
+        self.model.statistics().record(ending, self.batch_size, times);
+    }
+}
+
+impl ResponseSink for InFlight {
+    fn deliver(&self, answer: Option<Answer>, last: bool) {
+        let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
+        if last {
+            let failed = self.lock().failed;
+            // Before the answer leaves: whoever has it finds it counted.
+            self.record(match &answer {
+                Some(Err(error)) if error.code() == ErrorCode::Cancelled => Ending::Cancelled,
+                Some(Err(_)) => Ending::Failure,
+                _ if failed => Ending::Failure,
+                _ => Ending::Success,
+            });
+        }
+        let mut answers = self.lock();
+        if let Some(answer) = answer {
+            answers.failed |= answer.is_err();
+            if answers.next.is_none() {
+                answers.next = Some(answer);
+            } else {
+                answers.later.push_back(answer);
+            }
+        }
+        answers.finished |= last;
+        let reader = answers.reader.take();
+        drop(answers);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn mark(&self, phase: Phase, at: Instant) {
+        let since = at.saturating_duration_since(self.arrived).as_nanos();
+        let nanos = u64::try_from(since).unwrap_or(u64::MAX).max(1);
+        self.phases[phase as usize].store(nanos, Ordering::Relaxed);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.
+pub struct ResponseStream(Arc<InFlight>);
+
+impl ResponseStream {
+    pub(crate) fn new(inflight: Arc<InFlight>) -> Self {
+        Self(inflight)
+    }
+
+    /// Name of the model that answers.
+    pub fn model_name(&self) -> &str {
+        self.0.model.name()
+    }
+
+    /// Version of the model that answers.
+    pub fn model_version(&self) -> u64 {
+        self.0.model.version()
+    }
+
+    /// The client's id of the request; empty if it gave none.
+    pub fn request_id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// The next answer; `None` after the last.
+    pub async fn next(&mut self) -> Option<Answer> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The answer of a model that gives exactly one.
+    ///
+    /// # Errors
+    /// The answer's own error, or `Unsupported` if there were none or several.
+    pub async fn single(&mut self) -> Result<Response> {
+        match self.next().await {
+            None => Err(self.wrong_count("no answer")),
+            Some(Err(error)) => Err(error),
+            Some(Ok(response)) => match self.next().await {
+                None => Ok(response),
+                Some(_) => Err(self.wrong_count("more than one answer")),
+            },
+        }
+    }
+
+    fn wrong_count(&self, count: &str) -> Error {
+        let model = self.0.model.name();
+        Error::unsupported(format!("model '{model}' gave {count} where one was asked for"))
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        let mut answers = self.0.lock();
+        if let Some(answer) = answers.next.take() {
+            answers.next = answers.later.pop_front();
+            drop(answers);
+            return Poll::Ready(Some(answer.and_then(|response| self.classified(response))));
+        }
+        if answers.finished {
+            return Poll::Ready(None);
+        }
+        answers.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn classified(&self, mut response: Response) -> Result<Response> {
+        let batched = self.0.model.signature().max_batch_size > 0;
+        for (name, count) in &self.0.classes {
+            if let Some(output) = response.outputs.iter_mut().find(|output| output.name == *name) {
+                *output = classification::top(output, *count as usize, batched, self.0.model.labels(name))?;
+            }
+        }
+        Ok(response)
+    }
+}
+
+impl Drop for ResponseStream {
+    fn drop(&mut self) {
+        if !self.0.lock().finished {
+            self.0.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One loaded version of a model: what it takes and gives, its scheduler, its instances, its counters.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nereid_backend_api::{
+    Backend, Error, InferRequest, InstanceContext, ModelConfig, ModelContext, Request, Responder, Result,
+};
+
+use crate::admission::admit;
+use crate::inflight::{InFlight, ResponseStream};
+use crate::instance::{self, plan_instances};
+use crate::scheduler::{Fifo, Scheduler};
+use crate::signature::Signature;
+use crate::statistics::ModelStatistics;
+
+/// The label of each index of a classification output.
+pub type Labels = Vec<String>;
+
+/// A model as its repository describes it.
+#[derive(Clone, Debug)]
+pub struct ModelSpec {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub directory: PathBuf,
+    /// Its checked configuration.
+    pub config: ModelConfig,
+    /// The versions to serve, ascending.
+    pub versions: Vec<u64>,
+    /// Labels by the name of the output.
+    pub labels: BTreeMap<String, Labels>,
+}
+
+/// A version of a model that can be asked.
+pub struct Model {
+    name: String,
+    version: u64,
+    config: ModelConfig,
+    signature: Signature,
+    labels: BTreeMap<String, Labels>,
+    statistics: Arc<ModelStatistics>,
+    scheduler: Arc<dyn Scheduler>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Model {
+    /// Loads a version completely: its files, its instances, its threads.
+    ///
+    /// # Errors
+    /// Says why it cannot be served.
+    pub(crate) fn load(spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<Self> {
+        refuse_unoffered_scheduling(&spec.config)?;
+        let signature = Signature::new(&spec.config)?;
+        let instances = plan_instances(&spec.name, &spec.config)?;
+        let model = backend.load(ModelContext {
+            name: spec.name.clone(),
+            version,
+            directory: spec.directory.clone(),
+            config: spec.config.clone(),
+        })?;
+        let statistics = Arc::new(ModelStatistics::default());
+        let scheduler: Arc<dyn Scheduler> = Arc::new(Fifo::default());
+        // All are made before any runs: a version whose third instance fails leaves no thread behind.
+        let instances = instances
+            .into_iter()
+            .map(|context: InstanceContext| {
+                let name = context.name.clone();
+                let instance = model.create_instance(context)?;
+                Ok((name, instance))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let loaded = Self {
+            name: spec.name.clone(),
+            version,
+            config: spec.config.clone(),
+            signature,
+            labels: spec.labels.clone(),
+            statistics: Arc::clone(&statistics),
+            scheduler: Arc::clone(&scheduler),
+            threads: Mutex::default(),
+        };
+        for (name, instance) in instances {
+            let thread =
+                instance::spawn(&name, instance, Arc::clone(&scheduler), Arc::clone(&statistics) as _);
+            match thread {
+                Ok(thread) => loaded.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
+                Err(error) => {
+                    loaded.unload();
+                    return Err(Error::internal(format!(
+                        "cannot start a thread for instance '{name}': {error}"
+                    )));
+                }
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// What it takes and gives.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Its counters.
+    pub fn statistics(&self) -> &ModelStatistics {
+        &self.statistics
+    }
+
+    /// The labels of an output.
+    pub fn labels(&self, output: &str) -> Option<&Labels> {
+        self.labels.get(output)
+    }
+
+    /// Takes a request in and queues it.
+    pub(crate) fn infer(self: Arc<Self>, mut request: InferRequest) -> Result<ResponseStream> {
+        let arrived = Instant::now();
+        let batch_size = admit(&mut request, &self.signature)?;
+        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived);
+        let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
+        self.scheduler.enqueue(Request::new(request, batch_size, responder));
+        Ok(ResponseStream::new(inflight))
+    }
+
+    /// Takes no further request, executes what is queued, and ends the instances.
+    pub(crate) fn unload(&self) {
+        self.scheduler.close();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // An instance's thread catches its backend's panics, so there is no outcome to look at.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Says so now rather than serving a model in another way than its configuration asks for.
+fn refuse_unoffered_scheduling(config: &ModelConfig) -> Result<()> {
+    use nereid_model_config::proto::model_config::SchedulingChoice;
+    let choice = match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(_)) => "sequence_batching",
+        Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
+        Some(SchedulingChoice::DynamicBatching(_)) | None => return Ok(()),
+    };
+    Err(Error::unsupported(format!("the configuration asks for {choice}, which this version does not offer")))
+}

@@ -1,0 +1,167 @@
+//! Counters of a model: how often, how long, in batches of which size (Triton's statistics extension).
+//!
+//! Counters only grow and are read without stopping writers, so a snapshot taken under load may be off by a request
+//! between two of its fields.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nereid_backend_api::{BatchMonitor, ExecutionTimes};
+
+/// How often something happened, and how long it took all in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DurationStatistics {
+    /// How often.
+    pub count: u64,
+    /// How long, in nanoseconds.
+    pub ns: u64,
+}
+
+impl DurationStatistics {
+    fn add(&mut self, duration: Duration) {
+        self.count += 1;
+        self.ns += nanos(duration);
+    }
+}
+
+/// A model's counters at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct InferStatistics {
+    /// When the last request ended, in milliseconds since the Unix epoch; 0 if there was none.
+    pub last_inference_ms: u64,
+    /// Items of successful requests: a request of batch size n counts n times.
+    pub inference_count: u64,
+    /// Executions of the model: a batch counts once.
+    pub execution_count: u64,
+    /// Successful requests, from arrival to answer.
+    pub success: DurationStatistics,
+    /// Failed requests, from arrival to answer.
+    pub fail: DurationStatistics,
+    /// Cancelled requests, from arrival to answer.
+    pub cancel: DurationStatistics,
+    /// Successful requests: waiting for an instance.
+    pub queue: DurationStatistics,
+    /// Successful requests: gathering of inputs.
+    pub compute_input: DurationStatistics,
+    /// Successful requests: running the model.
+    pub compute_infer: DurationStatistics,
+    /// Successful requests: handing on outputs.
+    pub compute_output: DurationStatistics,
+    /// Executions by batch size.
+    pub batches: BTreeMap<usize, BatchStatistics>,
+}
+
+/// Executions of one batch size.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchStatistics {
+    /// Gathering of inputs.
+    pub compute_input: DurationStatistics,
+    /// Running the model.
+    pub compute_infer: DurationStatistics,
+    /// Handing on outputs.
+    pub compute_output: DurationStatistics,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Success,
+    Failure,
+    Cancelled,
+}
+
+/// Durations of a request's phases.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestTimes {
+    pub total: Duration,
+    pub queue: Duration,
+    pub compute_input: Duration,
+    pub compute_infer: Duration,
+    pub compute_output: Duration,
+}
+
+/// The live counters of one version of a model.
+#[derive(Debug, Default)]
+pub struct ModelStatistics {
+    last_inference_ms: AtomicU64,
+    inference_count: AtomicU64,
+    execution_count: AtomicU64,
+    success: Counter,
+    fail: Counter,
+    cancel: Counter,
+    queue: Counter,
+    compute_input: Counter,
+    compute_infer: Counter,
+    compute_output: Counter,
+    batches: Mutex<BTreeMap<usize, BatchStatistics>>,
+}
+
+impl ModelStatistics {
+    /// The counters now.
+    pub fn snapshot(&self) -> InferStatistics {
+        InferStatistics {
+            last_inference_ms: self.last_inference_ms.load(Relaxed),
+            inference_count: self.inference_count.load(Relaxed),
+            execution_count: self.execution_count.load(Relaxed),
+            success: self.success.snapshot(),
+            fail: self.fail.snapshot(),
+            cancel: self.cancel.snapshot(),
+            queue: self.queue.snapshot(),
+            compute_input: self.compute_input.snapshot(),
+            compute_infer: self.compute_infer.snapshot(),
+            compute_output: self.compute_output.snapshot(),
+            batches: self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    pub(crate) fn record(&self, ending: Ending, batch_size: usize, times: RequestTimes) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_inference_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
+        match ending {
+            Ending::Success => {
+                self.inference_count.fetch_add(batch_size as u64, Relaxed);
+                self.success.add(times.total);
+                self.queue.add(times.queue);
+                self.compute_input.add(times.compute_input);
+                self.compute_infer.add(times.compute_infer);
+                self.compute_output.add(times.compute_output);
+            }
+            Ending::Failure => self.fail.add(times.total),
+            Ending::Cancelled => self.cancel.add(times.total),
+        }
+    }
+}
+
+impl BatchMonitor for ModelStatistics {
+    fn executed(&self, size: usize, times: ExecutionTimes) {
+        self.execution_count.fetch_add(1, Relaxed);
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = batches.entry(size).or_default();
+        batch.compute_input.add(times.inputs_ready.saturating_duration_since(times.started));
+        batch.compute_infer.add(times.outputs_ready.saturating_duration_since(times.inputs_ready));
+        batch.compute_output.add(times.ended.saturating_duration_since(times.outputs_ready));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counter {
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Counter {
+    fn add(&self, duration: Duration) {
+        self.count.fetch_add(1, Relaxed);
+        self.ns.fetch_add(nanos(duration), Relaxed);
+    }
+
+    fn snapshot(&self) -> DurationStatistics {
+        DurationStatistics { count: self.count.load(Relaxed), ns: self.ns.load(Relaxed) }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

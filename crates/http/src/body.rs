@@ -1,0 +1,158 @@
+//! A request's body: read within a limit, and kept in the pieces in which it arrived.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http_body::Body;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use nereid_core::backend_api::{Buffer, Buffers};
+use smallvec::SmallVec;
+
+use crate::reply::{Reply, error_text};
+
+/// A body in pieces, read from the front.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    /// The next one first.
+    pieces: SmallVec<[Bytes; 4]>,
+    /// Index of the next piece.
+    next: usize,
+    len: usize,
+}
+
+impl Pieces {
+    /// Reads a whole body.
+    ///
+    /// # Errors
+    /// The answer to a body that is too long or ends early.
+    pub(crate) async fn read(mut incoming: Incoming, limit: usize) -> Result<Self, Box<Reply>> {
+        let too_long = || {
+            let message = format!(
+                "the request body is over the limit of {limit} bytes; --http-max-body-size raises the limit"
+            );
+            Box::new(error_text(StatusCode::PAYLOAD_TOO_LARGE, &message))
+        };
+        // What the client announces is refused before any of it is read.
+        if incoming.size_hint().lower() > limit as u64 {
+            return Err(too_long());
+        }
+        let mut body = Self::default();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+            let frame = frame.map_err(|error| {
+                Box::new(error_text(
+                    StatusCode::BAD_REQUEST,
+                    &format!("the request body ended early: {error}"),
+                ))
+            })?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if piece.len() > limit - body.len {
+                return Err(too_long());
+            }
+            body.push(piece);
+        }
+        Ok(body)
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.len += piece.len();
+            self.pieces.push(piece);
+        }
+    }
+
+    /// How many bytes are left.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes `count` bytes off the front, without copying them.
+    ///
+    /// # Errors
+    /// How many bytes are missing.
+    pub(crate) fn take(&mut self, count: usize) -> Result<Buffers, usize> {
+        let mut taken = Buffers::new();
+        self.split(count, |piece| taken.push(Buffer::host(piece)))?;
+        Ok(taken)
+    }
+
+    /// Takes `count` bytes off the front as one run: copied only if they arrived in several pieces.
+    ///
+    /// # Errors
+    /// How many bytes are missing.
+    pub(crate) fn take_joined(&mut self, count: usize) -> Result<Bytes, usize> {
+        let mut taken: SmallVec<[Bytes; 4]> = SmallVec::new();
+        self.split(count, |piece| taken.push(piece))?;
+        Ok(match taken.as_slice() {
+            [] => Bytes::new(),
+            [_] => taken.remove(0),
+            pieces => Bytes::from(pieces.concat()),
+        })
+    }
+
+    fn split(&mut self, count: usize, mut take: impl FnMut(Bytes)) -> Result<(), usize> {
+        if count > self.len {
+            return Err(count - self.len);
+        }
+        self.len -= count;
+        let mut missing = count;
+        while missing > 0 {
+            let piece = &mut self.pieces[self.next];
+            if piece.len() > missing {
+                take(piece.split_to(missing));
+                return Ok(());
+            }
+            missing -= piece.len();
+            take(std::mem::take(piece));
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A path segment with its percent-encoding undone; what is not UTF-8 then becomes replacement characters, which no
+/// name holds.
+pub(crate) fn decoded(segment: &str) -> Cow<'_, str> {
+    percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(pieces: &[&'static str]) -> Pieces {
+        let mut body = Pieces::default();
+        pieces.iter().for_each(|piece| body.push(Bytes::from_static(piece.as_bytes())));
+        body
+    }
+
+    fn joined(buffers: &Buffers) -> Vec<u8> {
+        buffers.iter().flat_map(|buffer| buffer.as_host().unwrap().to_vec()).collect()
+    }
+
+    #[test]
+    fn it_is_taken_from_the_front_across_pieces_without_copies() {
+        let mut body = body(&["abc", "", "def", "g"]);
+        assert_eq!(body.take_joined(2).unwrap(), "ab");
+        let taken = body.take(3).unwrap();
+        assert_eq!((joined(&taken), taken.len()), (b"cde".to_vec(), 2));
+        assert_eq!(body.take_joined(2).unwrap(), "fg");
+        assert_eq!(body.len(), 0);
+        assert!(body.take(0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn taking_too_much_takes_nothing_and_says_how_much_is_missing() {
+        let mut body = body(&["ab"]);
+        assert_eq!(body.take(5).unwrap_err(), 3);
+        assert_eq!(body.take_joined(2).unwrap(), "ab");
+    }
+
+    #[test]
+    fn a_segment_is_percent_decoded() {
+        assert_eq!(decoded("a%20b%2Fc"), "a b/c");
+        assert_eq!(decoded("plain"), "plain");
+    }
+}

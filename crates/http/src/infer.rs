@@ -1,0 +1,59 @@
+//! Inference over HTTP: a body to a request, the answer to a body.
+
+mod decode;
+mod encode;
+mod json_tensor;
+
+use hyper::HeaderMap;
+use nereid_core::backend_api::{Error, Result};
+
+use crate::body::Pieces;
+use crate::reply::Reply;
+use crate::routes::Target;
+use crate::service::Face;
+
+/// Tells where a body's JSON ends and its binary tensors begin.
+const HEADER_LENGTH: &str = "inference-header-content-length";
+
+/// Answers an inference request.
+///
+/// # Errors
+/// What is wrong with the request, or what went wrong in executing it.
+pub(crate) async fn answer(
+    face: &Face,
+    target: &Target<'_>,
+    headers: &HeaderMap,
+    mut body: Pieces,
+) -> Result<Reply> {
+    let version = target.version()?;
+    // Found first: a request to a model that is not there is not worth decoding.
+    let model = face.server.model(&target.model, version)?;
+    let decoded = match header_length(headers, body.len())? {
+        Some(0) => decode::raw(&mut body, model.signature(), face.options.max_input_size)?,
+        length => {
+            let length = length.unwrap_or(body.len());
+            decode::json(&mut body, length, &target.model, face.options.max_input_size)?
+        }
+    };
+    let decode::Decoded { mut request, format } = decoded;
+    request.model_name = target.model.clone().into_owned();
+    request.model_version = version;
+    let mut answers = face.server.infer(request)?;
+    let response = answers.single().await?;
+    encode::encode(&answers, response, &format)
+}
+
+/// The length of the JSON part, if the client says it.
+fn header_length(headers: &HeaderMap, body: usize) -> Result<Option<usize>> {
+    let Some(value) = headers.get(HEADER_LENGTH) else { return Ok(None) };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    match text.trim().parse::<usize>() {
+        Ok(length) if length <= body => Ok(Some(length)),
+        Ok(length) => Err(Error::invalid_arg(format!(
+            "Inference-Header-Content-Length is {length}, but the body has only {body} bytes"
+        ))),
+        Err(_) => Err(Error::invalid_arg(format!(
+            "Inference-Header-Content-Length is '{text}', but takes a number of bytes"
+        ))),
+    }
+}

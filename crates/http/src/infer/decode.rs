@@ -1,0 +1,443 @@
+//! A request's body to an [`InferRequest`].
+//!
+//! The JSON part is read once, front to back: names and shapes become what they are in the request, a tensor's `data`
+//! becomes its bytes. Binary tensors are slices of the body. What the reference answers with 500 because its parser
+//! cannot make sense of it is an `Internal` error here too; what makes sense and is wrong is `InvalidArg`.
+
+use std::time::Duration;
+
+use jiter::{Jiter, Peek};
+use nereid_core::Signature;
+use nereid_core::backend_api::{
+    Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, ParameterValue, Parameters,
+    RequestedOutput, Result, SequenceFlags, Shape, Tensor,
+};
+
+use super::encode::{Form, Format};
+use super::json_tensor::{self, Elements, number, syntax, whole};
+use crate::body::Pieces;
+
+/// A request and the form its answer takes.
+pub(super) struct Decoded {
+    pub request: InferRequest,
+    pub format: Format,
+}
+
+/// Decodes a body whose first `length` bytes are JSON.
+///
+/// # Errors
+/// What is wrong with the request.
+pub(super) fn json(body: &mut Pieces, length: usize, model: &str, max_input: usize) -> Result<Decoded> {
+    if length > max_input {
+        return Err(too_large("the request's JSON", length, max_input));
+    }
+    let header = body.take_joined(length).map_err(|missing| {
+        Error::invalid_arg(format!("the request's JSON is {missing} bytes short of its announced length"))
+    })?;
+    let mut parsed = Parsed::default();
+    parsed.read(&mut Jiter::new(&header).with_allow_inf_nan())?;
+    let Some(inputs) = parsed.inputs else {
+        return Err(Error::internal("the request lacks 'inputs'"));
+    };
+    let inputs = inputs
+        .into_iter()
+        .map(|input| input.into_tensor(&header, body, model, max_input))
+        .collect::<Result<_>>()?;
+    if body.len() > 0 {
+        return Err(Error::invalid_arg(format!(
+            "{} bytes of binary data follow that no input of the request to model '{model}' takes",
+            body.len()
+        )));
+    }
+    let mut request = parsed.request;
+    request.inputs = inputs;
+    Ok(Decoded { request, format: parsed.format })
+}
+
+/// Decodes a body that is one input's contents and nothing else (Triton's raw binary request).
+///
+/// # Errors
+/// Why the model cannot be asked that way.
+pub(super) fn raw(body: &mut Pieces, signature: &Signature, max_input: usize) -> Result<Decoded> {
+    let length = body.len();
+    if length > max_input {
+        return Err(too_large("the raw input", length, max_input));
+    }
+    let contents = body.take(length).unwrap_or_default();
+    let request = InferRequest { inputs: vec![signature.raw_input(contents)?], ..InferRequest::default() };
+    Ok(Decoded { request, format: Format { default: Form::Binary, ..Format::default() } })
+}
+
+fn too_large(what: &str, length: usize, limit: usize) -> Error {
+    Error::invalid_arg(format!(
+        "{what} is {length} bytes long, over the limit of {limit}; --http-max-input-size raises the limit"
+    ))
+}
+
+/// The JSON part as it is read.
+#[derive(Default)]
+struct Parsed {
+    request: InferRequest,
+    inputs: Option<Vec<Input>>,
+    outputs_seen: bool,
+    parameters_seen: bool,
+    id_seen: bool,
+    format: Format,
+}
+
+/// One element of `inputs`.
+#[derive(Default)]
+struct Input {
+    name: Option<String>,
+    /// `Err` with its name if there is no such type.
+    data_type: Option<Result<DataType, String>>,
+    shape: Option<Shape>,
+    data: Option<Data>,
+    binary_size: Option<u64>,
+    region: Option<String>,
+}
+
+enum Data {
+    Decoded(Elements),
+    /// It came before its type: the range of the JSON part that holds it.
+    Undecoded(usize, usize),
+}
+
+/// Calls `member` with each key of the object at hand, which must read or skip the key's value. Returns whether an
+/// object was at hand; anything else is skipped.
+fn object(json: &mut Jiter<'_>, mut member: impl FnMut(&mut Jiter<'_>, &str) -> Result<()>) -> Result<bool> {
+    let peek = json.peek().map_err(syntax)?;
+    if peek != Peek::Object {
+        json.known_skip(peek).map_err(syntax)?;
+        return Ok(false);
+    }
+    // The key borrows the reader, which the member needs; a short copy on the stack is what it takes.
+    let mut key = KeyBuffer::default();
+    let mut next = json.known_object().map_err(syntax)?.map(|name| key.keep(name)).is_some();
+    while next {
+        member(json, key.name())?;
+        next = json.next_key().map_err(syntax)?.map(|name| key.keep(name)).is_some();
+    }
+    Ok(true)
+}
+
+#[derive(Default)]
+struct KeyBuffer(smallvec::SmallVec<[u8; 32]>);
+
+impl KeyBuffer {
+    fn keep(&mut self, name: &str) {
+        self.0.clear();
+        self.0.extend_from_slice(name.as_bytes());
+    }
+
+    fn name(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// Calls `element` for each element of the array at hand.
+fn array(
+    json: &mut Jiter<'_>,
+    name: &str,
+    mut element: impl FnMut(&mut Jiter<'_>, Peek) -> Result<()>,
+) -> Result<()> {
+    if json.peek().map_err(syntax)? != Peek::Array {
+        return Err(Error::internal(format!("'{name}' is not an array")));
+    }
+    let mut next = json.known_array().map_err(syntax)?;
+    while let Some(peek) = next {
+        element(json, peek)?;
+        next = json.array_step().map_err(syntax)?;
+    }
+    Ok(())
+}
+
+fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
+    if json.peek().map_err(syntax)? != Peek::String {
+        return Err(Error::internal(format!("'{name}' is not a string")));
+    }
+    json.known_str().map(str::to_owned).map_err(syntax)
+}
+
+fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
+    match json.peek().map_err(syntax)? {
+        peek @ (Peek::True | Peek::False) => json.known_bool(peek).map_err(syntax),
+        _ => Err(Error::internal(format!("'{name}' is not a boolean"))),
+    }
+}
+
+fn count(json: &mut Jiter<'_>, name: &str) -> Result<u64> {
+    let peek = json.peek().map_err(syntax)?;
+    whole(json, peek)?.ok_or_else(|| Error::internal(format!("'{name}' is not a whole number from 0 on")))
+}
+
+fn skip(json: &mut Jiter<'_>) -> Result<()> {
+    json.next_skip().map_err(syntax)
+}
+
+impl Parsed {
+    /// Of a key that is given twice the first one counts, as in the reference.
+    fn read(&mut self, json: &mut Jiter<'_>) -> Result<()> {
+        object(json, |json, key| match key {
+            "id" if !self.id_seen => {
+                self.id_seen = true;
+                self.request.id = text(json, "id")?;
+                Ok(())
+            }
+            "inputs" if self.inputs.is_none() => {
+                let mut inputs = Vec::new();
+                array(json, "inputs", |json, _| {
+                    inputs.push(Input::read(json)?);
+                    Ok(())
+                })?;
+                self.inputs = Some(inputs);
+                Ok(())
+            }
+            "outputs" if !self.outputs_seen => {
+                self.outputs_seen = true;
+                array(json, "outputs", |json, _| self.read_output(json))
+            }
+            "parameters" if !self.parameters_seen => {
+                self.parameters_seen = true;
+                match object(json, |json, key| self.read_parameter(json, key))? {
+                    true => Ok(()),
+                    false => Err(Error::internal("'parameters' is not an object")),
+                }
+            }
+            _ => skip(json),
+        })?;
+        json.finish().map_err(syntax)
+    }
+
+    fn read_output(&mut self, json: &mut Jiter<'_>) -> Result<()> {
+        let mut name = None;
+        let mut output = RequestedOutput::default();
+        let mut binary = false;
+        let mut region = None;
+        object(json, |json, key| match key {
+            "name" if name.is_none() => {
+                name = Some(text(json, "name")?);
+                Ok(())
+            }
+            "parameters" => object(json, |json, key| match key {
+                "binary_data" => {
+                    binary = boolean(json, key)?;
+                    Ok(())
+                }
+                "classification" => {
+                    output.classification = u32::try_from(count(json, key)?).unwrap_or(u32::MAX);
+                    Ok(())
+                }
+                "shared_memory_region" => {
+                    region = Some(text(json, key)?);
+                    Ok(())
+                }
+                _ => skip(json),
+            })
+            .map(|_| ()),
+            _ => skip(json),
+        })?;
+        output.name = name.ok_or_else(|| Error::internal("an output lacks 'name'"))?;
+        if let Some(region) = region {
+            return Err(unknown_region(&region));
+        }
+        // The form of an output that is named is JSON unless it says otherwise, whatever the request's default is.
+        self.format.named.push((output.name.clone(), if binary { Form::Binary } else { Form::Json }));
+        self.request.outputs.push(output);
+        Ok(())
+    }
+
+    fn read_parameter(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<()> {
+        let request = &mut self.request;
+        match key {
+            "sequence_id" => request.correlation_id = sequence_id(json)?,
+            "sequence_start" => {
+                request.sequence = SequenceFlags { start: boolean(json, key)?, ..request.sequence };
+            }
+            "sequence_end" => {
+                request.sequence = SequenceFlags { end: boolean(json, key)?, ..request.sequence }
+            }
+            "priority" => request.priority = count(json, key)?,
+            "timeout" => {
+                let timeout = Duration::from_micros(count(json, key)?);
+                request.timeout = (!timeout.is_zero()).then_some(timeout);
+            }
+            "binary_data_output" => {
+                self.format.default = if boolean(json, key)? { Form::Binary } else { Form::Json };
+            }
+            _ if key.starts_with("triton_") => {
+                return Err(Error::invalid_arg(format!(
+                    "parameter '{key}' cannot be given: names that begin with 'triton_' are reserved"
+                )));
+            }
+            _ => read_user_parameter(json, key, &mut request.parameters)?,
+        }
+        Ok(())
+    }
+}
+
+fn sequence_id(json: &mut Jiter<'_>) -> Result<CorrelationId> {
+    let peek = json.peek().map_err(syntax)?;
+    if peek == Peek::String {
+        let text = text(json, "sequence_id")?;
+        return Ok(if text.is_empty() { CorrelationId::None } else { CorrelationId::Text(text) });
+    }
+    match whole(json, peek)? {
+        Some(0) => Ok(CorrelationId::None),
+        Some(number) => Ok(CorrelationId::Number(number)),
+        None => Err(Error::internal("'sequence_id' is neither a string nor a whole number from 0 on")),
+    }
+}
+
+fn read_user_parameter(json: &mut Jiter<'_>, name: &str, parameters: &mut Parameters) -> Result<()> {
+    let value = match json.peek().map_err(syntax)? {
+        Peek::String => ParameterValue::String(text(json, name)?.into()),
+        peek @ (Peek::True | Peek::False) => ParameterValue::Bool(json.known_bool(peek).map_err(syntax)?),
+        peek if peek.is_num() => {
+            let number = number(json, peek)?.unwrap_or_default();
+            match number.parse() {
+                Ok(whole) => ParameterValue::Int(whole),
+                Err(_) => ParameterValue::Double(number.parse().map_err(syntax)?),
+            }
+        }
+        _ => {
+            return Err(Error::invalid_arg(format!(
+                "parameter '{name}' is neither a string nor a number nor a boolean"
+            )));
+        }
+    };
+    parameters.set(name.to_owned(), value);
+    Ok(())
+}
+
+fn unknown_region(region: &str) -> Error {
+    Error::not_found(format!("there is no shared memory region '{region}'"))
+}
+
+impl Input {
+    fn read(json: &mut Jiter<'_>) -> Result<Self> {
+        let mut input = Self::default();
+        object(json, |json, key| match key {
+            "name" if input.name.is_none() => {
+                input.name = Some(text(json, key)?);
+                Ok(())
+            }
+            "datatype" if input.data_type.is_none() => {
+                let name = text(json, key)?;
+                input.data_type = Some(DataType::from_protocol_name(&name).ok_or(name));
+                Ok(())
+            }
+            "shape" if input.shape.is_none() => {
+                let mut shape = Shape::scalar();
+                array(json, key, |json, peek| {
+                    let dim = whole(json, peek)?.and_then(|dim| i64::try_from(dim).ok());
+                    shape.push(dim.ok_or_else(|| {
+                        Error::internal("an element of 'shape' is not a whole number from 0 on")
+                    })?);
+                    Ok(())
+                })?;
+                input.shape = Some(shape);
+                Ok(())
+            }
+            "data" if input.data.is_none() => {
+                input.data = Some(Self::read_data(json, &input.data_type)?);
+                Ok(())
+            }
+            "parameters" => object(json, |json, key| match key {
+                "binary_data_size" => {
+                    input.binary_size = Some(count(json, key)?);
+                    Ok(())
+                }
+                "shared_memory_region" => {
+                    input.region = Some(text(json, key)?);
+                    Ok(())
+                }
+                _ => skip(json),
+            })
+            .map(|_| ()),
+            _ => skip(json),
+        })?;
+        Ok(input)
+    }
+
+    fn read_data(json: &mut Jiter<'_>, data_type: &Option<Result<DataType, String>>) -> Result<Data> {
+        if let Some(Ok(data_type)) = data_type {
+            return json_tensor::decode(json, *data_type).map(Data::Decoded);
+        }
+        json.peek().map_err(syntax)?;
+        let start = json.current_index();
+        skip(json)?;
+        Ok(Data::Undecoded(start, json.current_index()))
+    }
+
+    fn into_tensor(self, header: &[u8], body: &mut Pieces, model: &str, max_input: usize) -> Result<Tensor> {
+        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_some()];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return Err(Error::invalid_arg(
+                "an input takes exactly one of 'data', parameter 'binary_data_size' and parameter \
+                 'shared_memory_region'",
+            ));
+        }
+        let missing = |field| Error::internal(format!("an input lacks '{field}'"));
+        let name = self.name.ok_or_else(|| missing("name"))?;
+        let data_type = self.data_type.ok_or_else(|| missing("datatype"))?.map_err(|unknown| {
+            Error::invalid_arg(format!("input '{name}' has datatype '{unknown}', which there is not"))
+        })?;
+        let shape = self.shape.ok_or_else(|| missing("shape"))?;
+        if let Some(region) = self.region {
+            return Err(unknown_region(&region));
+        }
+        let buffers = match (self.binary_size, self.data) {
+            (Some(size), _) => binary(body, size, &name, model)?,
+            (None, Some(data)) => data.into_buffers(&name, data_type, &shape, header, max_input)?,
+            (None, None) => Buffers::new(),
+        };
+        Ok(Tensor { name, data_type, shape, buffers })
+    }
+}
+
+fn binary(body: &mut Pieces, size: u64, name: &str, model: &str) -> Result<Buffers> {
+    let left = body.len();
+    usize::try_from(size).ok().and_then(|size| body.take(size).ok()).ok_or_else(|| {
+        Error::invalid_arg(format!(
+            "input '{name}' to model '{model}' announces {size} bytes of binary data, but only {left} follow"
+        ))
+    })
+}
+
+impl Data {
+    fn into_buffers(
+        self,
+        name: &str,
+        data_type: DataType,
+        shape: &Shape,
+        header: &[u8],
+        max_input: usize,
+    ) -> Result<Buffers> {
+        let count = shape.element_count().ok_or_else(|| {
+            Error::invalid_arg(format!("input '{name}' has shape {shape}, which no tensor can have"))
+        })?;
+        if matches!(data_type, DataType::Fp16 | DataType::Bf16) {
+            return Err(json_tensor::no_json_form(data_type));
+        }
+        if count == 0 {
+            return Ok(Buffers::new());
+        }
+        let elements = match self {
+            Self::Decoded(elements) => elements,
+            Self::Undecoded(start, end) => {
+                json_tensor::decode(&mut Jiter::new(&header[start..end]).with_allow_inf_nan(), data_type)?
+            }
+        };
+        if elements.count != count {
+            return Err(Error::internal(format!(
+                "'data' of input '{name}' has {} elements, but its shape {shape} takes {count}",
+                elements.count
+            )));
+        }
+        if elements.contents.len() > max_input {
+            return Err(too_large(&format!("input '{name}'"), elements.contents.len(), max_input));
+        }
+        Ok(Buffers::from_iter([Buffer::host(elements.contents)]))
+    }
+}

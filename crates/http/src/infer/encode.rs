@@ -1,0 +1,277 @@
+//! A response to a body: JSON, and behind it the tensors that are wanted in binary form, in the order of the JSON.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use nereid_core::ResponseStream;
+use nereid_core::backend_api::{
+    BytesElements, DataType, Error, ParameterValue, Parameters, Response, Result, Tensor,
+};
+use smallvec::SmallVec;
+
+use crate::reply::{Pieces, Reply, json_bytes};
+
+/// Binary tensors up to this size are joined with the JSON: one short copy is cheaper than one more piece to write.
+const JOINED: usize = 4096;
+
+/// The form of an output in the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    #[default]
+    Json,
+    Binary,
+}
+
+/// The forms a request wants its outputs in.
+#[derive(Debug, Default)]
+pub(super) struct Format {
+    /// Of the outputs that are not named.
+    pub default: Form,
+    /// Of the named ones.
+    pub named: Vec<(String, Form)>,
+}
+
+impl Format {
+    fn of(&self, output: &str) -> Form {
+        self.named.iter().find(|(name, _)| name == output).map_or(self.default, |(_, form)| *form)
+    }
+}
+
+/// The answer to a request that was executed.
+///
+/// # Errors
+/// An output that does not have the form that is wanted.
+pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Format) -> Result<Reply> {
+    let mut json = Vec::with_capacity(512);
+    let mut binary: SmallVec<[Tensor; 2]> = SmallVec::new();
+    json.push(b'{');
+    if !answers.request_id().is_empty() {
+        json.extend_from_slice(b"\"id\":");
+        string(&mut json, answers.request_id())?;
+        json.push(b',');
+    }
+    json.extend_from_slice(b"\"model_name\":");
+    string(&mut json, answers.model_name())?;
+    write(&mut json, format_args!(",\"model_version\":\"{}\"", answers.model_version()))?;
+    if !response.parameters.is_empty() {
+        json.extend_from_slice(b",\"parameters\":");
+        parameters(&mut json, &response.parameters)?;
+    }
+    json.extend_from_slice(b",\"outputs\":[");
+    for (index, output) in response.outputs.into_iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        json.extend_from_slice(b"{\"name\":");
+        string(&mut json, &output.name)?;
+        write(&mut json, format_args!(",\"datatype\":\"{}\",\"shape\":{}", output.data_type, output.shape))?;
+        match format.of(&output.name) {
+            Form::Binary => {
+                write(
+                    &mut json,
+                    format_args!(",\"parameters\":{{\"binary_data_size\":{}}}}}", output.byte_size()),
+                )?;
+                binary.push(output);
+            }
+            Form::Json => {
+                json.extend_from_slice(b",\"data\":[");
+                elements(&mut json, &output)?;
+                json.extend_from_slice(b"]}");
+            }
+        }
+    }
+    json.extend_from_slice(b"]}");
+    if binary.is_empty() {
+        return Ok(json_bytes(StatusCode::OK, json));
+    }
+    with_binary(json, &binary)
+}
+
+fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
+    const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+    const LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+    let length = json.len();
+    let mut pieces: SmallVec<[Bytes; 2]> = SmallVec::new();
+    if binary.iter().map(Tensor::byte_size).sum::<usize>() <= JOINED {
+        for tensor in binary {
+            tensor.copy_to(&mut json)?;
+        }
+        pieces.push(json.into());
+    } else {
+        pieces.push(json.into());
+        for (tensor, buffer) in
+            binary.iter().flat_map(|tensor| tensor.buffers.iter().map(move |buffer| (tensor, buffer)))
+        {
+            pieces.push(buffer.as_host().cloned().ok_or_else(|| {
+                Error::unsupported(format!(
+                    "output '{}' lies in device memory, which is not read here",
+                    tensor.name
+                ))
+            })?);
+        }
+    }
+    let mut reply = Reply::new(Pieces::new(pieces));
+    reply.headers_mut().insert(CONTENT_TYPE, OCTETS);
+    reply.headers_mut().insert(LENGTH, HeaderValue::from(length));
+    Ok(reply)
+}
+
+fn write(json: &mut Vec<u8>, text: std::fmt::Arguments<'_>) -> Result<()> {
+    json.write_fmt(text).map_err(|error| Error::internal(error.to_string()))
+}
+
+fn string(json: &mut Vec<u8>, text: &str) -> Result<()> {
+    serde_json::to_writer(json, text).map_err(|error| Error::internal(error.to_string()))
+}
+
+fn parameters(json: &mut Vec<u8>, parameters: &Parameters) -> Result<()> {
+    json.push(b'{');
+    for (index, (name, value)) in parameters.iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        string(json, name)?;
+        json.push(b':');
+        match value {
+            ParameterValue::Bool(value) => write(json, format_args!("{value}"))?,
+            ParameterValue::Int(value) => write(json, format_args!("{value}"))?,
+            ParameterValue::Double(value) => float(json, *value, value.is_finite())?,
+            ParameterValue::String(value) => string(json, value)?,
+        }
+    }
+    json.push(b'}');
+    Ok(())
+}
+
+/// The elements of a tensor, flat, with commas between them.
+fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
+    let contents = output.contiguous()?;
+    let count = output.shape.element_count().unwrap_or(0);
+    if output.data_type.byte_size().is_some_and(|size| size.checked_mul(count) != Some(contents.len())) {
+        return Err(Error::internal(format!(
+            "the model gave output '{}' {} bytes, which {} of shape {} does not take",
+            output.name,
+            contents.len(),
+            output.data_type,
+            output.shape
+        )));
+    }
+    match output.data_type {
+        DataType::Bool => each::<1>(json, &contents, |json, [byte]| {
+            json.extend_from_slice(if byte == 0 { b"false" } else { b"true" });
+            Ok(())
+        }),
+        DataType::Uint8 => each(json, &contents, |json, bytes| number(json, u8::from_le_bytes(bytes))),
+        DataType::Uint16 => each(json, &contents, |json, bytes| number(json, u16::from_le_bytes(bytes))),
+        DataType::Uint32 => each(json, &contents, |json, bytes| number(json, u32::from_le_bytes(bytes))),
+        DataType::Uint64 => each(json, &contents, |json, bytes| number(json, u64::from_le_bytes(bytes))),
+        DataType::Int8 => each(json, &contents, |json, bytes| number(json, i8::from_le_bytes(bytes))),
+        DataType::Int16 => each(json, &contents, |json, bytes| number(json, i16::from_le_bytes(bytes))),
+        DataType::Int32 => each(json, &contents, |json, bytes| number(json, i32::from_le_bytes(bytes))),
+        DataType::Int64 => each(json, &contents, |json, bytes| number(json, i64::from_le_bytes(bytes))),
+        DataType::Fp32 => each(json, &contents, |json, bytes| {
+            let value = f32::from_le_bytes(bytes);
+            float(json, value, value.is_finite())
+        }),
+        DataType::Fp64 => each(json, &contents, |json, bytes| {
+            let value = f64::from_le_bytes(bytes);
+            float(json, value, value.is_finite())
+        }),
+        DataType::Fp16 | DataType::Bf16 => Err(Error::invalid_arg(format!(
+            "output '{}' is {}, which has no form in JSON; ask for it as binary data",
+            output.name, output.data_type
+        ))),
+        DataType::Bytes => strings(json, output, &contents),
+    }
+}
+
+fn each<const N: usize>(
+    json: &mut Vec<u8>,
+    contents: &[u8],
+    write: impl Fn(&mut Vec<u8>, [u8; N]) -> Result<()>,
+) -> Result<()> {
+    for (index, bytes) in contents.as_chunks::<N>().0.iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        write(json, *bytes)?;
+    }
+    Ok(())
+}
+
+fn number(json: &mut Vec<u8>, value: impl serde::Serialize) -> Result<()> {
+    serde_json::to_writer(json, &value).map_err(|error| Error::internal(error.to_string()))
+}
+
+/// The shortest digits that give the same value back; the words NaN, Infinity and -Infinity, as the reference (and
+/// Python) writes them.
+fn float(json: &mut Vec<u8>, value: impl serde::Serialize + Copy + Into<f64>, finite: bool) -> Result<()> {
+    if finite {
+        return number(json, value);
+    }
+    let value: f64 = value.into();
+    json.extend_from_slice(match value {
+        f64::INFINITY => b"Infinity",
+        f64::NEG_INFINITY => b"-Infinity",
+        _ => b"NaN",
+    });
+    Ok(())
+}
+
+fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8]) -> Result<()> {
+    for (index, element) in BytesElements::new(contents).enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        let text = std::str::from_utf8(element?).map_err(|_| {
+            Error::invalid_arg(format!(
+                "element {index} of output '{}' is not UTF-8, so it has no form in JSON; ask for it as binary data",
+                output.name
+            ))
+        })?;
+        string(json, text)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(output: Tensor) -> Result<String> {
+        let mut json = Vec::new();
+        elements(&mut json, &output)?;
+        Ok(String::from_utf8(json).unwrap())
+    }
+
+    #[test]
+    fn floats_are_written_short_and_what_json_has_no_digits_for_as_words() {
+        let values = [0.1_f32, 1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -0.0];
+        let contents: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let json = json(Tensor::new("X", DataType::Fp32, [7], contents)).unwrap();
+        assert_eq!(json, "0.1,1.0,NaN,Infinity,-Infinity,3.4028235e+38,-0.0");
+    }
+
+    #[test]
+    fn bytes_are_written_as_strings_and_refused_if_they_are_not_text() {
+        assert_eq!(
+            json(Tensor::new("X", DataType::Bytes, [2], b"\x02\0\0\0a\"\0\0\0\0".to_vec())).unwrap(),
+            r#""a\"","""#
+        );
+        assert!(json(Tensor::new("X", DataType::Bytes, [1], b"\x01\0\0\0\xff".to_vec())).is_err());
+    }
+
+    #[test]
+    fn an_output_of_the_wrong_size_is_refused() {
+        assert!(json(Tensor::new("X", DataType::Int32, [2], vec![0; 4])).is_err());
+    }
+
+    #[test]
+    fn a_named_output_has_its_own_form_and_the_others_the_default() {
+        let format = Format { default: Form::Binary, named: vec![("A".into(), Form::Json)] };
+        assert_eq!((format.of("A"), format.of("B")), (Form::Json, Form::Binary));
+    }
+}

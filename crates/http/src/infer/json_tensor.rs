@@ -1,0 +1,213 @@
+//! A tensor's contents in JSON: arrays, nested or flat, decoded in one pass into the bytes of the tensor's type.
+
+use jiter::{Jiter, Peek};
+use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
+
+/// How deep arrays may nest. A tensor has a handful of dimensions.
+const MAX_DEPTH: usize = 100;
+
+/// Elements as they come out of JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Elements {
+    /// The tensor's contents.
+    pub contents: Vec<u8>,
+    /// How many elements they hold.
+    pub count: usize,
+}
+
+/// Decodes the array that `json` stands at.
+///
+/// Whole numbers that a narrower type does not hold wrap around, as they do in the reference.
+///
+/// # Errors
+/// `Internal` (as the reference answers what it cannot parse) for malformed JSON or an element of another type.
+pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elements> {
+    let mut elements = Elements { contents: Vec::new(), count: 0 };
+    let peek = json.peek().map_err(syntax)?;
+    if peek != Peek::Array {
+        return Err(Error::internal("'data' is not an array"));
+    }
+    array(json, data_type, &mut elements, 0)?;
+    Ok(elements)
+}
+
+/// The error for malformed JSON.
+pub(super) fn syntax(error: impl std::fmt::Display) -> Error {
+    Error::internal(format!("the request's JSON cannot be parsed: {error}"))
+}
+
+fn array(json: &mut Jiter<'_>, data_type: DataType, elements: &mut Elements, depth: usize) -> Result<()> {
+    if depth == MAX_DEPTH {
+        return Err(Error::invalid_arg(format!("the arrays in 'data' nest deeper than {MAX_DEPTH}")));
+    }
+    let mut next = json.known_array().map_err(syntax)?;
+    while let Some(peek) = next {
+        if peek == Peek::Array {
+            array(json, data_type, elements, depth + 1)?;
+        } else {
+            element(json, peek, data_type, &mut elements.contents)?;
+            elements.count += 1;
+        }
+        next = json.array_step().map_err(syntax)?;
+    }
+    Ok(())
+}
+
+fn element(json: &mut Jiter<'_>, peek: Peek, data_type: DataType, contents: &mut Vec<u8>) -> Result<()> {
+    match data_type {
+        DataType::Bool => match peek {
+            Peek::True | Peek::False => contents.push(json.known_bool(peek).map_err(syntax)?.into()),
+            _ => return Err(wrong_type("a boolean")),
+        },
+        DataType::Uint8 => contents.extend_from_slice(&(unsigned(json, peek)? as u8).to_le_bytes()),
+        DataType::Uint16 => contents.extend_from_slice(&(unsigned(json, peek)? as u16).to_le_bytes()),
+        DataType::Uint32 => contents.extend_from_slice(&(unsigned(json, peek)? as u32).to_le_bytes()),
+        DataType::Uint64 => contents.extend_from_slice(&unsigned(json, peek)?.to_le_bytes()),
+        DataType::Int8 => contents.extend_from_slice(&(signed(json, peek)? as i8).to_le_bytes()),
+        DataType::Int16 => contents.extend_from_slice(&(signed(json, peek)? as i16).to_le_bytes()),
+        DataType::Int32 => contents.extend_from_slice(&(signed(json, peek)? as i32).to_le_bytes()),
+        DataType::Int64 => contents.extend_from_slice(&signed(json, peek)?.to_le_bytes()),
+        DataType::Fp32 => contents.extend_from_slice(&(float(json, peek)? as f32).to_le_bytes()),
+        DataType::Fp64 => contents.extend_from_slice(&float(json, peek)?.to_le_bytes()),
+        DataType::Bytes => match peek {
+            Peek::String => push_bytes_element(contents, json.known_str().map_err(syntax)?.as_bytes())?,
+            _ => return Err(wrong_type("a string")),
+        },
+        DataType::Fp16 | DataType::Bf16 => return Err(no_json_form(data_type)),
+    }
+    Ok(())
+}
+
+/// The error for a type whose elements have no form in JSON.
+pub(super) fn no_json_form(data_type: DataType) -> Error {
+    Error::invalid_arg(format!("{data_type} has no form in JSON; pass it as binary data"))
+}
+
+/// The number at hand, as it is written; `None` if it is something else, which is skipped.
+pub(super) fn number<'j>(json: &'j mut Jiter<'_>, peek: Peek) -> Result<Option<&'j str>> {
+    if !peek.is_num() {
+        json.known_skip(peek).map_err(syntax)?;
+        return Ok(None);
+    }
+    let text = json.known_number_bytes(peek).map_err(syntax)?;
+    // Digits, signs and letters of ASCII.
+    Ok(std::str::from_utf8(text).ok())
+}
+
+fn signed(json: &mut Jiter<'_>, peek: Peek) -> Result<i64> {
+    let number = number(json, peek)?.and_then(|number| number.parse().ok());
+    number.ok_or_else(|| wrong_type("a whole number within 64 bits"))
+}
+
+fn unsigned(json: &mut Jiter<'_>, peek: Peek) -> Result<u64> {
+    whole(json, peek)?.ok_or_else(|| wrong_type("a whole number from 0 within 64 bits"))
+}
+
+/// A whole number from 0 on; `None` if something else is at hand, which is skipped.
+pub(super) fn whole(json: &mut Jiter<'_>, peek: Peek) -> Result<Option<u64>> {
+    // `-0` is a whole number from 0 on, too.
+    Ok(number(json, peek)?.and_then(|number| if number == "-0" { Some(0) } else { number.parse().ok() }))
+}
+
+/// A number, or one of the words NaN, Infinity and -Infinity.
+fn float(json: &mut Jiter<'_>, peek: Peek) -> Result<f64> {
+    let number = number(json, peek)?.ok_or_else(|| wrong_type("a number"))?;
+    match number.parse::<f64>() {
+        // Infinity is a word of its own; digits that come to it are too large.
+        Ok(value) if value.is_infinite() && !number.ends_with("Infinity") => {
+            Err(Error::internal(format!("the number {number} is too large")))
+        }
+        Ok(value) => Ok(value),
+        Err(_) => Err(wrong_type("a number")),
+    }
+}
+
+fn wrong_type(expected: &str) -> Error {
+    Error::internal(format!("an element of 'data' is not {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elements(json: &str, data_type: DataType) -> Result<Elements> {
+        decode(&mut Jiter::new(json.as_bytes()).with_allow_inf_nan(), data_type)
+    }
+
+    fn contents(json: &str, data_type: DataType) -> Vec<u8> {
+        elements(json, data_type).unwrap().contents
+    }
+
+    #[test]
+    fn arrays_may_nest_in_any_way() {
+        for json in ["[1,2,3]", "[[1],[2,3]]", "[[[1,2,3]]]", "[ [ ], 1, [2, [3]] ]"] {
+            let elements = elements(json, DataType::Uint8).unwrap();
+            assert_eq!((elements.contents, elements.count), (vec![1, 2, 3], 3), "{json}");
+        }
+    }
+
+    #[test]
+    fn each_type_has_its_form() {
+        assert_eq!(contents("[true,false]", DataType::Bool), [1, 0]);
+        assert_eq!(contents("[65535]", DataType::Uint16), [255, 255]);
+        assert_eq!(contents("[4294967295]", DataType::Uint32), [255; 4]);
+        assert_eq!(contents("[18446744073709551615]", DataType::Uint64), [255; 8]);
+        assert_eq!(contents("[-2]", DataType::Int16), (-2_i16).to_le_bytes());
+        assert_eq!(contents("[-2147483648]", DataType::Int32), i32::MIN.to_le_bytes());
+        assert_eq!(contents("[-9223372036854775808]", DataType::Int64), i64::MIN.to_le_bytes());
+        assert_eq!(
+            contents("[1, -0.5e0]", DataType::Fp32),
+            [1_f32.to_le_bytes(), (-0.5_f32).to_le_bytes()].concat()
+        );
+        assert_eq!(contents("[0.1]", DataType::Fp64), 0.1_f64.to_le_bytes());
+        assert_eq!(contents(r#"["a\u00e9", ""]"#, DataType::Bytes), b"\x03\0\0\0a\xc3\xa9\0\0\0\0");
+    }
+
+    #[test]
+    fn the_words_for_not_a_number_and_infinity_are_taken() {
+        let expected: Vec<u8> = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        assert_eq!(contents("[NaN, Infinity, -Infinity]", DataType::Fp32), expected);
+    }
+
+    #[test]
+    fn a_whole_number_too_wide_for_its_type_wraps() {
+        assert_eq!(contents("[300, -129]", DataType::Int8), [44, 127]);
+        assert_eq!(contents("[256]", DataType::Uint8), [0]);
+        assert_eq!(contents("[-0]", DataType::Uint8), [0]);
+    }
+
+    #[test]
+    fn an_element_of_another_type_is_refused() {
+        for (json, data_type) in [
+            ("[1]", DataType::Bool),
+            ("[true]", DataType::Int32),
+            ("[1.0]", DataType::Int32),
+            ("[1e2]", DataType::Uint8),
+            ("[-1]", DataType::Uint8),
+            ("[9223372036854775808]", DataType::Int64),
+            ("[null]", DataType::Fp32),
+            ("[\"NaN\"]", DataType::Fp32),
+            ("[1e400]", DataType::Fp64),
+            ("[1]", DataType::Bytes),
+            ("[{}]", DataType::Int32),
+            ("{}", DataType::Int32),
+            ("[1,]", DataType::Int32),
+            ("[01]", DataType::Int32),
+            ("[1", DataType::Int32),
+            ("[\"\\ud800\"]", DataType::Bytes),
+        ] {
+            assert!(elements(json, data_type).is_err(), "{json} as {data_type}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        let json = "[".repeat(100_000);
+        assert!(elements(&json, DataType::Int32).unwrap_err().message().contains("deeper"));
+        let fits = format!("{}1{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
+        assert_eq!(contents(&fits, DataType::Uint8), [1]);
+    }
+}

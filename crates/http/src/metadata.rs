@@ -1,0 +1,186 @@
+//! What the server says of itself and of its models: health, metadata, statistics.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use nereid_core::backend_api::{DataType, Result, Shape};
+use nereid_core::{DurationStatistics, Model, Server};
+use serde::Serialize;
+
+use crate::reply::{self, Reply};
+use crate::routes::Target;
+
+/// The protocol extensions this face offers, by their names in Triton's documents.
+const EXTENSIONS: &[&str] = &["classification", "binary_tensor_data", "parameters", "statistics"];
+
+#[derive(Serialize)]
+struct ServerMetadata<'a> {
+    name: &'a str,
+    version: &'a str,
+    extensions: &'a [&'a str],
+}
+
+#[derive(Serialize)]
+struct ModelMetadata<'a> {
+    name: &'a str,
+    versions: Vec<String>,
+    platform: &'a str,
+    inputs: Vec<TensorMetadata<'a>>,
+    outputs: Vec<TensorMetadata<'a>>,
+}
+
+#[derive(Serialize)]
+struct TensorMetadata<'a> {
+    name: &'a str,
+    datatype: &'static str,
+    shape: Vec<i64>,
+}
+
+pub(crate) fn server_ready(server: &Server) -> Reply {
+    if server.is_ready() {
+        reply::empty(StatusCode::OK)
+    } else {
+        // The reference's status for a server that is up and not ready.
+        reply::error_text(StatusCode::BAD_REQUEST, "the server is not ready")
+    }
+}
+
+pub(crate) fn server(server: &Server) -> Reply {
+    let options = server.options();
+    let metadata = ServerMetadata { name: &options.name, version: &options.version, extensions: EXTENSIONS };
+    reply::json(StatusCode::OK, &metadata)
+}
+
+pub(crate) fn model_ready(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    Ok(match server.model(&target.model, target.version()?) {
+        Ok(_) => reply::empty(StatusCode::OK),
+        // The reference answers 400 here, also for a model it does not know.
+        Err(error) => reply::error_text(StatusCode::BAD_REQUEST, error.message()),
+    })
+}
+
+pub(crate) fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    let version = target.version()?;
+    let models = server.models();
+    let model = models.find(&target.model, version)?;
+    let signature = model.signature();
+    let tensor = |name, data_type: DataType, dims: &Shape| TensorMetadata {
+        name,
+        datatype: data_type.protocol_name(),
+        shape: signature.full_dims(dims).to_vec(),
+    };
+    let versions = match version {
+        Some(version) => vec![version.to_string()],
+        None => models.ready_versions(&target.model).map(|version| version.to_string()).collect(),
+    };
+    let config = model.config();
+    let metadata = ModelMetadata {
+        name: model.name(),
+        versions,
+        platform: if config.platform.is_empty() { &config.backend } else { &config.platform },
+        inputs: signature
+            .inputs
+            .iter()
+            .map(|input| tensor(&input.name, input.data_type, &input.dims))
+            .collect(),
+        outputs: signature
+            .outputs
+            .iter()
+            .map(|output| tensor(&output.name, output.data_type, &output.dims))
+            .collect(),
+    };
+    Ok(reply::json(StatusCode::OK, &metadata))
+}
+
+#[derive(Serialize)]
+struct Statistics {
+    model_stats: Vec<ModelStatistics>,
+}
+
+#[derive(Serialize)]
+struct ModelStatistics {
+    name: String,
+    version: String,
+    last_inference: u64,
+    inference_count: u64,
+    execution_count: u64,
+    inference_stats: InferenceStatistics,
+    batch_stats: Vec<BatchStatistics>,
+}
+
+#[derive(Serialize)]
+struct InferenceStatistics {
+    success: Durations,
+    fail: Durations,
+    queue: Durations,
+    compute_input: Durations,
+    compute_infer: Durations,
+    compute_output: Durations,
+    cancel: Durations,
+}
+
+#[derive(Serialize)]
+struct BatchStatistics {
+    batch_size: usize,
+    compute_input: Durations,
+    compute_infer: Durations,
+    compute_output: Durations,
+}
+
+#[derive(Serialize)]
+struct Durations {
+    count: u64,
+    ns: u64,
+}
+
+impl From<DurationStatistics> for Durations {
+    fn from(DurationStatistics { count, ns }: DurationStatistics) -> Self {
+        Self { count, ns }
+    }
+}
+
+pub(crate) fn statistics(server: &Server, target: Option<&Target<'_>>) -> Result<Reply> {
+    let models = server.models();
+    let model_stats: Vec<_> = match target {
+        None => models.ready().map(model_statistics).collect(),
+        Some(target) => {
+            let version = target.version()?;
+            models.find(&target.model, version)?;
+            let wanted = |model: &&Arc<Model>| {
+                model.name() == target.model && version.is_none_or(|version| model.version() == version)
+            };
+            models.ready().filter(wanted).map(model_statistics).collect()
+        }
+    };
+    Ok(reply::json(StatusCode::OK, &Statistics { model_stats }))
+}
+
+fn model_statistics(model: &Arc<Model>) -> ModelStatistics {
+    let statistics = model.statistics().snapshot();
+    ModelStatistics {
+        name: model.name().to_owned(),
+        version: model.version().to_string(),
+        last_inference: statistics.last_inference_ms,
+        inference_count: statistics.inference_count,
+        execution_count: statistics.execution_count,
+        inference_stats: InferenceStatistics {
+            success: statistics.success.into(),
+            fail: statistics.fail.into(),
+            queue: statistics.queue.into(),
+            compute_input: statistics.compute_input.into(),
+            compute_infer: statistics.compute_infer.into(),
+            compute_output: statistics.compute_output.into(),
+            cancel: statistics.cancel.into(),
+        },
+        batch_stats: statistics
+            .batches
+            .iter()
+            .map(|(&batch_size, batch)| BatchStatistics {
+                batch_size,
+                compute_input: batch.compute_input.into(),
+                compute_infer: batch.compute_infer.into(),
+                compute_output: batch.compute_output.into(),
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,99 @@
+//! Answers on their way out: status, headers, and a body of pieces that are written without being joined.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use nereid_core::backend_api::Error;
+use serde::Serialize;
+use smallvec::SmallVec;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An answer.
+pub(crate) type Reply = Response<Pieces>;
+
+/// A body that lies in pieces.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    /// In reverse, so that the next one is the last.
+    pieces: SmallVec<[Bytes; 2]>,
+    left: u64,
+}
+
+impl Pieces {
+    pub(crate) fn new(mut pieces: SmallVec<[Bytes; 2]>) -> Self {
+        pieces.retain(|piece| !piece.is_empty());
+        pieces.reverse();
+        let left = pieces.iter().map(|piece| piece.len() as u64).sum();
+        Self { pieces, left }
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.pieces.pop();
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// An answer without a body.
+pub(crate) fn empty(status: StatusCode) -> Reply {
+    let mut reply = Reply::default();
+    *reply.status_mut() = status;
+    reply
+}
+
+/// A JSON answer of ready bytes.
+pub(crate) fn json_bytes(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Pieces::new(SmallVec::from_iter([body.into()])));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, JSON);
+    reply
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Reply {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => json_bytes(status, bytes),
+        Err(error) => error_text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// `{"error": "..."}` with the status its code maps to.
+pub(crate) fn error(error: &Error) -> Reply {
+    let status =
+        StatusCode::from_u16(error.code().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    error_text(status, error.message())
+}
+
+/// `{"error": "..."}` with a status of HTTP's own.
+pub(crate) fn error_text(status: StatusCode, message: &str) -> Reply {
+    json_bytes(status, serde_json::json!({ "error": message }).to_string())
+}
+
+/// The answer to a method that the route does not have.
+pub(crate) fn wrong_method(allowed: &'static str) -> Reply {
+    let mut reply = error_text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    reply
+}

@@ -1,0 +1,80 @@
+//! Connections: accepting them, and reading requests off each one after the other.
+
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nereid_core::Server;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::{HttpOptions, routes};
+
+/// How long a client may take to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long to wait before accepting again when the process is out of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What every request is answered from.
+pub(crate) struct Face {
+    pub server: Arc<Server>,
+    pub options: HttpOptions,
+}
+
+pub(crate) async fn accept(
+    listener: TcpListener,
+    face: Arc<Face>,
+    connections: &TaskTracker,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(converse(stream, Arc::clone(&face), shutdown.clone()));
+            }
+            // The client was gone before it was accepted.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
+            Err(error) => {
+                tracing::warn!("cannot accept an HTTP connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, face: Arc<Face>, shutdown: CancellationToken) {
+    // Answers are written whole; waiting for more to send would only delay them.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: Request<Incoming>| {
+        let face = Arc::clone(&face);
+        async move { Ok::<_, Infallible>(routes::answer(&face, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!("an HTTP connection ended: {error}");
+    }
+}

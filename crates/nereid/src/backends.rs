@@ -1,0 +1,18 @@
+//! The backends this binary has, by the names that configurations use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nereid_backend_api::Backend;
+use nereid_identity::IdentityBackend;
+use nereid_tract::TractBackend;
+
+/// The one place where backends are registered.
+pub(crate) fn all() -> BTreeMap<String, Arc<dyn Backend>> {
+    let backends: [(&str, Arc<dyn Backend>); 2] = [
+        ("identity", Arc::new(IdentityBackend)),
+        // The embedded engine stands in for ONNX Runtime.
+        ("onnxruntime", Arc::new(TractBackend::default())),
+    ];
+    backends.into_iter().map(|(name, backend)| (name.to_owned(), backend)).collect()
+}

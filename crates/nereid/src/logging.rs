@@ -1,0 +1,100 @@
+//! Log lines in the reference's form, on standard error: `I1121 05:17:31.424305 19339 run.rs:42] "message"`.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+use std::process;
+
+use time::OffsetDateTime;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{self as subscriber, FmtContext};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
+
+/// Which messages are logged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Logging {
+    pub verbose: u8,
+    pub info: bool,
+    pub warning: bool,
+    pub error: bool,
+}
+
+impl Logging {
+    /// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of
+    /// this project's own crates; what libraries say of themselves takes level 2.
+    fn wants(self, level: Level, target: &str) -> bool {
+        match level {
+            Level::ERROR => self.error,
+            Level::WARN => self.warning,
+            Level::INFO => self.info && target.starts_with("nereid"),
+            Level::DEBUG => self.verbose >= if target.starts_with("nereid") { 1 } else { 2 },
+            Level::TRACE => self.verbose >= 3,
+        }
+    }
+}
+
+/// Starts logging. Called once.
+pub(crate) fn start(logging: Logging) {
+    let filter = FilterFn::new(move |metadata| logging.wants(*metadata.level(), metadata.target()));
+    let lines = subscriber::layer().event_format(Line).with_writer(std::io::stderr).with_filter(filter);
+    Registry::default().with(lines).init();
+}
+
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let metadata = event.metadata();
+        let now = OffsetDateTime::now_utc();
+        let letter = match *metadata.level() {
+            Level::ERROR => 'E',
+            Level::WARN => 'W',
+            Level::INFO => 'I',
+            Level::DEBUG | Level::TRACE => 'V',
+        };
+        let file = Path::new(metadata.file().unwrap_or("unknown")).file_name().unwrap_or_default();
+        write!(
+            line,
+            "{letter}{:02}{:02} {:02}:{:02}:{:02}.{:06} {} {}:{}] ",
+            u8::from(now.month()),
+            now.day(),
+            now.hour(),
+            now.minute(),
+            now.second(),
+            now.microsecond(),
+            process::id(),
+            file.to_string_lossy(),
+            metadata.line().unwrap_or(0),
+        )?;
+        let mut message = Message::default();
+        event.record(&mut message);
+        // A table stands on lines of its own; anything else is one line, whatever a client or a file put into it.
+        match message.0.strip_prefix('\n') {
+            Some(table) => writeln!(line, "\n{table}"),
+            None => writeln!(line, "{:?}", message.0),
+        }
+    }
+}
+
+/// The message of an event; its other fields follow as `name=value`.
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
