@@ -1,0 +1,178 @@
+"""Starts the server's real binary, watches its log, and stops it.
+
+Knows the command line, the log lines that tell a port, and exit codes. Knows nothing of what is served.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 30
+_STARTED = re.compile(r"Started HTTPService at \S+:(\d+)")
+# A log line of severity error begins with E and the date; a refusal to start may also begin with "error:".
+_COMPLAINT = re.compile(r"(E\d{4} |error:)", re.IGNORECASE)
+
+
+def binary():
+    """The path of the binary under test."""
+    path = os.environ.get("NEREID_BINARY")
+    if not path:
+        raise RuntimeError("set NEREID_BINARY to the path of the nereid binary to test")
+    if not os.access(path, os.X_OK):
+        raise RuntimeError(f"NEREID_BINARY is not an executable file: {path}")
+    return path
+
+
+class Server:
+    """A server process, its log and its HTTP address."""
+
+    def __init__(self, repository, *flags, port=0):
+        """Starts the process. `port` 0 lets the system choose one."""
+        command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
+        self._process = subprocess.Popen(
+            [*command, *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._lines = []
+        self._closed = False
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        self.port = None
+
+    def _read_log(self):
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+    @property
+    def url(self):
+        """`host:port`, as Triton's clients take it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self):
+        """Everything printed so far."""
+        with self._news:
+            return "\n".join(self._lines)
+
+    @property
+    def complaints(self):
+        """The log lines of severity error."""
+        return [line for line in self.log.splitlines() if _COMPLAINT.match(line)]
+
+    @property
+    def exit_code(self):
+        """The exit code, or None while the process runs."""
+        return self._process.poll()
+
+    def wait_for_log(self, pattern, limit_s=START_LIMIT_S):
+        """Waits until a log line matches and returns the match."""
+        pattern = re.compile(pattern)
+
+        def found():
+            return next(filter(None, map(pattern.search, self._lines)), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() or self._closed, limit_s)
+            match = found()
+        if match is None:
+            raise AssertionError(f"no log line matches {pattern.pattern!r}; the log:\n{self.log}")
+        return match
+
+    def wait_until_listening(self):
+        """Waits until the server has told its port."""
+        self.port = int(self.wait_for_log(_STARTED).group(1))
+        return self
+
+    def wait_until_ready(self):
+        """Waits until the server answers that it is ready."""
+        self.wait_until_listening()
+        deadline = time.monotonic() + START_LIMIT_S
+        while self.ready_status() != 200:
+            if self.exit_code is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the server did not become ready; the log:\n{self.log}")
+            time.sleep(0.02)
+        return self
+
+    def ready_status(self):
+        """The status of the readiness check over a new connection; None if the connection fails."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    def terminate(self):
+        """Asks the server to stop, as a service manager does."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def interrupt(self):
+        """Asks the server to stop, as Ctrl-C in a terminal does."""
+        self._process.send_signal(signal.SIGINT)
+
+    def wait_for_exit(self, limit_s=STOP_LIMIT_S):
+        """Waits for the end of the process and returns its exit code."""
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the server did not exit within {limit_s} s; the log:\n{self.log}") from None
+        self._reader.join(limit_s)
+        return self._process.returncode
+
+    def stop(self):
+        """Stops the server, which must exit cleanly and must not have crashed anywhere on the way."""
+        self.terminate()
+        code = self.wait_for_exit()
+        assert code == 0, f"exit code {code}; the log:\n{self.log}"
+        assert "panicked" not in self.log, self.log
+
+    def kill(self):
+        """Ends whatever is left of the process."""
+        if self.exit_code is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def running(repository, *flags, ready=True):
+    """A server for the length of a `with` block, stopped and checked at its end."""
+    server = Server(repository, *flags)
+    try:
+        if ready:
+            server.wait_until_ready()
+        else:
+            server.wait_until_listening()
+        yield server
+        if server.exit_code is None:
+            server.stop()
+    finally:
+        server.kill()
+
+
+def refused_start(repository, *flags, port=0):
+    """Starts a server that must give up by itself; returns it after it has exited."""
+    server = Server(repository, *flags, port=port)
+    try:
+        server.wait_for_exit(START_LIMIT_S)
+    finally:
+        server.kill()
+    assert "panicked" not in server.log, server.log
+    return server

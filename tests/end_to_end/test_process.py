@@ -1,0 +1,145 @@
+"""The process: how it starts, how it refuses to, and how it stops."""
+
+import socket
+import subprocess
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+import pytest
+
+import nereid_server
+from http_requests import LIMIT_S, infer, tensor
+from model_files import scale_model, write_identity
+
+GOOD = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
+SLOW = {"inputs": [tensor("INPUT0", "INT32", [2], [7, 8])]}
+DELAY_MS = 800
+# Far less than the 30 s the server grants by default to what is in flight.
+PROMPT_S = 10
+
+
+@pytest.fixture
+def slow(repository):
+    """A model with one instance, which takes its time."""
+    write_identity(repository, "slow", ["INT32"], execute_delay_ms=DELAY_MS)
+
+
+def assert_one_clear_complaint(server, about):
+    """One line of severity error, the last of the log, with what it is about."""
+    assert server.exit_code > 0
+    assert len(server.complaints) == 1, server.log
+    assert about in server.complaints[0]
+    assert server.log.splitlines()[-1] == server.complaints[0]
+
+
+def test_a_port_in_use_is_refused_with_one_clear_line(repository):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = nereid_server.refused_start(repository, port=port)
+    assert_one_clear_complaint(server, str(port))
+
+
+def test_a_missing_repository_is_refused_with_one_clear_line(repository):
+    missing = repository / "no" / "such" / "folder"
+    assert_one_clear_complaint(nereid_server.refused_start(missing), str(missing))
+
+
+def test_a_repository_that_is_a_file_is_refused_with_one_clear_line(repository):
+    file = repository / "file"
+    file.write_text("")
+    assert_one_clear_complaint(nereid_server.refused_start(file), str(file))
+
+
+def test_an_unknown_flag_is_refused(repository):
+    server = nereid_server.refused_start(repository, "--no-such-flag=1")
+    assert server.exit_code > 0
+    assert "no-such-flag" in server.log
+
+
+@pytest.mark.parametrize("flag", ["--http-port=many", "--http-port=70000", "--exit-on-error=perhaps"])
+def test_a_flag_with_an_impossible_value_is_refused(repository, flag):
+    server = nereid_server.refused_start(repository, flag)
+    assert server.exit_code > 0
+    assert flag.split("=")[0].removeprefix("--") in server.log
+
+
+def test_help_lists_the_flags():
+    result = subprocess.run([nereid_server.binary(), "--help"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0
+    for flag in ("--model-repository", "--http-port", "--http-address", "--exit-on-error", "--strict-readiness"):
+        assert flag in result.stdout
+
+
+def test_a_server_without_requests_stops_cleanly(serve):
+    server = serve()
+    server.terminate()
+    assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_an_interrupt_stops_the_server_cleanly(serve):
+    server = serve()
+    server.interrupt()
+    assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_stopping_answers_what_is_in_flight_and_takes_nothing_new(slow, serve):
+    server = serve()
+    with ThreadPoolExecutor() as threads:
+        requests = [threads.submit(infer, server, "slow", SLOW) for _ in range(2)]
+        # One instance executes them one after the other: the first answer finds the second request in flight.
+        done, pending = wait(requests, return_when=FIRST_COMPLETED)
+        assert (len(done), len(pending)) == (1, 1)
+        last = pending.pop()
+        server.terminate()
+        while server.ready_status() == 200:
+            assert not last.done(), "the server took new work until all it had was done"
+        assert not last.done(), "the server dropped out before its work was done"
+        for answer in (future.result() for future in requests):
+            assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [7, 8])
+    assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_stopping_answers_what_is_queued(slow, serve):
+    server = serve()
+    count = 4
+    with ThreadPoolExecutor(count) as threads:
+        requests = [threads.submit(infer, server, "slow", SLOW) for _ in range(count)]
+        wait(requests, return_when=FIRST_COMPLETED)
+        server.terminate()
+        assert [future.result().status for future in requests] == [200] * count
+    assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_idle_connections_do_not_hold_up_the_end(repository, serve):
+    scale_model("scale").write(repository)
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as idle:
+        idle.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+        server.terminate()
+        assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_a_client_stuck_inside_its_request_cannot_hold_up_the_end(repository, serve):
+    scale_model("scale").write(repository)
+    server = serve("--exit-timeout-secs=1")
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as stuck:
+        stuck.sendall(b"POST /v2/models/scale/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        assert infer(server, "scale", GOOD).status == 200
+        server.terminate()
+        start = time.monotonic()
+        server.wait_for_exit(PROMPT_S)
+        assert time.monotonic() - start < PROMPT_S
+
+
+def test_two_servers_share_a_repository(repository, serve):
+    scale_model("scale").write(repository)
+    servers = serve(), serve()
+    assert servers[0].port != servers[1].port
+    for server in servers:
+        assert infer(server, "scale", GOOD).status == 200
+
+
+def test_the_log_has_tritons_form(serve):
+    server = serve()
+    server.wait_for_log(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] \"Started HTTPService at 127\.0\.0\.1:\d+\"$")
