@@ -1,3 +1,5 @@
+//! The schema against what it promises, and the shape that the parser relies on.
+
 use std::collections::BTreeSet;
 
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};

@@ -1,3 +1,5 @@
+//! Each rule, kept and broken.
+
 use super::validate;
 use crate::parse_text;
 
