@@ -13,7 +13,11 @@ use crate::signature::{Port, Signature};
 
 /// The parameter of a model's configuration that says how many plans are kept.
 const PLAN_CACHE_SIZE: &str = "plan_cache_size";
-const DEFAULT_PLAN_CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+/// Each plan has its own copy of the weights, in the layout of its kernels. Unless told otherwise, fewer plans are
+/// kept of a large model, so that the copies stay below this many bytes.
+const PLANS_MEMORY: usize = 1 << 30;
 
 /// What the configuration says of one input or output.
 struct Configured<'a> {
@@ -50,6 +54,12 @@ pub(crate) fn inputs(config: &ModelConfig, signature: &Signature) -> Result<()> 
 
 /// Checks the configured outputs, in their order. They may be fewer than the graph has.
 pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
+    if config.output.is_empty() {
+        return Err(Error::invalid_arg(format!(
+            "the configuration lists no outputs, but the model's are {}",
+            names(&signature.outputs)
+        )));
+    }
     let batching = config.max_batch_size > 0;
     let outputs = config.output.iter().map(|output| {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
@@ -80,9 +90,13 @@ pub(crate) fn features(config: &ModelConfig) -> Result<()> {
     }
 }
 
-/// How many plans to keep: the parameter `plan_cache_size`, or else a default.
-pub(crate) fn plan_cache_size(config: &ModelConfig) -> Result<NonZeroUsize> {
-    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else { return Ok(DEFAULT_PLAN_CACHE_SIZE) };
+/// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
+/// that many bytes.
+pub(crate) fn plan_cache_size(config: &ModelConfig, weights: usize) -> Result<NonZeroUsize> {
+    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else {
+        let fitting = NonZeroUsize::new(PLANS_MEMORY / weights.max(1));
+        return Ok(fitting.map_or(FEWEST_PLANS, |plans| plans.clamp(FEWEST_PLANS, MOST_PLANS)));
+    };
     parameter.string_value.trim().parse().map_err(|_| {
         Error::invalid_arg(format!(
             "parameter '{PLAN_CACHE_SIZE}' is '{}', but should be a whole number of 1 or more",
@@ -94,10 +108,9 @@ pub(crate) fn plan_cache_size(config: &ModelConfig) -> Result<NonZeroUsize> {
 fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Result<&'a Port> {
     let Configured { role, name, data_type, dims } = configured;
     let Some(port) = ports.iter().find(|port| port.name == name) else {
-        let names: Vec<_> = ports.iter().map(|port| format!("'{}'", port.name)).collect();
-        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         return Err(Error::invalid_arg(format!(
-            "the configuration lists the {role} '{name}', but the model's {role}s are {names}"
+            "the configuration lists the {role} '{name}', but the model's {role}s are {}",
+            names(ports)
         )));
     };
     if data_type != Some(port.data_type) {
@@ -129,6 +142,11 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
     )))
 }
 
+fn names(ports: &[Port]) -> String {
+    let names: Vec<_> = ports.iter().map(|port| format!("'{}'", port.name)).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// Inputs that the sequence batcher gives, without being listed as inputs.
 fn control_inputs(config: &ModelConfig) -> Vec<&str> {
     match &config.scheduling_choice {
@@ -143,5 +161,16 @@ fn has_state(config: &ModelConfig) -> bool {
     match &config.scheduling_choice {
         Some(SchedulingChoice::SequenceBatching(sequence)) => !sequence.state.is_empty(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_plans_are_kept_of_a_large_model() {
+        let plans = |weights| plan_cache_size(&ModelConfig::default(), weights).unwrap().get();
+        assert_eq!([0, 1 << 20, 1 << 25, 1 << 26, 1 << 40].map(plans), [32, 32, 32, 16, 4]);
     }
 }

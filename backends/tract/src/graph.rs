@@ -12,7 +12,10 @@ use nereid_backend_api::{Error, Result, Shape};
 use prost::Message;
 use tract_onnx::data_resolver::FopenDataResolver;
 use tract_onnx::model::ParseResult;
-use tract_onnx::pb::{GraphProto, ModelProto};
+use tract_onnx::pb::tensor_proto::DataType as Element;
+use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
+use tract_onnx::pb::type_proto::Value as Type;
+use tract_onnx::pb::{GraphProto, ModelProto, TensorProto};
 use tract_onnx::prelude::{
     DatumType, InferenceFact, InferenceModel, InferenceModelExt, IntoRunnable, TVec, TractResult,
     TypedRunnableModel,
@@ -67,6 +70,15 @@ impl OnnxFile {
         Signature::of(&self.graph)
     }
 
+    /// What the constants in the file take in memory, in bytes.
+    pub(crate) fn weights(&self) -> usize {
+        let size = |tensor: &TensorProto| {
+            let element = DatumType::try_from(Element::try_from(tensor.data_type).ok()?).ok()?.size_of();
+            tensor.dims.iter().try_fold(element, |size, &dim| size.checked_mul(usize::try_from(dim).ok()?))
+        };
+        self.graph.initializer.iter().filter_map(size).fold(0, usize::saturating_add)
+    }
+
     /// Lets the engine understand the graph, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[&str]) -> Result<Graph> {
         let engine = Onnx {
@@ -87,6 +99,7 @@ impl OnnxFile {
             )));
         }
         let directory = self.path.parent().and_then(Path::to_str);
+        forget_dimension_names(&mut self.graph);
         self.proto.graph = Some(self.graph);
         let template = guarded(|| {
             let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
@@ -123,6 +136,23 @@ impl Graph {
             model.set_input_fact(index, InferenceFact::dt_shape(datum_type, &dims))?;
         }
         model.into_optimized()?.into_runnable()
+    }
+}
+
+/// Makes dimensions that have a name nameless, also in the bodies of loops and conditions. A plan's shapes are numbers,
+/// which the engine would not take for the dimensions that a body names.
+fn forget_dimension_names(graph: &mut GraphProto) {
+    for info in graph.input.iter_mut().chain(&mut graph.output) {
+        if let Some(Type::TensorType(tensor)) = info.r#type.as_mut().and_then(|it| it.value.as_mut()) {
+            for dim in tensor.shape.iter_mut().flat_map(|shape| &mut shape.dim) {
+                if let Some(Dimension::DimParam(_)) = dim.value {
+                    dim.value = None;
+                }
+            }
+        }
+    }
+    for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
+        attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(forget_dimension_names);
     }
 }
 

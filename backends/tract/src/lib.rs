@@ -4,8 +4,9 @@
 //! fewer operators and runs on the processor only, one thread to an instance.
 //!
 //! A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; external data lies
-//! beside it. Input shapes may vary: a plan optimised for each set of shapes is made when they are first seen. The
-//! parameter `plan_cache_size` of a model's configuration bounds how many are kept (32 unless told otherwise).
+//! beside it. Input shapes may vary: a plan optimised for each set of shapes is made when they are first seen, with
+//! weights laid out for its kernels. The parameter `plan_cache_size` of a model's configuration says how many plans
+//! are kept: unless told otherwise 32, or fewer (4 at least) where their weights would take more than 1 GiB.
 //!
 //! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
 
@@ -36,7 +37,7 @@ pub const ENGINE: &str = "tract 0.23";
 
 const DEFAULT_FILENAME: &str = "model.onnx";
 
-/// The embedded ONNX engine.
+/// The embedded ONNX engine; by default one that stands in for a missing ONNX Runtime.
 pub struct TractBackend {
     reason: String,
 }
@@ -45,6 +46,12 @@ impl TractBackend {
     /// The engine, and the reason why it serves the models it is given, for the log: whoever chose it knows.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
+    }
+}
+
+impl Default for TractBackend {
+    fn default() -> Self {
+        Self::new("no ONNX Runtime library is at hand")
     }
 }
 
@@ -79,7 +86,6 @@ impl Model for TractModel {
 fn load(context: &ModelContext) -> Result<Served> {
     let config = &context.config;
     check::features(config)?;
-    let plan_cache_size = check::plan_cache_size(config)?;
     let filename = default_model_filename(config).unwrap_or(DEFAULT_FILENAME);
     let mut file = OnnxFile::read(context.version_directory().join(filename))?;
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
@@ -87,6 +93,7 @@ fn load(context: &ModelContext) -> Result<Served> {
     check::inputs(config, &signature)?;
     let outputs = check::outputs(config, &signature)?;
     let names: Vec<_> = outputs.iter().map(|output| output.port.name.as_str()).collect();
+    let plan_cache_size = check::plan_cache_size(config, file.weights())?;
     let graph = file.into_graph(&names)?;
 
     let inputs = signature.inputs;

@@ -360,27 +360,28 @@ fn an_addition_of_shapes_that_do_not_fit_fails() {
 
 #[test]
 fn a_loop_forgets_one_request_before_the_next() {
-    // A running sum over the first dimension, whose total starts from S.
+    // Running sums over rows of any width, which start from S.
+    let row = |name| port(name, Element::Float, &[-1]);
     let body = graph(
-        vec![port("sum", Element::Float, &[]), port("item", Element::Float, &[])],
+        vec![row("sum"), row("item")],
         vec![node("Add", &["sum", "item"], &["next"]), node("Identity", &["next"], &["shown"])],
-        vec![port("next", Element::Float, &[]), port("shown", Element::Float, &[])],
+        vec![row("next"), row("shown")],
         vec![],
     );
     let scan =
         with_int(with_graph(node("Scan", &["S", "X"], &["total", "Y"]), "body", body), "num_scan_inputs", 1);
-    let inputs = vec![port("S", Element::Float, &[]), port("X", Element::Float, &[-1])];
+    let inputs = vec![port("S", Element::Float, &[-1]), port("X", Element::Float, &[-1, -1])];
     let mut model = serve(
-        &file(graph(inputs, vec![scan], vec![port("Y", Element::Float, &[-1])], vec![])),
+        &file(graph(inputs, vec![scan], vec![port("Y", Element::Float, &[-1, -1])], vec![])),
         config(
             0,
-            &[("S", DataType::Fp32, &[1]), ("X", DataType::Fp32, &[-1])],
-            &[("Y", DataType::Fp32, &[-1])],
+            &[("S", DataType::Fp32, &[-1]), ("X", DataType::Fp32, &[-1, -1])],
+            &[("Y", DataType::Fp32, &[-1, -1])],
         ),
     );
     for start in [0.0, 10.0, 0.0] {
-        let inputs = vec![fp32("S", &[1], &[start]), fp32("X", &[3], &[1.0, 2.0, 3.0])];
+        let inputs = vec![fp32("S", &[2], &[start; 2]), fp32("X", &[2, 2], &[1.0, 2.0, 3.0, 4.0])];
         let (_, sums) = fp32_output(&model.infer(inputs).unwrap());
-        assert_eq!(sums, [start + 1.0, start + 3.0, start + 6.0]);
+        assert_eq!(sums, [start + 1.0, start + 2.0, start + 4.0, start + 6.0]);
     }
 }

@@ -105,6 +105,12 @@ fn names_that_the_model_lacks_are_refused_with_those_it_has() {
 }
 
 #[test]
+fn a_configuration_without_outputs_is_refused() {
+    let message = refusal(&add(&[3]), config(0, &[X, Y], &[]));
+    assert!(message.ends_with("the configuration lists no outputs, but the model's are 'Z'"), "{message}");
+}
+
+#[test]
 fn an_input_that_the_configuration_forgets_is_refused() {
     let message = refusal(&add(&[3]), config(0, &[X], &[]));
     assert!(message.contains("the model needs the input 'Y' (FP32 [3])"), "{message}");
