@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPConnection
 
 LIMIT_S = 30
@@ -12,7 +13,7 @@ class Answer:
     """An HTTP answer, read to its end."""
 
     status: int
-    headers: dict
+    headers: Message
     body: bytes
 
     @property
@@ -27,7 +28,7 @@ def request(server, method, path, body=None, headers=None):
     try:
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
-        return Answer(response.status, dict(response.headers), response.read())
+        return Answer(response.status, response.headers, response.read())
     finally:
         connection.close()
 

@@ -8,31 +8,31 @@ from model_files import config, scale_model, write_model
 
 GOOD = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
 INPUTS, OUTPUTS = [("X", "FP32", [3])], [("Y", "FP32", [3])]
-GRAPH = scale_model("broken").serialized()
+GRAPH = scale_model("faulty").serialized()
 
 
 def backend(inputs, outputs):
     """A configuration of the ONNX backend for the graph above."""
-    return config("broken", "onnxruntime", inputs, outputs, 8)
+    return config("faulty", "onnxruntime", inputs, outputs, 8)
 
 
 # What is wrong: the configuration, the model file, and a word that the explanation must have in it.
 BROKEN = {
-    "a model file that is no ONNX": (backend(INPUTS, OUTPUTS), b"this is not a model", ""),
-    "an empty model file": (backend(INPUTS, OUTPUTS), b"", ""),
-    "half a model file": (backend(INPUTS, OUTPUTS), GRAPH[: len(GRAPH) // 2], ""),
+    "a model file that is no ONNX": (backend(INPUTS, OUTPUTS), b"this is not a model", "model.onnx"),
+    "an empty model file": (backend(INPUTS, OUTPUTS), b"", "model.onnx"),
+    "half a model file": (backend(INPUTS, OUTPUTS), GRAPH[: len(GRAPH) // 2], "model.onnx"),
     "no model file": (backend(INPUTS, OUTPUTS), None, "model.onnx"),
     "an input the model lacks": (backend([("NOT_THERE", "FP32", [3])], OUTPUTS), GRAPH, "NOT_THERE"),
     "an output the model lacks": (backend(INPUTS, [("NOT_THERE", "FP32", [3])]), GRAPH, "NOT_THERE"),
-    "another datatype than the model's": (backend([("X", "INT64", [3])], OUTPUTS), GRAPH, "X"),
-    "another shape than the model's": (backend([("X", "FP32", [4])], OUTPUTS), GRAPH, "X"),
-    "a configuration that is no configuration": ("this is { not a [ configuration", GRAPH, ""),
-    "a configuration cut short": (backend(INPUTS, OUTPUTS)[:-20], GRAPH, ""),
+    "another datatype than the model's": (backend([("X", "INT64", [3])], OUTPUTS), GRAPH, "'X'"),
+    "another shape than the model's": (backend([("X", "FP32", [4])], OUTPUTS), GRAPH, "'X'"),
+    "a configuration that is no configuration": ("this is { not a [ configuration", GRAPH, "config.pbtxt"),
+    "a configuration cut short": (backend(INPUTS, OUTPUTS)[:-20], GRAPH, "config.pbtxt"),
     "an unknown field": (backend(INPUTS, OUTPUTS) + "\nno_such_field: 3\n", GRAPH, "no_such_field"),
     "an unknown datatype": (backend([("X", "FP33", [3])], OUTPUTS), GRAPH, "TYPE_FP33"),
-    "another name than the folder's": (backend(INPUTS, OUTPUTS).replace('"broken"', '"other"'), GRAPH, "other"),
-    "a backend that does not exist": (config("broken", "nosuch", INPUTS, OUTPUTS, 8), GRAPH, "nosuch"),
-    "a batch size below zero": (config("broken", "onnxruntime", INPUTS, OUTPUTS, -1), GRAPH, ""),
+    "another name than the folder's": (backend(INPUTS, OUTPUTS).replace('"faulty"', '"other"'), GRAPH, "other"),
+    "a backend that does not exist": (config("faulty", "nosuch", INPUTS, OUTPUTS, 8), GRAPH, "nosuch"),
+    "a batch size below zero": (config("faulty", "onnxruntime", INPUTS, OUTPUTS, -1), GRAPH, "max_batch_size"),
 }
 
 
@@ -41,13 +41,14 @@ def reason(request, repository):
     """Writes a good model and a broken one; the word that the explanation must have in it."""
     text, model, word = BROKEN[request.param]
     scale_model("good").write(repository)
-    write_model(repository, "broken", text, model)
+    write_model(repository, "faulty", text, model)
     return word
 
 
 def assert_explained(server, word):
-    """A line of severity error names the model and says what is wrong with it."""
-    assert any("broken" in line and word in line for line in server.complaints), server.log
+    """One line of severity error names the model and says what is wrong with it."""
+    lines = [line for line in server.complaints if "'faulty'" in line]
+    assert len(lines) == 1 and word in lines[0], server.log
 
 
 def test_the_good_model_is_served_beside_a_broken_one(serve, reason):
@@ -55,9 +56,9 @@ def test_the_good_model_is_served_beside_a_broken_one(serve, reason):
     assert request(server, "GET", "/v2/models/good/ready").status == 200
     answer = infer(server, "good", GOOD)
     assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [2.0, 4.0, 6.0])
-    assert_refused(request(server, "GET", "/v2/models/broken/ready"), 400)
-    assert_refused(request(server, "GET", "/v2/models/broken"), 404)
-    assert_refused(infer(server, "broken", GOOD), 404)
+    assert_refused(request(server, "GET", "/v2/models/faulty/ready"), 400)
+    assert_refused(request(server, "GET", "/v2/models/faulty"), 404)
+    assert_refused(infer(server, "faulty", GOOD), 404)
     assert request(server, "GET", "/v2/health/live").status == 200
     assert_explained(server, reason)
 
@@ -71,7 +72,7 @@ def test_a_broken_model_ends_the_server_unless_told_otherwise(repository, reason
 @pytest.mark.parametrize(("strict", "status"), [("true", 400), ("false", 200)])
 def test_strict_readiness_counts_broken_models(repository, serve, strict, status):
     scale_model("good").write(repository)
-    write_model(repository, "broken", backend(INPUTS, OUTPUTS), b"no model")
+    write_model(repository, "faulty", backend(INPUTS, OUTPUTS), b"no model")
     server = serve("--exit-on-error=false", f"--strict-readiness={strict}", ready=False)
     assert server.ready_status() == status
 

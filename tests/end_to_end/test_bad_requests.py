@@ -207,7 +207,7 @@ def test_classes_cannot_be_asked_of_strings(server):
         "inputs": [tensor("INPUT0", "BYTES", [1, 1], ["a"])],
         "outputs": [{"name": "OUTPUT0", "parameters": {"classification": 1}}],
     }
-    assert_refused(infer(server, "text", body), 400)
+    assert_refused(infer(server, "text", body), 501)
 
 
 @pytest.mark.parametrize("classes", [-1, 0, "two", 2**63])
