@@ -156,3 +156,6 @@ impl Server {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

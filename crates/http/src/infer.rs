@@ -5,6 +5,7 @@ mod encode;
 mod json_tensor;
 
 use hyper::HeaderMap;
+use hyper::header::{CONTENT_ENCODING, HeaderValue};
 use nereid_core::backend_api::{Error, Result};
 
 use crate::body::Pieces;
@@ -25,6 +26,7 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     mut body: Pieces,
 ) -> Result<Reply> {
+    check_encoding(headers)?;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
     let model = face.server.model(&target.model, version)?;
@@ -41,6 +43,17 @@ pub(crate) async fn answer(
     let mut answers = face.server.infer(request)?;
     let response = answers.single().await?;
     encode::encode(&answers, response, &format)
+}
+
+/// Refuses a body that is compressed, rather than taking it for what it is not.
+fn check_encoding(headers: &HeaderMap) -> Result<()> {
+    match headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes) {
+        None | Some(b"" | b"identity") => Ok(()),
+        Some(encoding) => Err(Error::invalid_arg(format!(
+            "Content-Encoding '{}' is not taken; send the body as it is",
+            String::from_utf8_lossy(encoding)
+        ))),
+    }
 }
 
 /// The length of the JSON part, if the client says it.

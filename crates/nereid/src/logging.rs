@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 use std::path::Path;
-use std::process;
+use std::{panic, process, thread};
 
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
@@ -43,6 +43,13 @@ pub(crate) fn start(logging: Logging) {
     let filter = FilterFn::new(move |metadata| logging.wants(*metadata.level(), metadata.target()));
     let lines = subscriber::layer().event_format(Line).with_writer(std::io::stderr).with_filter(filter);
     Registry::default().with(lines).init();
+    // A panic is caught where it can be and fails one request or one model. It is worth a line like any other.
+    panic::set_hook(Box::new(|info| {
+        let thread = thread::current();
+        let place = info.location().map_or_else(String::new, ToString::to_string);
+        let reason = info.payload_as_str().unwrap_or("no reason given");
+        tracing::error!("thread '{}' panicked at {place}: {reason}", thread.name().unwrap_or("unnamed"));
+    }));
 }
 
 struct Line;

@@ -12,7 +12,7 @@ use nereid_repository::LocalRepository;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -146,12 +146,15 @@ fn drain(
     server.begin_shutdown();
     shutdown.cancel();
     let unloading = Arc::clone(server);
-    let drained = runtime.block_on(timeout(limit, async {
-        if let Some(http) = http {
-            http.await?;
-        }
-        tokio::task::spawn_blocking(move || unloading.unload_all()).await
-    }));
+    let drained = runtime.block_on(async {
+        let drain = async {
+            if let Some(http) = http {
+                http.await?;
+            }
+            spawn_blocking(move || unloading.unload_all()).await
+        };
+        timeout(limit, drain).await
+    });
     match drained {
         Ok(Ok(())) => {
             tracing::info!("all requests are answered and all models unloaded");

@@ -30,10 +30,16 @@ fn read_config(folder: &Path, name: &str) -> Result<ModelConfig> {
     let path = folder.join(CONFIG);
     let bytes = fs::read(&path)
         .map_err(|error| Error::not_found(format!("cannot read '{}': {error}", path.display())))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| Error::invalid_arg(format!("'{}' is not UTF-8: {error}", path.display())))?;
+    // A comment in another encoding does no harm; a name in one will not be found.
+    let text = String::from_utf8_lossy(&bytes);
     let mut config = nereid_model_config::parse_text(&text).map_err(|error| {
-        Error::invalid_arg(format!("{}:{}:{}: {}", path.display(), error.line(), error.column(), error.message()))
+        Error::invalid_arg(format!(
+            "{}:{}:{}: {}",
+            path.display(),
+            error.line(),
+            error.column(),
+            error.message()
+        ))
     })?;
     if config.name.is_empty() {
         name.clone_into(&mut config.name);

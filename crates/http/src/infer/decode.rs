@@ -99,7 +99,7 @@ struct Input {
 
 enum Data {
     Decoded(Elements),
-    /// It came before its type: the range of the JSON part that holds it.
+    /// It came before its type, or has none that can be decoded: the range of the JSON part that holds it.
     Undecoded(usize, usize),
 }
 
@@ -340,7 +340,11 @@ impl Input {
                 Ok(())
             }
             "data" if input.data.is_none() => {
-                input.data = Some(Self::read_data(json, &input.data_type)?);
+                let data = Self::read_data(json, &input.data_type).map_err(|error| match &input.name {
+                    Some(name) => error.context(format_args!("input '{name}'")),
+                    None => error,
+                })?;
+                input.data = Some(data);
                 Ok(())
             }
             "parameters" => object(json, |json, key| match key {
@@ -361,8 +365,11 @@ impl Input {
     }
 
     fn read_data(json: &mut Jiter<'_>, data_type: &Option<Result<DataType, String>>) -> Result<Data> {
-        if let Some(Ok(data_type)) = data_type {
-            return json_tensor::decode(json, *data_type).map(Data::Decoded);
+        match data_type {
+            Some(Ok(data_type)) if json_tensor::has_form(*data_type) => {
+                return json_tensor::decode(json, *data_type).map(Data::Decoded);
+            }
+            _ => {}
         }
         json.peek().map_err(syntax)?;
         let start = json.current_index();
@@ -417,10 +424,14 @@ impl Data {
         let count = shape.element_count().ok_or_else(|| {
             Error::invalid_arg(format!("input '{name}' has shape {shape}, which no tensor can have"))
         })?;
-        if matches!(data_type, DataType::Fp16 | DataType::Bf16) {
-            return Err(json_tensor::no_json_form(data_type));
+        if !json_tensor::has_form(data_type) {
+            return Err(Error::invalid_arg(format!(
+                "input '{name}' is {data_type}, which has no form in JSON; pass it as binary data"
+            )));
         }
-        if count == 0 {
+        // Whatever 'data' holds then, as in the reference. No model has an input without dimensions, which the check
+        // of the shape will say.
+        if count == 0 || shape.is_empty() {
             return Ok(Buffers::new());
         }
         let elements = match self {

@@ -31,6 +31,11 @@ pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elemen
     Ok(elements)
 }
 
+/// Whether elements of this type can be given in JSON.
+pub(super) fn has_form(data_type: DataType) -> bool {
+    !matches!(data_type, DataType::Fp16 | DataType::Bf16)
+}
+
 /// The error for malformed JSON.
 pub(super) fn syntax(error: impl std::fmt::Display) -> Error {
     Error::internal(format!("the request's JSON cannot be parsed: {error}"))
@@ -73,14 +78,9 @@ fn element(json: &mut Jiter<'_>, peek: Peek, data_type: DataType, contents: &mut
             Peek::String => push_bytes_element(contents, json.known_str().map_err(syntax)?.as_bytes())?,
             _ => return Err(wrong_type("a string")),
         },
-        DataType::Fp16 | DataType::Bf16 => return Err(no_json_form(data_type)),
+        DataType::Fp16 | DataType::Bf16 => return Err(wrong_type("of a type that JSON has a form for")),
     }
     Ok(())
-}
-
-/// The error for a type whose elements have no form in JSON.
-pub(super) fn no_json_form(data_type: DataType) -> Error {
-    Error::invalid_arg(format!("{data_type} has no form in JSON; pass it as binary data"))
 }
 
 /// The number at hand, as it is written; `None` if it is something else, which is skipped.

@@ -69,9 +69,14 @@ fn what_is_wrong_is_said_with_its_file() {
         assert!(error.message().contains(expected), "{error} should name {expected}");
         assert!(matches!(error.code(), ErrorCode::InvalidArg | ErrorCode::NotFound));
     }
-    let folder = repository(&[], &["1"]);
-    fs::write(folder.path().join("m/config.pbtxt"), b"name: \"\xff\"").unwrap();
-    assert!(read(&folder).unwrap_err().message().contains("not UTF-8"));
+}
+
+#[test]
+fn a_comment_in_another_encoding_does_no_harm() {
+    let folder = repository(&[("labels.txt", "")], &["1"]);
+    let latin = [b"# caf\xe9\n", CONFIG_TEXT.as_bytes()].concat();
+    fs::write(folder.path().join("m/config.pbtxt"), latin).unwrap();
+    assert_eq!(read(&folder).unwrap().config.backend, "identity");
 }
 
 #[test]

@@ -1,0 +1,282 @@
+//! The way of a request through the server, with backends that do what backends do, and what they should not.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use nereid_backend_api::{
+    Batch, DataType, ErrorCode, Instance, InstanceContext, ModelConfig, ModelContext, Response, Tensor,
+};
+use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_instance_group::Kind;
+
+use super::*;
+
+/// What a scripted instance does with each batch.
+type Script = fn(Batch);
+
+/// A backend whose instances follow a script; the load of a version other than 1 fails.
+struct Scripted(Script);
+
+impl Backend for Scripted {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        match context.version {
+            1 => Ok(Box::new(Scripted(self.0))),
+            version => Err(Error::internal(format!("version {version} is broken"))),
+        }
+    }
+}
+
+impl nereid_backend_api::Model for Scripted {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(Scripted(self.0)))
+    }
+}
+
+impl Instance for Scripted {
+    fn execute(&mut self, batch: Batch) {
+        (self.0)(batch);
+    }
+}
+
+fn echo(mut batch: Batch) {
+    batch.inputs_ready();
+    batch.outputs_ready();
+    let answers: Vec<_> = batch
+        .requests()
+        .iter()
+        .map(|request| Ok(Response::new(vec![Tensor { name: "OUT".into(), ..request.inputs[0].clone() }])))
+        .collect();
+    batch.complete(answers);
+}
+
+fn config() -> ModelConfig {
+    let text = r#"
+        name: "m" backend: "scripted" max_batch_size: 4
+        input { name: "IN" data_type: TYPE_UINT8 dims: [ 2 ] }
+        output { name: "OUT" data_type: TYPE_UINT8 dims: [ 2, 1 ] reshape { shape: [ 2 ] } }
+    "#;
+    nereid_model_config::parse_text(text).unwrap()
+}
+
+fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
+    let labels = BTreeMap::from([("OUT".to_owned(), vec!["no".to_owned(), "yes".to_owned()])]);
+    let spec =
+        ModelSpec { name: "m".into(), directory: "m".into(), config, versions: versions.to_vec(), labels };
+    ("m".into(), Ok(spec))
+}
+
+fn server(backend: impl Backend + 'static) -> Server {
+    let options =
+        ServerOptions { name: "test".into(), version: "0".into(), strict_readiness: true, load_threads: 2 };
+    Server::new(options, BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]))
+}
+
+fn serving(script: Script) -> Server {
+    let server = server(Scripted(script));
+    server.load(vec![spec(config(), &[1])]);
+    assert!(server.is_ready());
+    server
+}
+
+fn request() -> InferRequest {
+    let input = Tensor::new("IN", DataType::Uint8, [1, 2], vec![3, 9]);
+    InferRequest { model_name: "m".into(), id: "r".into(), inputs: vec![input], ..InferRequest::default() }
+}
+
+async fn ask(server: &Server, request: InferRequest) -> Result<Response> {
+    server.infer(request)?.single().await
+}
+
+#[tokio::test]
+async fn a_request_is_answered_in_the_clients_shape_and_counted() {
+    let server = serving(echo);
+    let mut answers = server.infer(request()).unwrap();
+    assert_eq!((answers.model_name(), answers.model_version(), answers.request_id()), ("m", 1, "r"));
+    let response = answers.single().await.unwrap();
+    assert_eq!(
+        (&*response.outputs[0].contiguous().unwrap(), &response.outputs[0].shape[..]),
+        ([3, 9].as_slice(), [1, 2, 1].as_slice())
+    );
+    // Counted before it was answered.
+    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    assert_eq!((statistics.inference_count, statistics.execution_count, statistics.success.count), (1, 1, 1));
+    assert_eq!((statistics.fail.count, statistics.batches[&1].compute_infer.count), (0, 1));
+    let parts =
+        [statistics.queue, statistics.compute_input, statistics.compute_infer, statistics.compute_output];
+    assert_eq!(parts.map(|part| part.count), [1; 4]);
+    assert_eq!(parts.iter().map(|part| part.ns).sum::<u64>(), statistics.success.ns);
+}
+
+#[tokio::test]
+async fn an_output_may_be_answered_as_classes() {
+    let mut request = request();
+    let output = nereid_backend_api::RequestedOutput { name: "OUT".into(), classification: 1 };
+    request.outputs = vec![output];
+    let response = ask(&serving(echo), request).await.unwrap();
+    assert_eq!(&*response.outputs[0].contiguous().unwrap(), b"\x07\0\0\09:1:yes");
+}
+
+#[tokio::test]
+async fn what_a_backend_does_wrong_fails_its_request_and_the_model_goes_on() {
+    let scripts: [(Script, ErrorCode); 4] = [
+        (|batch| drop(batch), ErrorCode::Internal),
+        (|_| panic!("the backend's own fault"), ErrorCode::Internal),
+        (|batch| batch.complete([]), ErrorCode::Internal),
+        (|batch| batch.fail(Error::unavailable("not today")), ErrorCode::Unavailable),
+    ];
+    for (script, code) in scripts {
+        let server = serving(script);
+        for asked in 1..=2 {
+            assert_eq!(ask(&server, request()).await.unwrap_err().code(), code);
+            let statistics = server.model("m", None).unwrap().statistics().snapshot();
+            assert_eq!((statistics.fail.count, statistics.success.count), (asked, 0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_decoupled_backend_answers_as_often_as_it_likes() {
+    let server = serving(|batch| {
+        for request in batch.into_requests() {
+            let responder = request.into_responder();
+            // From a thread of its own, after the request is released.
+            thread::spawn(move || {
+                responder.send(Ok(Response::default()));
+                responder.send(Ok(Response::default()));
+                responder.finish();
+            });
+        }
+    });
+    let mut answers = server.infer(request()).unwrap();
+    let mut count = 0;
+    while let Some(answer) = answers.next().await {
+        answer.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 2);
+    assert_eq!(server.model("m", None).unwrap().statistics().snapshot().success.count, 1);
+    assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Unsupported);
+}
+
+/// Holds each batch until the test lets it go.
+struct Gated {
+    entered: Sender<()>,
+    gate: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Backend for Gated {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        Ok(Box::new(Gated { entered: self.entered.clone(), gate: Arc::clone(&self.gate) }))
+    }
+}
+
+impl nereid_backend_api::Model for Gated {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(Gated { entered: self.entered.clone(), gate: Arc::clone(&self.gate) }))
+    }
+}
+
+impl Instance for Gated {
+    fn execute(&mut self, batch: Batch) {
+        self.entered.send(()).unwrap();
+        self.gate.lock().unwrap().recv().unwrap();
+        echo(batch);
+    }
+}
+
+fn gated() -> (Server, Receiver<()>, Sender<()>) {
+    let (entered, entries) = channel();
+    let (open, gate) = channel();
+    let server = server(Gated { entered, gate: Arc::new(Mutex::new(gate)) });
+    server.load(vec![spec(config(), &[1])]);
+    (server, entries, open)
+}
+
+#[tokio::test]
+async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
+    let (server, entries, open) = gated();
+    let mut first = server.infer(request()).unwrap();
+    entries.recv().unwrap();
+    drop(server.infer(request()).unwrap());
+    let mut last = server.infer(request()).unwrap();
+    open.send(()).unwrap();
+    open.send(()).unwrap();
+    first.single().await.unwrap();
+    last.single().await.unwrap();
+    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    assert_eq!((statistics.execution_count, statistics.success.count, statistics.cancel.count), (2, 2, 1));
+}
+
+#[tokio::test]
+async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
+    let (server, entries, open) = gated();
+    let model = server.model("m", None).unwrap();
+    let mut executing = server.infer(request()).unwrap();
+    let mut queued = server.infer(request()).unwrap();
+    entries.recv().unwrap();
+    server.begin_shutdown();
+    assert!(!server.is_ready());
+    thread::scope(|scope| {
+        scope.spawn(|| server.unload_all());
+        open.send(()).unwrap();
+        open.send(()).unwrap();
+    });
+    executing.single().await.unwrap();
+    queued.single().await.unwrap();
+    // Whoever found the model before it was unloaded is refused, not lost.
+    let late = model.infer(request()).unwrap().single().await;
+    assert_eq!(late.unwrap_err().code(), ErrorCode::Unavailable);
+    assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn a_version_that_fails_to_load_is_known_and_the_others_serve() {
+    let server = server(Scripted(echo));
+    server.load(vec![
+        spec(config(), &[1, 2]),
+        ("bad".into(), Err(Error::invalid_arg("its configuration is wrong"))),
+    ]);
+    assert!(!server.is_ready());
+    assert!(ask(&server, request()).await.is_ok());
+    let version = |version| InferRequest { model_version: Some(version), ..request() };
+    assert_eq!(ask(&server, version(2)).await.unwrap_err().code(), ErrorCode::Unavailable);
+    assert_eq!(ask(&server, version(3)).await.unwrap_err().code(), ErrorCode::NotFound);
+    let index: Vec<_> = server
+        .models()
+        .index()
+        .map(|status| (status.name, status.version, status.failure.map(|error| error.message().to_owned())))
+        .collect();
+    assert_eq!(
+        index,
+        [
+            ("bad".to_owned(), None, Some("its configuration is wrong".to_owned())),
+            ("m".to_owned(), Some(1), None),
+            ("m".to_owned(), Some(2), Some("version 2 is broken".to_owned())),
+        ]
+    );
+}
+
+#[test]
+fn a_model_that_cannot_be_served_as_configured_says_why() {
+    let gpu = ModelInstanceGroup { kind: Kind::Gpu.into(), ..ModelInstanceGroup::default() };
+    let cases = [
+        (ModelConfig { backend: "nope".into(), ..config() }, "there are scripted"),
+        (ModelConfig { backend: String::new(), ..config() }, "names no backend"),
+        (ModelConfig { instance_group: vec![gpu], ..config() }, "KIND_GPU"),
+        (
+            nereid_model_config::parse_text(r#"backend: "scripted" sequence_batching { }"#).unwrap(),
+            "sequence_batching",
+        ),
+    ];
+    for (config, expected) in cases {
+        let server = server(Scripted(echo));
+        server.load(vec![spec(config, &[1])]);
+        let status = server.models().index().next().unwrap();
+        let reason = status.failure.expect(expected);
+        assert!(reason.message().contains(expected), "{reason}");
+        assert!(!server.is_ready());
+    }
+    let server = server(Scripted(echo));
+    server.load(vec![spec(config(), &[])]);
+    assert!(!server.is_ready());
+}
