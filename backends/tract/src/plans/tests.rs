@@ -1,3 +1,5 @@
+//! How many plans are made and kept, and that a plan serves several instances.
+
 use super::*;
 use crate::tests::onnx;
 use tract_onnx::prelude::tensor1;
