@@ -91,7 +91,9 @@ fn load(context: &ModelContext) -> Result<Served> {
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
     let signature = file.signature()?;
     check::inputs(config, &signature)?;
-    let outputs = check::outputs(config, &signature)?;
+    let mut outputs = check::outputs(config, &signature)?;
+    // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
+    outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
     let names: Vec<_> = outputs.iter().map(|output| output.port.name.as_str()).collect();
     let plan_cache_size = check::plan_cache_size(config, file.weights())?;
     let graph = file.into_graph(&names)?;

@@ -70,7 +70,8 @@ impl Batch {
         self.mark(Phase::OutputsReady, now);
     }
 
-    /// Answers each request, in order. A request for which no outcome is left is answered with an error.
+    /// Answers each request, in order. A request for which no outcome is left is answered with an error. The batch
+    /// counts as executed if any request succeeded.
     pub fn complete(self, outcomes: impl IntoIterator<Item = Result<Response>>) {
         let mut outcomes = outcomes.into_iter();
         let outcomes: Vec<_> = self
@@ -80,7 +81,6 @@ impl Batch {
                 outcomes.next().unwrap_or_else(|| Err(Error::internal("the backend gave too few answers")))
             })
             .collect();
-        let size = self.size();
         let inputs_ready = self.inputs_ready.unwrap_or(self.started);
         let times = ExecutionTimes {
             started: self.started,
@@ -89,7 +89,9 @@ impl Batch {
             ended: Instant::now(),
         };
         // Before the answers leave: whoever has an answer finds its execution in the statistics.
-        self.monitor.executed(size, times);
+        if outcomes.iter().any(Result::is_ok) {
+            self.monitor.executed(self.size(), times);
+        }
         for (request, outcome) in self.requests.into_iter().zip(outcomes) {
             request.answer(outcome);
         }
@@ -111,5 +113,73 @@ impl Batch {
         for request in &self.requests {
             request.responder().mark(phase, at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{Answer, InferRequest, Responder, ResponseSink};
+
+    /// Notes what happens to a batch, in order.
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl BatchMonitor for Log {
+        fn executed(&self, size: usize, times: ExecutionTimes) {
+            assert!(times.started <= times.inputs_ready && times.inputs_ready <= times.outputs_ready);
+            assert!(times.outputs_ready <= times.ended);
+            self.0.lock().unwrap().push(format!("executed {size}"));
+        }
+    }
+
+    impl ResponseSink for Log {
+        fn deliver(&self, answer: Option<Answer>, _last: bool) {
+            let entry = match answer.unwrap() {
+                Ok(_) => "answered".to_owned(),
+                Err(error) => error.message().to_owned(),
+            };
+            self.0.lock().unwrap().push(entry);
+        }
+        fn mark(&self, phase: Phase, _: Instant) {
+            self.0.lock().unwrap().push(format!("{phase:?}"));
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+    }
+
+    fn log(requests: usize, act: impl FnOnce(Batch)) -> Vec<String> {
+        let log = Arc::new(Log::default());
+        let request =
+            |_| Request::new(InferRequest::default(), 2, Responder::new(Arc::<Log>::clone(&log), None));
+        act(Batch::new((0..requests).map(request).collect(), Arc::<Log>::clone(&log)));
+        std::mem::take(&mut log.0.lock().unwrap())
+    }
+
+    #[test]
+    fn the_execution_is_counted_before_the_answers_leave() {
+        let log = log(1, |mut batch| {
+            batch.inputs_ready();
+            batch.outputs_ready();
+            batch.complete([Ok(Response::default())]);
+        });
+        assert_eq!(log, ["Started", "InputsReady", "OutputsReady", "executed 2", "answered"]);
+    }
+
+    #[test]
+    fn each_request_has_its_own_outcome_and_none_is_left_without() {
+        let log = log(3, |batch| batch.complete([Err(Error::invalid_arg("wrong")), Ok(Response::default())]));
+        assert_eq!(log[3..], ["executed 6", "wrong", "answered", "the backend gave too few answers"]);
+    }
+
+    #[test]
+    fn a_batch_that_failed_as_a_whole_is_not_counted_as_executed() {
+        let failed = log(2, |batch| batch.fail(Error::internal("broken")));
+        assert_eq!(failed[2..], ["broken", "broken"]);
+        let failed = log(1, |batch| batch.complete([Err(Error::internal("broken"))]));
+        assert_eq!(failed[1..], ["broken"]);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, Result, Shape};
+use nereid_core::model_config::platform_name;
 use nereid_core::{DurationStatistics, Model, Server};
 use serde::Serialize;
 
@@ -73,11 +74,10 @@ pub(crate) fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
         Some(version) => vec![version.to_string()],
         None => models.ready_versions(&target.model).map(|version| version.to_string()).collect(),
     };
-    let config = model.config();
     let metadata = ModelMetadata {
         name: model.name(),
         versions,
-        platform: if config.platform.is_empty() { &config.backend } else { &config.platform },
+        platform: platform_name(model.config()),
         inputs: signature
             .inputs
             .iter()

@@ -42,6 +42,15 @@ pub fn backend_name(config: &ModelConfig) -> Option<&str> {
     }
 }
 
+/// The platform as metadata names it: the one the configuration names, or else the first one of its backend, or else
+/// the backend.
+pub fn platform_name(config: &ModelConfig) -> &str {
+    if !config.platform.is_empty() {
+        return &config.platform;
+    }
+    PLATFORMS.iter().find(|platform| platform.backend == config.backend).map_or(&config.backend, |it| it.name)
+}
+
 /// The model's file in a version's folder: the one it names, or else what its platform or its backend expects.
 /// `None` where the backend has no such habit.
 pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
@@ -92,6 +101,13 @@ mod tests {
             assert_eq!(backend_name(&config), Some(backend), "{platform}");
             assert_eq!(default_model_filename(&config), Some(filename), "{platform}");
         }
+    }
+
+    #[test]
+    fn metadata_names_the_platform_the_backends_or_the_backend() {
+        assert_eq!(platform_name(&config("pytorch_libtorch", "")), "pytorch_libtorch");
+        assert_eq!(platform_name(&config("", "onnxruntime")), "onnxruntime_onnx");
+        assert_eq!(platform_name(&config("", "identity")), "identity");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod text;
 mod validate;
 mod version;
 
-pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename};
+pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use data_type::DataType;
 pub use proto::ModelConfig;
 pub use text::{ParseError, parse_text, to_text};
