@@ -252,7 +252,8 @@ fn only_wanted_outputs_are_given_and_only_configured_ones_exist() {
         .collect();
     let positive = 2.0_f32.to_le_bytes().to_vec();
     let [a, b] = [("A", positive.clone()), ("B", positive)];
-    assert_eq!(given, [vec![b.clone(), a.clone()], vec![a], vec![b]]);
+    // In the order of the names, not of the configuration.
+    assert_eq!(given, [vec![a.clone(), b.clone()], vec![a], vec![b]]);
 }
 
 #[test]
