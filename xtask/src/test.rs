@@ -91,7 +91,8 @@ impl Step {
                 show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
             }
             Self::Unit => show(&mut project.cargo(&["test", "--workspace"])),
-            Self::Build => show(&mut project.cargo(&["build", "-p", "nereid"])),
+            // Of the whole workspace, with what the tests need: as the tests are built, so that nothing is built twice.
+            Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project),
         }
     }
