@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use nereid_core::backend_api::{Buffer, Buffers};
 use smallvec::SmallVec;
 
+use crate::pace::Pace;
 use crate::reply::{Reply, error_text};
 
 /// A body in pieces, read from the front.
@@ -28,7 +29,7 @@ impl Pieces {
     ///
     /// # Errors
     /// The answer to a body that is too long or ends early.
-    pub(crate) async fn read(mut incoming: Incoming, limit: usize) -> Result<Self, Box<Reply>> {
+    pub(crate) async fn read(mut incoming: Incoming, limit: usize, pace: &Pace) -> Result<Self, Box<Reply>> {
         let too_long = || {
             let message = format!(
                 "the request body is over the limit of {limit} bytes; --http-max-body-size raises the limit"
@@ -40,7 +41,9 @@ impl Pieces {
             return Err(too_long());
         }
         let mut body = Self::default();
+        pace.progressed();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+            pace.progressed();
             let frame = frame.map_err(|error| {
                 Box::new(error_text(
                     StatusCode::BAD_REQUEST,
@@ -53,6 +56,7 @@ impl Pieces {
             }
             body.push(piece);
         }
+        pace.complete();
         Ok(body)
     }
 

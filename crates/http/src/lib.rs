@@ -8,6 +8,7 @@
 mod body;
 mod infer;
 mod metadata;
+mod pace;
 mod reply;
 mod routes;
 mod service;

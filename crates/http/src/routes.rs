@@ -7,6 +7,7 @@ use nereid_core::backend_api::{Error, Result};
 use std::borrow::Cow;
 
 use crate::body::{Pieces, decoded};
+use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
 use crate::{infer, metadata};
@@ -68,15 +69,16 @@ impl Target<'_> {
 }
 
 /// Answers a request.
-pub(crate) async fn answer(face: &Face, request: Request<Incoming>) -> Reply {
+pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace) -> Reply {
     let (head, body) = request.into_parts();
+    pace.complete();
     let (action, target) = match find(&head) {
         Ok(found) => found,
         Err(reply) => return *reply,
     };
     let server = &face.server;
     let answer = match action {
-        Action::Infer => match Pieces::read(body, face.options.max_body_size).await {
+        Action::Infer => match Pieces::read(body, face.options.max_body_size, pace).await {
             Ok(body) => infer::answer(face, &target, &head.headers, body).await,
             Err(reply) => return *reply,
         },

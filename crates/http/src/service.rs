@@ -9,16 +9,14 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use nereid_core::Server;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::pace::{Pace, Paced};
 use crate::{HttpOptions, routes};
-
-/// How long a client may take to send a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait before accepting again when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -58,23 +56,30 @@ pub(crate) async fn accept(
 async fn converse(stream: TcpStream, face: Arc<Face>, shutdown: CancellationToken) {
     // Answers are written whole; waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
+    let pace = Pace::default();
     let service = service_fn(|request: Request<Incoming>| {
-        let face = Arc::clone(&face);
-        async move { Ok::<_, Infallible>(routes::answer(&face, request).await) }
+        let (face, pace) = (Arc::clone(&face), pace.clone());
+        async move { Ok::<_, Infallible>(routes::answer(&face, request, &pace).await) }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
+    let stream = TokioIo::new(Paced::new(stream, pace.clone()));
+    let connection = http1::Builder::new().serve_connection(stream, service);
     tokio::pin!(connection);
-    let outcome = tokio::select! {
-        outcome = connection.as_mut() => outcome,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            outcome = connection.as_mut() => outcome,
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
-    if let Err(error) = outcome {
-        tracing::debug!("an HTTP connection ended: {error}");
+    tokio::select! {
+        outcome = served => if let Err(error) = outcome {
+            tracing::debug!("an HTTP connection ended: {error}");
+        },
+        () = pace.lost() => tracing::debug!("an HTTP connection was closed: its client did not go on with a request"),
     }
 }
+
+#[cfg(test)]
+mod tests;
