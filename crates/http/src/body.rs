@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
@@ -22,7 +22,13 @@ pub(crate) struct Pieces {
     /// Index of the next piece.
     next: usize,
     len: usize,
+    /// Short pieces that arrived last, joined.
+    tail: BytesMut,
 }
+
+/// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
+/// take many times its size.
+const SHORT: usize = 4096;
 
 impl Pieces {
     /// Reads a whole body.
@@ -56,14 +62,24 @@ impl Pieces {
             }
             body.push(piece);
         }
+        body.end_tail();
         pace.complete();
         Ok(body)
     }
 
     fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.len += piece.len();
+        self.len += piece.len();
+        if piece.len() < SHORT && !self.pieces.is_empty() {
+            self.tail.extend_from_slice(&piece);
+        } else if !piece.is_empty() {
+            self.end_tail();
             self.pieces.push(piece);
+        }
+    }
+
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push(std::mem::take(&mut self.tail).freeze());
         }
     }
 
@@ -129,6 +145,7 @@ mod tests {
     fn body(pieces: &[&'static str]) -> Pieces {
         let mut body = Pieces::default();
         pieces.iter().for_each(|piece| body.push(Bytes::from_static(piece.as_bytes())));
+        body.end_tail();
         body
     }
 
@@ -138,13 +155,27 @@ mod tests {
 
     #[test]
     fn it_is_taken_from_the_front_across_pieces_without_copies() {
-        let mut body = body(&["abc", "", "def", "g"]);
+        static LONG: &str = match std::str::from_utf8(&[b'x'; SHORT]) {
+            Ok(long) => long,
+            Err(_) => panic!(),
+        };
+        let mut body = body(&["abc", "", LONG, "defg"]);
         assert_eq!(body.take_joined(2).unwrap(), "ab");
-        let taken = body.take(3).unwrap();
-        assert_eq!((joined(&taken), taken.len()), (b"cde".to_vec(), 2));
+        let taken = body.take(1 + SHORT + 2).unwrap();
+        assert_eq!((joined(&taken), taken.len()), (["c", LONG, "de"].concat().into_bytes(), 3));
+        assert_eq!(taken[1].as_host().unwrap().as_ptr(), LONG.as_ptr());
         assert_eq!(body.take_joined(2).unwrap(), "fg");
         assert_eq!(body.len(), 0);
         assert!(body.take(0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn short_pieces_are_joined_but_the_first_is_kept_as_it_is() {
+        static FIRST: &str = "abc";
+        let mut body = body(&[FIRST, "d", "e", "f"]);
+        assert_eq!(body.pieces.len(), 2);
+        assert_eq!(body.take_joined(3).unwrap().as_ptr(), FIRST.as_ptr());
+        assert_eq!(body.take_joined(3).unwrap(), "def");
     }
 
     #[test]
