@@ -48,6 +48,10 @@ impl Model for IdentityModel {
         let factor = self.delay_multiplier.saturating_mul(number).max(1);
         Ok(Box::new(IdentityInstance { delay: self.execute_delay.saturating_mul(factor) }))
     }
+
+    fn runs_at_once(&self, _request: &Request) -> bool {
+        self.execute_delay.is_zero()
+    }
 }
 
 struct IdentityInstance {

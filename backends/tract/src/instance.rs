@@ -85,6 +85,12 @@ impl Instance for TractInstance {
 }
 
 impl Served {
+    /// Whether a plan for the request is there. Of a request that cannot be executed it does not matter.
+    pub(crate) fn has_plan(&self, request: &Request) -> bool {
+        let shape = |port: &Port| request.input(&port.name).map(|tensor| tensor.shape.clone());
+        self.inputs.iter().map(shape).collect::<Result<_>>().is_ok_and(|shapes| self.plans.has(&shapes))
+    }
+
     /// Sorts the requests into groups whose inputs can be joined. What is wrong with a request is its own outcome.
     fn group(&self, requests: &[Request], outcomes: &mut Outcomes) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();

@@ -23,7 +23,7 @@ mod signature;
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Backend, Error, Instance, InstanceContext, InstanceKind, Model, ModelContext, Result, Shape,
+    Backend, Error, Instance, InstanceContext, InstanceKind, Model, ModelContext, Request, Result, Shape,
 };
 use nereid_model_config::default_model_filename;
 
@@ -80,6 +80,10 @@ impl Model for TractModel {
             )));
         }
         Ok(Box::new(TractInstance { model: Arc::clone(&self.0) }))
+    }
+
+    fn runs_at_once(&self, request: &Request) -> bool {
+        self.0.has_plan(request)
     }
 }
 

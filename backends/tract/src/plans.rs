@@ -56,6 +56,11 @@ impl Plans {
         Ok(plan)
     }
 
+    /// Whether the plan for inputs of these shapes is there.
+    pub(crate) fn has(&self, shapes: &Shapes) -> bool {
+        lock(&self.kept).contains(shapes)
+    }
+
     fn kept(&self, shapes: &Shapes) -> Option<Arc<Plan>> {
         lock(&self.kept).get(shapes).cloned()
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nereid_model_config::ModelConfig;
 
-use crate::{Batch, Result};
+use crate::{Batch, Request, Result};
 
 /// A kind of model the server can run. One object for the whole server.
 pub trait Backend: Send + Sync {
@@ -23,9 +23,17 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// Makes the model unavailable.
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
+
+    /// Whether executing this request takes no longer than it usually does and never blocks: there is nothing to be
+    /// loaded, built or waited for. If it usually takes a few microseconds, it may then be executed on the thread
+    /// that brought it instead of the instance's own.
+    fn runs_at_once(&self, _request: &Request) -> bool {
+        false
+    }
 }
 
-/// What executes batches, one at a time, on a thread of its own.
+/// What executes batches, one at a time, on a thread of its own unless its model
+/// [lets it run at once](Model::runs_at_once).
 pub trait Instance: Send {
     /// Executes a batch. Every request in it is owned from here on, and answered now or later; whatever is dropped
     /// unanswered is answered with an error. May block.

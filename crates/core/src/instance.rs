@@ -1,12 +1,14 @@
-//! A model's instances: how many there are, and the thread each runs on.
+//! A model's instances: how many there are, and on which thread each executes.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Batch, BatchMonitor, Error, Instance, InstanceContext, InstanceKind, ModelConfig, Result,
+    Batch, BatchMonitor, Error, Instance, InstanceContext, InstanceKind, ModelConfig, Request, Result,
 };
 use nereid_model_config::proto::model_instance_group::Kind;
 
@@ -42,21 +44,133 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<In
     Ok(instances)
 }
 
-/// Runs an instance on a thread of its own until its scheduler is closed and empty.
-pub(crate) fn spawn(
-    name: &str,
-    mut instance: Box<dyn Instance>,
-    scheduler: Arc<dyn Scheduler>,
+/// A model with its instances. Each instance executes one batch at a time: on its own thread, or on the thread of
+/// whoever has a [`Claim`] to it.
+pub(crate) struct Pool {
+    // Dropped in this order: a backend may count on its model to outlive the instances.
+    slots: Vec<Slot>,
+    model: Box<dyn nereid_backend_api::Model>,
     monitor: Arc<dyn BatchMonitor>,
-) -> io::Result<JoinHandle<()>> {
-    let label = name.to_owned();
-    Builder::new().name(name.to_owned()).spawn(move || {
-        while let Some(requests) = scheduler.next() {
-            let batch = Batch::new(requests, Arc::clone(&monitor));
-            // A batch dropped by a panic answers its requests; the instance goes on with the next one.
-            if catch_unwind(AssertUnwindSafe(|| instance.execute(batch))).is_err() {
-                tracing::error!("instance '{label}' panicked; its requests were answered with an error");
-            }
+    cost: Cost,
+}
+
+struct Slot {
+    name: String,
+    /// Locked by whoever the scheduler lets execute, so never waited for.
+    instance: Mutex<Box<dyn Instance>>,
+}
+
+/// An execution that takes less than this is done before another thread would have begun it.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+impl Pool {
+    /// Makes all instances. If one fails, none is left.
+    pub(crate) fn new(
+        model: Box<dyn nereid_backend_api::Model>,
+        instances: Vec<InstanceContext>,
+        monitor: Arc<dyn BatchMonitor>,
+    ) -> Result<Self> {
+        let slots = instances
+            .into_iter()
+            .map(|context| {
+                let name = context.name.clone();
+                Ok(Slot { name, instance: Mutex::new(model.create_instance(context)?) })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { slots, model, monitor, cost: Cost::default() })
+    }
+
+    /// How many instances there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether executing the request costs less than handing it to another thread: executions of the model were short
+    /// of late, and its backend says that this one will not block.
+    pub(crate) fn runs_at_once(&self, request: &Request) -> bool {
+        self.cost.mean() < AT_ONCE && self.model.runs_at_once(request)
+    }
+
+    /// Executes requests on the calling thread.
+    pub(crate) fn execute(&self, instance: usize, requests: Vec<Request>) {
+        let slot = &self.slots[instance];
+        let start = Instant::now();
+        let batch = Batch::new(requests, Arc::clone(&self.monitor));
+        let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
+        // A batch dropped by a panic answers its requests; the instance goes on with the next one.
+        if catch_unwind(AssertUnwindSafe(|| executing.execute(batch))).is_err() {
+            tracing::error!("instance '{}' panicked; its requests were answered with an error", slot.name);
         }
-    })
+        drop(executing);
+        self.cost.add(start.elapsed());
+    }
+
+    /// Starts the thread of an instance. It ends when the scheduler is closed and empty.
+    pub(crate) fn spawn(
+        self: Arc<Self>,
+        instance: usize,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> io::Result<JoinHandle<()>> {
+        Builder::new().name(self.slots[instance].name.clone()).spawn(move || {
+            while let Some(requests) = scheduler.next(instance) {
+                self.execute(instance, requests);
+            }
+        })
+    }
+}
+
+/// A moving average of how long executions take, in nanoseconds; 0 before the first.
+#[derive(Default)]
+struct Cost(AtomicU64);
+
+impl Cost {
+    /// The weight of a new sample is one in so many.
+    const WEIGHT: u64 = 8;
+
+    fn mean(&self) -> Duration {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Duration::MAX,
+            mean => Duration::from_nanos(mean),
+        }
+    }
+
+    fn add(&self, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let mean = match self.0.load(Ordering::Relaxed) {
+            0 => sample,
+            mean => mean - mean / Self::WEIGHT + sample / Self::WEIGHT,
+        };
+        // Two samples at once may lose one of them, which does no harm to an average.
+        self.0.store(mean.max(1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_follows_the_executions_and_a_long_one_is_not_soon_forgotten() {
+        let cost = Cost::default();
+        assert_eq!(cost.mean(), Duration::MAX);
+        cost.add(Duration::from_micros(4));
+        assert_eq!(cost.mean(), Duration::from_micros(4));
+        cost.add(Duration::from_millis(80));
+        assert!(cost.mean() > AT_ONCE);
+        (0..20).for_each(|_| cost.add(Duration::from_micros(4)));
+        assert!(cost.mean() > AT_ONCE);
+        (0..60).for_each(|_| cost.add(Duration::from_micros(4)));
+        assert!(cost.mean() < AT_ONCE);
+    }
+
+    #[test]
+    fn instances_are_named_as_the_reference_names_them() {
+        let names = |text: &str| {
+            let config = nereid_model_config::parse_text(text).unwrap();
+            plan_instances("m", &config).unwrap().into_iter().map(|it| it.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), ["m_0"]);
+        assert_eq!(names("instance_group { count: 2 } instance_group { }"), ["m_0_0", "m_0_1", "m_1"]);
+        assert_eq!(names(r#"instance_group { name: "g" count: 2 kind: KIND_CPU }"#), ["g_0", "g_1"]);
+    }
 }

@@ -20,7 +20,7 @@ pub use inflight::ResponseStream;
 pub use model::{Labels, Model, ModelSpec};
 pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
-pub use scheduler::Scheduler;
+pub use scheduler::{Claim, Scheduler};
 pub use server::{Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use statistics::{BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics};

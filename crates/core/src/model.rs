@@ -1,18 +1,19 @@
 //! One loaded version of a model: what it takes and gives, its scheduler, its instances, its counters.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use nereid_backend_api::{
-    Backend, Error, InferRequest, InstanceContext, ModelConfig, ModelContext, Request, Responder, Result,
+    Backend, Error, InferRequest, ModelConfig, ModelContext, Request, Responder, Result,
 };
 
 use crate::admission::admit;
 use crate::inflight::{InFlight, ResponseStream};
-use crate::instance::{self, plan_instances};
+use crate::instance::{Pool, plan_instances};
 use crate::scheduler::{Fifo, Scheduler};
 use crate::signature::Signature;
 use crate::statistics::ModelStatistics;
@@ -44,6 +45,7 @@ pub struct Model {
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
     scheduler: Arc<dyn Scheduler>,
+    pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -63,40 +65,32 @@ impl Model {
             config: spec.config.clone(),
         })?;
         let statistics = Arc::new(ModelStatistics::default());
-        let scheduler: Arc<dyn Scheduler> = Arc::new(Fifo::default());
-        // All are made before any runs: a version whose third instance fails leaves no thread behind.
-        let instances = instances
-            .into_iter()
-            .map(|context: InstanceContext| {
-                let name = context.name.clone();
-                let instance = model.create_instance(context)?;
-                Ok((name, instance))
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
+        let scheduler: Arc<dyn Scheduler> = Arc::new(Fifo::new(pool.len()));
         let loaded = Self {
             name: spec.name.clone(),
             version,
             config: spec.config.clone(),
             signature,
             labels: spec.labels.clone(),
-            statistics: Arc::clone(&statistics),
-            scheduler: Arc::clone(&scheduler),
+            statistics,
+            scheduler,
+            pool,
             threads: Mutex::default(),
         };
-        for (name, instance) in instances {
-            let thread =
-                instance::spawn(&name, instance, Arc::clone(&scheduler), Arc::clone(&statistics) as _);
-            match thread {
-                Ok(thread) => loaded.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
-                Err(error) => {
-                    loaded.unload();
-                    return Err(Error::internal(format!(
-                        "cannot start a thread for instance '{name}': {error}"
-                    )));
-                }
-            }
+        if let Err(error) = loaded.start() {
+            loaded.unload();
+            return Err(Error::internal(format!("cannot start the threads of its instances: {error}")));
         }
         Ok(loaded)
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for instance in 0..self.pool.len() {
+            threads.push(Arc::clone(&self.pool).spawn(instance, Arc::clone(&self.scheduler))?);
+        }
+        Ok(())
     }
 
     /// Its name.
@@ -129,13 +123,18 @@ impl Model {
         self.labels.get(output)
     }
 
-    /// Takes a request in and queues it.
+    /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
     pub(crate) fn infer(self: Arc<Self>, mut request: InferRequest) -> Result<ResponseStream> {
         let arrived = Instant::now();
         let batch_size = admit(&mut request, &self.signature)?;
         let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
-        self.scheduler.enqueue(Request::new(request, batch_size, responder));
+        let request = Request::new(request, batch_size, responder);
+        let at_once = self.pool.runs_at_once(&request);
+        if let Some(claim) = self.scheduler.enqueue(request, at_once) {
+            self.pool.execute(claim.instance, claim.requests);
+            self.scheduler.finished(claim.instance);
+        }
         Ok(ResponseStream::new(inflight))
     }
 

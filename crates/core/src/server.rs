@@ -66,6 +66,9 @@ impl Server {
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
     ///
+    /// It never blocks. A model whose executions are shorter than the way to another thread, and whose backend says
+    /// so, may be executed on the calling thread.
+    ///
     /// # Errors
     /// What keeps the request from being queued: an unknown model, or a request that does not fit the model.
     pub fn infer(&self, request: InferRequest) -> Result<ResponseStream> {

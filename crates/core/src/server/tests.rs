@@ -158,6 +158,53 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Unsupported);
 }
 
+/// Executes in no time, and notes on which threads.
+#[derive(Clone, Default)]
+struct Prompt(Arc<Mutex<Vec<thread::ThreadId>>>);
+
+impl Backend for Prompt {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl nereid_backend_api::Model for Prompt {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn runs_at_once(&self, _: &nereid_backend_api::Request) -> bool {
+        true
+    }
+}
+
+impl Instance for Prompt {
+    fn execute(&mut self, batch: Batch) {
+        self.0.lock().unwrap().push(thread::current().id());
+        echo(batch);
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_caller() {
+    let backend = Prompt::default();
+    let server = server(backend.clone());
+    server.load(vec![spec(config(), &[1])]);
+    let here = thread::current().id();
+    // How long an execution takes is known after the first one; a busy machine may take a few more to be quick.
+    for asked in 1.. {
+        ask(&server, request()).await.unwrap();
+        let threads = backend.0.lock().unwrap();
+        assert_eq!(threads.len(), asked);
+        assert_ne!(threads[0], here);
+        if threads.contains(&here) {
+            break;
+        }
+        assert!(asked < 100_000, "never executed by the caller");
+    }
+    server.unload_all();
+}
+
 /// Holds each batch until the test lets it go.
 struct Gated {
     entered: Sender<()>,
