@@ -34,7 +34,8 @@ def test_server_metadata_names_the_server_and_its_extensions(client):
     metadata = client.get_server_metadata()
     assert metadata["name"]
     assert metadata["version"]
-    assert {"binary_tensor_data", "classification", "parameters", "statistics"} <= set(metadata["extensions"])
+    extensions = {"binary_tensor_data", "classification", "model_configuration", "parameters", "statistics"}
+    assert extensions <= set(metadata["extensions"])
 
 
 @pytest.mark.parametrize("version", ["", "1"])
@@ -65,6 +66,27 @@ def test_variable_dimensions_are_shown_as_minus_one(client):
 def test_metadata_of_what_is_not_there_is_answered_with_404(client, model, version):
     with pytest.raises(InferenceServerException) as error:
         client.get_model_metadata(model, version)
+    assert error.value.status() == "404"
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_a_models_configuration_has_its_defaults_filled_in(client, version):
+    configuration = client.get_model_config("identity_fp32", version)
+    assert configuration["name"] == "identity_fp32"
+    assert configuration["backend"] == "identity"
+    assert configuration["version_policy"] == {"latest": {"num_versions": 1}}
+    assert configuration["optimization"]["input_pinned_memory"] == {"enable": True}
+    assert configuration["instance_group"][0]["kind"] == "KIND_CPU"
+    assert configuration["instance_group"][0]["count"] == 1
+    assert configuration["input"][0]["data_type"] == "TYPE_FP32"
+    assert configuration["input"][0]["dims"] == [-1]
+    assert configuration["parameters"] == {}
+
+
+@pytest.mark.parametrize(("model", "version"), [("nosuch", ""), ("digits", "9")])
+def test_the_configuration_of_what_is_not_there_is_answered_with_404(client, model, version):
+    with pytest.raises(InferenceServerException) as error:
+        client.get_model_config(model, version)
     assert error.value.status() == "404"
 
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, Result, Shape};
-use nereid_core::model_config::platform_name;
+use nereid_core::model_config::{platform_name, to_json};
 use nereid_core::{DurationStatistics, Model, Server};
 use serde::Serialize;
 
@@ -12,7 +12,8 @@ use crate::reply::{self, Reply};
 use crate::routes::Target;
 
 /// The protocol extensions this face offers, by their names in Triton's documents.
-const EXTENSIONS: &[&str] = &["classification", "binary_tensor_data", "parameters", "statistics"];
+const EXTENSIONS: &[&str] =
+    &["classification", "model_configuration", "binary_tensor_data", "parameters", "statistics"];
 
 #[derive(Serialize)]
 struct ServerMetadata<'a> {
@@ -90,6 +91,14 @@ pub(crate) fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
             .collect(),
     };
     Ok(reply::json(StatusCode::OK, &metadata))
+}
+
+/// The configuration with its defaults filled in, as the model is served with it. It is the same for each version.
+pub(crate) fn configuration(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    let version = target.version()?;
+    let models = server.models();
+    let model = models.find(&target.model, version)?;
+    Ok(reply::json_bytes(StatusCode::OK, to_json(model.config())))
 }
 
 #[derive(Serialize)]

@@ -48,7 +48,19 @@ pub fn platform_name(config: &ModelConfig) -> &str {
     if !config.platform.is_empty() {
         return &config.platform;
     }
-    PLATFORMS.iter().find(|platform| platform.backend == config.backend).map_or(&config.backend, |it| it.name)
+    platform_of(&config.backend).unwrap_or(&config.backend)
+}
+
+/// What a backend runs where no platform is given; `None` if it has no platform of its own.
+pub(crate) fn platform_of(backend: &str) -> Option<&'static str> {
+    PLATFORMS.iter().find(|platform| platform.backend == backend).map(|platform| platform.name)
+}
+
+/// The backend that expects a file of this name.
+pub(crate) fn backend_of_file(filename: &str) -> Option<&'static str> {
+    let of_platforms = PLATFORMS.iter().map(|platform| (platform.backend, platform.filename));
+    let mut known = of_platforms.chain(FILENAMES.iter().copied());
+    known.find(|&(_, expected)| expected == filename).map(|(backend, _)| backend)
 }
 
 /// The model's file in a version's folder: the one it names, or else what its platform or its backend expects.

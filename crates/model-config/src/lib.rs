@@ -7,6 +7,8 @@
 
 mod backend;
 mod data_type;
+mod json;
+mod normalise;
 pub mod proto;
 mod text;
 mod validate;
@@ -14,6 +16,8 @@ mod version;
 
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use data_type::DataType;
+pub use json::to_json;
+pub use normalise::normalise;
 pub use proto::ModelConfig;
 pub use text::{ParseError, parse_text, to_text};
 pub use validate::{ValidationError, validate};

@@ -51,6 +51,7 @@ fn read_config(folder: &Path, name: &str) -> Result<ModelConfig> {
             config.name
         )));
     }
+    nereid_model_config::normalise(&mut config);
     nereid_model_config::validate(&config)
         .map_err(|error| Error::invalid_arg(format!("{}: {error}", path.display())))?;
     Ok(config)

@@ -43,6 +43,14 @@ fn a_model_has_its_folders_name_its_latest_version_and_its_labels() {
 }
 
 #[test]
+fn what_the_configuration_leaves_out_is_filled_in() {
+    let folder = repository(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")], &["1"]);
+    let config = read(&folder).unwrap().config;
+    assert!(config.version_policy.is_some());
+    assert_eq!(config.instance_group.len(), 1);
+}
+
+#[test]
 fn the_version_policy_chooses() {
     let text = format!("{CONFIG_TEXT}\nversion_policy {{ all {{ }} }}");
     let folder = repository(&[("config.pbtxt", &text), ("labels.txt", "")], &["0", "3", "01"]);

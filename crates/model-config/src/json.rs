@@ -1,0 +1,94 @@
+//! The configuration as JSON, for those who ask a server for it.
+//!
+//! Every plain field is written, also where it has its default; messages and the members of a choice only where they
+//! are set. Names are the schema's, 64-bit integers are numbers, and the order is that of field numbers and map keys,
+//! so that equal configurations give equal text. Driven by the descriptors: knows no field by name.
+
+use prost_reflect::{DynamicMessage, Kind, MapKey, ReflectMessage, Value};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::proto::{self, ModelConfig};
+
+/// The configuration as a JSON object.
+pub fn to_json(config: &ModelConfig) -> String {
+    let message = proto::to_dynamic(config);
+    serde_json::to_string(&Message(&message)).expect("names are strings, and writing to memory cannot fail")
+}
+
+struct Message<'a>(&'a DynamicMessage);
+
+impl Serialize for Message<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for field in self.0.descriptor().fields() {
+            if !field.supports_presence() || self.0.has_field(&field) {
+                let value = self.0.get_field(&field);
+                map.serialize_entry(field.name(), &Item { value: &value, kind: &field.kind() })?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// A value of a field; `kind` is that of its elements where it is a list, and that of its entries where it is a map.
+struct Item<'a> {
+    value: &'a Value,
+    kind: &'a Kind,
+}
+
+impl Serialize for Item<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.value {
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            Value::I32(value) => serializer.serialize_i32(*value),
+            Value::I64(value) => serializer.serialize_i64(*value),
+            Value::U32(value) => serializer.serialize_u32(*value),
+            Value::U64(value) => serializer.serialize_u64(*value),
+            Value::F32(value) if value.is_finite() => serializer.serialize_f32(*value),
+            // JSON has no such numbers; protobuf's JSON has these names for them.
+            Value::F32(value) if value.is_nan() => serializer.serialize_str("NaN"),
+            Value::F32(value) => {
+                serializer.serialize_str(if *value > 0.0 { "Infinity" } else { "-Infinity" })
+            }
+            Value::String(value) => serializer.serialize_str(value),
+            Value::EnumNumber(number) => {
+                match self.kind.as_enum().and_then(|descriptor| descriptor.get_value(*number)) {
+                    Some(value) => serializer.serialize_str(value.name()),
+                    None => serializer.serialize_i32(*number),
+                }
+            }
+            Value::Message(message) => Message(message).serialize(serializer),
+            Value::List(list) => {
+                serializer.collect_seq(list.iter().map(|value| Item { value, kind: self.kind }))
+            }
+            Value::Map(map) => {
+                let entry = self.kind.as_message().expect("a map's entries are messages");
+                let kind = entry.map_entry_value_field().kind();
+                let mut entries: Vec<_> = map.iter().collect();
+                entries.sort_by_key(|&(key, _)| key);
+                serializer.collect_map(
+                    entries.into_iter().map(|(key, value)| (Key(key), Item { value, kind: &kind })),
+                )
+            }
+            Value::F64(_) | Value::Bytes(_) => unreachable!("the schema has no such field"),
+        }
+    }
+}
+
+/// A map's key. The writer puts numbers in quotes, as JSON wants it.
+struct Key<'a>(&'a MapKey);
+
+impl Serialize for Key<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            MapKey::String(key) => serializer.serialize_str(key),
+            MapKey::U64(key) => serializer.serialize_u64(*key),
+            MapKey::Bool(_) | MapKey::I32(_) | MapKey::I64(_) | MapKey::U32(_) => {
+                unreachable!("the schema has no such key")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

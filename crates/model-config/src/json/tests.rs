@@ -1,0 +1,110 @@
+//! Small configurations and the JSON they must give.
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::parse_text;
+
+fn json_of(text: &str) -> Json {
+    serde_json::from_str(&to_json(&parse_text(text).unwrap())).unwrap()
+}
+
+#[test]
+fn an_empty_configuration_shows_plain_fields_and_no_messages() {
+    let expected = json!({
+        "name": "", "platform": "", "backend": "", "runtime": "", "max_batch_size": 0,
+        "input": [], "output": [], "batch_input": [], "batch_output": [], "instance_group": [],
+        "model_warmup": [], "default_model_filename": "", "cc_model_filenames": {}, "parameters": {},
+        "metric_tags": {},
+    });
+    assert_eq!(json_of(""), expected);
+}
+
+#[test]
+fn messages_that_are_set_show_their_defaults_too() {
+    let config =
+        json_of("response_cache { } optimization { } version_policy { all { } } dynamic_batching { }");
+    assert_eq!(config["response_cache"], json!({ "enable": false }));
+    let expected = json!({ "priority": "PRIORITY_DEFAULT", "gather_kernel_buffer_threshold": 0, "eager_batching": false });
+    assert_eq!(config["optimization"], expected);
+    assert_eq!(config["version_policy"], json!({ "all": {} }));
+    let expected = json!({
+        "preferred_batch_size": [], "max_queue_delay_microseconds": 0, "preserve_ordering": false,
+        "priority_levels": 0, "default_priority_level": 0, "priority_queue_policy": {},
+    });
+    assert_eq!(config["dynamic_batching"], expected);
+}
+
+#[test]
+fn large_integers_are_numbers_and_enumerations_are_names() {
+    let config = json_of(
+        "input { data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ -1, 9223372036854775807 ] }
+         dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 }",
+    );
+    assert_eq!(config["input"][0]["data_type"], "TYPE_FP32");
+    assert_eq!(config["input"][0]["format"], "FORMAT_NCHW");
+    assert_eq!(config["input"][0]["dims"], json!([-1, i64::MAX]));
+    assert_eq!(config["dynamic_batching"]["max_queue_delay_microseconds"], json!(u64::MAX));
+}
+
+#[test]
+fn an_unknown_enumeration_value_is_its_number() {
+    let input = proto::ModelInput { data_type: 99, ..proto::ModelInput::default() };
+    let text = to_json(&ModelConfig { input: vec![input], ..ModelConfig::default() });
+    assert!(text.contains(r#""data_type":99"#), "{text}");
+}
+
+#[test]
+fn a_set_member_of_a_choice_shows_even_its_default() {
+    let config = json_of(
+        "sequence_batching { state [ { initial_state { zero_data: false dims: 1 } }, { initial_state { } } ] }",
+    );
+    let state = &config["sequence_batching"]["state"];
+    assert_eq!(
+        state[0]["initial_state"],
+        json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": [1], "zero_data": false }])
+    );
+    assert_eq!(state[1]["initial_state"], json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": [] }]));
+}
+
+#[test]
+fn floats_keep_their_short_form() {
+    let slots = |value: &str| {
+        to_json(
+            &parse_text(&format!("sequence_batching {{ direct {{ minimum_slot_utilization: {value} }} }}"))
+                .unwrap(),
+        )
+    };
+    for (given, written) in
+        [("0.1", "0.1"), ("0", "0.0"), ("inf", "\"Infinity\""), ("-inf", "\"-Infinity\""), ("nan", "\"NaN\"")]
+    {
+        let text = slots(given);
+        assert!(text.contains(&format!("\"minimum_slot_utilization\":{written}}}")), "{given}: {text}");
+    }
+}
+
+#[test]
+fn maps_are_objects_sorted_by_key() {
+    let text = to_json(
+        &parse_text(
+            r#"
+            parameters { key: "z" value { string_value: "say \"x\"\n" } }
+            parameters { key: "a" value { } }
+            parameters { key: "m" value { string_value: "µ" } }
+            dynamic_batching {
+              priority_queue_policy { key: 10 value { timeout_action: DELAY } }
+              priority_queue_policy { key: 9 value { max_queue_size: 3 } }
+            }
+            "#,
+        )
+        .unwrap(),
+    );
+    let parameters = r#""parameters":{"a":{"string_value":""},"m":{"string_value":"µ"},"z":{"string_value":"say \"x\"\n"}}"#;
+    assert!(text.contains(parameters), "{text}");
+    let policies = concat!(
+        r#""priority_queue_policy":{"#,
+        r#""9":{"timeout_action":"REJECT","default_timeout_microseconds":0,"allow_timeout_override":false,"max_queue_size":3},"#,
+        r#""10":{"timeout_action":"DELAY","default_timeout_microseconds":0,"allow_timeout_override":false,"max_queue_size":0}}"#,
+    );
+    assert!(text.contains(policies), "{text}");
+}

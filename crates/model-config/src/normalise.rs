@@ -1,0 +1,95 @@
+//! Fills in what a configuration leaves out, as the reference does where there is no GPU.
+//!
+//! Looks at the configuration alone. What a model's files would tell, such as its tensors, is left as it is, and so
+//! is every value that [`validate`](crate::validate) has to judge.
+
+use crate::backend::{backend_of_file, default_model_filename, platform_of};
+use crate::proto::model_config::SchedulingChoice;
+use crate::proto::model_instance_group::Kind;
+use crate::proto::model_optimization_policy::PinnedMemoryBuffer;
+use crate::proto::model_sequence_batching::StrategyChoice;
+use crate::proto::model_version_policy::{Latest, PolicyChoice};
+use crate::proto::{ModelConfig, ModelInstanceGroup, ModelVersionPolicy};
+use crate::{ENSEMBLE_PLATFORM, backend_name};
+
+/// How long a sequence may be silent.
+const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
+
+/// Backends that get two instances on the processor where no number is given; the others get one.
+const TWO_INSTANCES: &[&str] = &["onnxruntime", "tensorflow"];
+
+/// Fills in the defaults of a configuration whose name is known. A second call changes nothing.
+pub fn normalise(config: &mut ModelConfig) {
+    config.version_policy.get_or_insert(ModelVersionPolicy {
+        policy_choice: Some(PolicyChoice::Latest(Latest { num_versions: 1 })),
+    });
+    fill_scheduling(config);
+    let has_steps = matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)));
+    if has_steps || config.platform == ENSEMBLE_PLATFORM {
+        // An ensemble has neither backend nor instances.
+        return;
+    }
+    fill_backend(config);
+    let optimization = config.optimization.get_or_insert_default();
+    optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+    optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+    fill_instances(config);
+}
+
+fn fill_scheduling(config: &mut ModelConfig) {
+    let largest = config.max_batch_size;
+    let prefer_largest = |sizes: &mut Vec<i32>| {
+        if sizes.is_empty() && largest > 0 {
+            sizes.push(largest);
+        }
+    };
+    match &mut config.scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(batching)) => {
+            prefer_largest(&mut batching.preferred_batch_size);
+        }
+        Some(SchedulingChoice::SequenceBatching(batching)) => {
+            if batching.max_sequence_idle_microseconds == 0 {
+                batching.max_sequence_idle_microseconds = SEQUENCE_IDLE_MICROSECONDS;
+            }
+            if let Some(StrategyChoice::Oldest(oldest)) = &mut batching.strategy_choice {
+                prefer_largest(&mut oldest.preferred_batch_size);
+            }
+        }
+        Some(SchedulingChoice::EnsembleScheduling(_)) | None => {}
+    }
+}
+
+/// Backend, platform and file: each may be told from the others.
+fn fill_backend(config: &mut ModelConfig) {
+    if config.backend.is_empty() {
+        let backend = backend_name(config).or_else(|| backend_of_file(&config.default_model_filename));
+        config.backend = backend.unwrap_or_default().to_owned();
+    }
+    if config.platform.is_empty() {
+        config.platform = platform_of(&config.backend).unwrap_or_default().to_owned();
+    }
+    config.default_model_filename = default_model_filename(config).unwrap_or_default().to_owned();
+}
+
+fn fill_instances(config: &mut ModelConfig) {
+    if config.instance_group.is_empty() {
+        // The group that nobody asked for has the model's name alone, without a number.
+        let name = config.name.clone();
+        config.instance_group.push(ModelInstanceGroup { name, ..ModelInstanceGroup::default() });
+    }
+    let on_processor = if TWO_INSTANCES.contains(&config.backend.as_str()) { 2 } else { 1 };
+    for (index, group) in config.instance_group.iter_mut().enumerate() {
+        if group.name.is_empty() {
+            group.name = format!("{}_{index}", config.name);
+        }
+        if group.kind == Kind::Auto as i32 {
+            group.set_kind(Kind::Cpu);
+        }
+        if group.count == 0 {
+            group.count = if group.kind == Kind::Cpu as i32 { on_processor } else { 1 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Each default, alone.
+
+use super::*;
+use crate::{parse_text, to_text, validate};
+
+fn normalised(text: &str) -> ModelConfig {
+    let mut config = parse_text(text).unwrap();
+    normalise(&mut config);
+    config
+}
+
+/// What `text` becomes is what `expected` says, field by field.
+fn check(text: &str, expected: &str) {
+    let config = normalised(text);
+    let expected = parse_text(expected).unwrap();
+    assert_eq!(to_text(&config), to_text(&expected));
+    let mut again = config.clone();
+    normalise(&mut again);
+    assert_eq!(again, config, "a second call changed something");
+}
+
+#[test]
+fn a_bare_configuration_gets_every_default() {
+    check(
+        r#"name: "m" backend: "mine""#,
+        r#"
+        name: "m" backend: "mine"
+        version_policy { latest { num_versions: 1 } }
+        optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }
+        instance_group { name: "m" kind: KIND_CPU count: 1 }
+        "#,
+    );
+}
+
+#[test]
+fn an_ensemble_gets_a_version_policy_only() {
+    let text = r#"name: "e" platform: "ensemble" ensemble_scheduling { step { model_name: "m" } }"#;
+    check(text, &format!("{text} version_policy {{ latest {{ num_versions: 1 }} }}"));
+}
+
+#[test]
+fn what_is_given_stands() {
+    let text = r#"
+        name: "m" backend: "onnxruntime" platform: "onnxruntime_onnx" default_model_filename: "net.onnx"
+        max_batch_size: 8
+        version_policy { all { } }
+        optimization { input_pinned_memory { enable: false } output_pinned_memory { } }
+        instance_group { name: "g" kind: KIND_MODEL count: 3 }
+        dynamic_batching { preferred_batch_size: 2 }
+    "#;
+    check(text, text);
+    assert_eq!(normalised("version_policy { }").version_policy, Some(ModelVersionPolicy::default()));
+}
+
+#[test]
+fn backend_platform_and_file_are_told_from_each_other() {
+    for (text, expected) in [
+        (r#"backend: "onnxruntime""#, ["onnxruntime", "onnxruntime_onnx", "model.onnx"]),
+        (r#"platform: "onnxruntime_onnx""#, ["onnxruntime", "onnxruntime_onnx", "model.onnx"]),
+        (r#"default_model_filename: "model.onnx""#, ["onnxruntime", "onnxruntime_onnx", "model.onnx"]),
+        (r#"backend: "onnxruntime" default_model_filename: "n""#, ["onnxruntime", "onnxruntime_onnx", "n"]),
+        (r#"backend: "python""#, ["python", "", "model.py"]),
+        (r#"default_model_filename: "model.py""#, ["python", "", "model.py"]),
+        (r#"backend: "mine" platform: "onnxruntime_onnx""#, ["mine", "onnxruntime_onnx", ""]),
+        (r#"default_model_filename: "other.bin""#, ["", "", "other.bin"]),
+        ("", ["", "", ""]),
+    ] {
+        let config = normalised(text);
+        assert_eq!([config.backend, config.platform, config.default_model_filename], expected, "{text}");
+    }
+}
+
+#[test]
+fn batchers_prefer_the_largest_batch() {
+    let preferred = |text: &str| match normalised(text).scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(batching)) => batching.preferred_batch_size,
+        Some(SchedulingChoice::SequenceBatching(batching)) => match batching.strategy_choice {
+            Some(StrategyChoice::Oldest(oldest)) => oldest.preferred_batch_size,
+            _ => panic!("{text}"),
+        },
+        _ => panic!("{text}"),
+    };
+    assert_eq!(preferred("max_batch_size: 8 dynamic_batching { }"), [8]);
+    assert_eq!(preferred("max_batch_size: 8 sequence_batching { oldest { } }"), [8]);
+    assert_eq!(preferred("max_batch_size: 8 sequence_batching { oldest { preferred_batch_size: 3 } }"), [3]);
+    for nothing in ["dynamic_batching { }", "max_batch_size: -1 dynamic_batching { }"] {
+        assert!(preferred(nothing).is_empty(), "{nothing}");
+    }
+    assert_eq!(normalised("max_batch_size: 8").scheduling_choice, None, "batching is not switched on");
+}
+
+#[test]
+fn sequences_may_be_silent_for_a_second() {
+    for (text, expected) in [
+        ("sequence_batching { }", 1_000_000),
+        ("sequence_batching { direct { } }", 1_000_000),
+        ("sequence_batching { max_sequence_idle_microseconds: 7 }", 7),
+    ] {
+        let Some(SchedulingChoice::SequenceBatching(batching)) = normalised(text).scheduling_choice else {
+            panic!("{text}");
+        };
+        assert_eq!(batching.max_sequence_idle_microseconds, expected, "{text}");
+    }
+}
+
+#[test]
+fn instance_groups_get_name_kind_and_count() {
+    let text = r#"
+        name: "m" backend: "mine"
+        instance_group [ { }, { name: "g" count: 4 }, { kind: KIND_MODEL }, { kind: KIND_GPU gpus: [ 1 ] } ]
+    "#;
+    let config = normalised(text);
+    let groups: Vec<_> =
+        config.instance_group.iter().map(|group| (group.name.as_str(), group.kind(), group.count)).collect();
+    assert_eq!(
+        groups,
+        [("m_0", Kind::Cpu, 1), ("g", Kind::Cpu, 4), ("m_2", Kind::Model, 1), ("m_3", Kind::Gpu, 1)]
+    );
+}
+
+#[test]
+fn onnx_models_get_two_instances_on_the_processor() {
+    let counts = |groups: &str| -> Vec<i32> {
+        let config = normalised(&format!(r#"name: "m" platform: "onnxruntime_onnx" {groups}"#));
+        config.instance_group.iter().map(|group| group.count).collect()
+    };
+    assert_eq!(counts(""), [2]);
+    assert_eq!(counts("instance_group [ { }, { count: 1 }, { kind: KIND_MODEL } ]"), [2, 1, 1]);
+}
+
+#[test]
+fn what_is_wrong_is_left_to_validation() {
+    for text in [
+        r#"name: "m" backend: "mine" instance_group { count: -1 }"#,
+        r#"name: "m" backend: "mine" instance_group { gpus: [ 0 ] }"#,
+        r#"name: "m" backend: "onnxruntime" platform: "tensorrt_plan""#,
+        r#"name: "m""#,
+        r#"name: "m" platform: "ensemble""#,
+        r#"name: "m" backend: "mine" max_batch_size: -1 dynamic_batching { }"#,
+    ] {
+        assert!(validate(&normalised(text)).is_err(), "{text}");
+    }
+}
