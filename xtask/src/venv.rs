@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::project::{Project, show};
 
 /// The oldest Python that the tests and tools run on.
-const OLDEST_PYTHON: (u32, u32) = (3, 9);
+const OLDEST_PYTHON: (u32, u32) = (3, 11);
 
 /// Written last, so an environment whose making was interrupted is made again.
 const STAMP: &str = "nereid-stamp.txt";
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn versions_compare_as_numbers() {
-        require_version("3.9.0").unwrap();
+        require_version("3.11.0").unwrap();
         require_version("3.11.7").unwrap();
         require_version("3.14.0rc1").unwrap();
         require_version("4.0.0").unwrap();

@@ -17,7 +17,7 @@ use crate::scheduler::Scheduler;
 /// The instances a configuration asks for: one on the processor if it asks for none.
 ///
 /// Their names are the reference's: the group's name, or `<model>_<group>` if it has none, and behind it the number
-/// of the instance if the group has several.
+/// of the instance.
 pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<InstanceContext>> {
     if config.instance_group.is_empty() {
         return Ok(vec![InstanceContext { name: format!("{model}_0"), kind: InstanceKind::Cpu }]);
@@ -34,12 +34,8 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<In
                 )));
             }
         };
-        match group.count {
-            ..=1 => instances.push(InstanceContext { name: prefix, kind }),
-            count => instances.extend(
-                (0..count).map(|number| InstanceContext { name: format!("{prefix}_{number}"), kind }),
-            ),
-        }
+        let context = |number| InstanceContext { name: format!("{prefix}_{number}"), kind };
+        instances.extend((0..group.count.max(1)).map(context));
     }
     Ok(instances)
 }
@@ -170,7 +166,7 @@ mod tests {
             plan_instances("m", &config).unwrap().into_iter().map(|it| it.name).collect::<Vec<_>>()
         };
         assert_eq!(names(""), ["m_0"]);
-        assert_eq!(names("instance_group { count: 2 } instance_group { }"), ["m_0_0", "m_0_1", "m_1"]);
+        assert_eq!(names("instance_group { count: 2 } instance_group { }"), ["m_0_0", "m_0_1", "m_1_0"]);
         assert_eq!(names(r#"instance_group { name: "g" count: 2 kind: KIND_CPU }"#), ["g_0", "g_1"]);
     }
 }
