@@ -45,11 +45,9 @@ impl Serialize for Item<'_> {
             Value::U32(value) => serializer.serialize_u32(*value),
             Value::U64(value) => serializer.serialize_u64(*value),
             Value::F32(value) if value.is_finite() => serializer.serialize_f32(*value),
-            // JSON has no such numbers; protobuf's JSON has these names for them.
-            Value::F32(value) if value.is_nan() => serializer.serialize_str("NaN"),
-            Value::F32(value) => {
-                serializer.serialize_str(if *value > 0.0 { "Infinity" } else { "-Infinity" })
-            }
+            Value::F32(value) => serializer.serialize_str(not_finite(f64::from(*value))),
+            Value::F64(value) if value.is_finite() => serializer.serialize_f64(*value),
+            Value::F64(value) => serializer.serialize_str(not_finite(*value)),
             Value::String(value) => serializer.serialize_str(value),
             Value::EnumNumber(number) => {
                 match self.kind.as_enum().and_then(|descriptor| descriptor.get_value(*number)) {
@@ -70,8 +68,17 @@ impl Serialize for Item<'_> {
                     entries.into_iter().map(|(key, value)| (Key(key), Item { value, kind: &kind })),
                 )
             }
-            Value::F64(_) | Value::Bytes(_) => unreachable!("the schema has no such field"),
+            Value::Bytes(_) => unreachable!("the schema has no such field"),
         }
+    }
+}
+
+/// Protobuf's name in JSON for a number that JSON has no digits for.
+fn not_finite(value: f64) -> &'static str {
+    match value {
+        f64::INFINITY => "Infinity",
+        f64::NEG_INFINITY => "-Infinity",
+        _ => "NaN",
     }
 }
 

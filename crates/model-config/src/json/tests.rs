@@ -108,3 +108,36 @@ fn maps_are_objects_sorted_by_key() {
     );
     assert!(text.contains(policies), "{text}");
 }
+
+#[test]
+fn doubles_are_numbers_and_those_without_digits_are_named() {
+    let config = json_of(
+        r#"model_metrics { metric_control {
+            metric_identifier { family: "f" } histogram_options { buckets: [ -5, 0.1, inf, nan ] }
+        } }"#,
+    );
+    let control = &config["model_metrics"]["metric_control"][0];
+    assert_eq!(control["histogram_options"]["buckets"], json!([-5.0, 0.1, "Infinity", "NaN"]));
+}
+
+#[test]
+fn the_schema_has_only_the_kinds_that_can_be_written() {
+    let mut messages = vec![crate::proto::descriptor()];
+    let mut seen = Vec::new();
+    while let Some(message) = messages.pop() {
+        if seen.contains(&message) {
+            continue;
+        }
+        for field in message.fields() {
+            let kind = field.kind();
+            assert!(!matches!(kind, Kind::Bytes), "{}", field.full_name());
+            if field.is_map() {
+                let key = kind.as_message().unwrap().map_entry_key_field().kind();
+                assert!(matches!(key, Kind::String | Kind::Uint64), "{}", field.full_name());
+            }
+            messages.extend(kind.as_message().cloned());
+        }
+        seen.push(message);
+    }
+    assert!(seen.len() > 30);
+}
