@@ -122,7 +122,7 @@ fn doubles_are_numbers_and_those_without_digits_are_named() {
 
 #[test]
 fn the_schema_has_only_the_kinds_that_can_be_written() {
-    let mut messages = vec![crate::proto::descriptor()];
+    let mut messages = vec![proto::descriptor()];
     let mut seen = Vec::new();
     while let Some(message) = messages.pop() {
         if seen.contains(&message) {
