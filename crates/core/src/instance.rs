@@ -87,6 +87,12 @@ impl Pool {
         self.cost.mean() < AT_ONCE && self.model.runs_at_once(request)
     }
 
+    /// Takes executions to have been that long of late.
+    #[cfg(test)]
+    pub(crate) fn pretend_cost(&self, mean: Duration) {
+        self.cost.0.store(u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Executes requests on the calling thread.
     pub(crate) fn execute(&self, instance: usize, requests: Vec<Request>) {
         let slot = &self.slots[instance];

@@ -123,6 +123,11 @@ impl Model {
         self.labels.get(output)
     }
 
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
     pub(crate) fn infer(self: Arc<Self>, mut request: InferRequest) -> Result<ResponseStream> {
         let arrived = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use nereid_backend_api::{
     Batch, DataType, ErrorCode, Instance, InstanceContext, ModelConfig, ModelContext, Response, Tensor,
@@ -190,18 +191,23 @@ async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_c
     let backend = Prompt::default();
     let server = server(backend.clone());
     server.load(vec![spec(config(), &[1])]);
+    let model = server.model("m", None).unwrap();
     let here = thread::current().id();
-    // How long an execution takes is known after the first one; a busy machine may take a few more to be quick.
-    for asked in 1.. {
+    let mut asked = 0;
+    let mut executed_here = async |mean| {
+        model.pool().pretend_cost(mean);
         ask(&server, request()).await.unwrap();
+        asked += 1;
         let threads = backend.0.lock().unwrap();
         assert_eq!(threads.len(), asked);
-        assert_ne!(threads[0], here);
-        if threads.contains(&here) {
-            break;
-        }
-        assert!(asked < 100_000, "never executed by the caller");
+        threads.last() == Some(&here)
+    };
+    assert!(!executed_here(Duration::from_millis(1)).await);
+    // The instance is idle as soon as its thread is back from the last request.
+    while !executed_here(Duration::from_micros(1)).await {
+        thread::yield_now();
     }
+    assert!(!executed_here(Duration::from_millis(1)).await);
     server.unload_all();
 }
 
