@@ -143,3 +143,14 @@ def test_two_servers_share_a_repository(repository, serve):
 def test_the_log_has_tritons_form(serve):
     server = serve()
     server.wait_for_log(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] \"Started HTTPService at 127\.0\.0\.1:\d+\"$")
+
+
+def test_a_signal_ends_the_server_while_a_model_is_still_loading(repository):
+    write_identity(repository, "endless", ["INT32"], creation_delay_sec=600)
+    server = nereid_server.Server(repository)
+    try:
+        server.wait_for_log("loading 'endless'")
+        server.terminate()
+        assert server.wait_for_exit(PROMPT_S) == 0, server.log
+    finally:
+        server.kill()

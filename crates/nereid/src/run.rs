@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
@@ -12,6 +13,7 @@ use nereid_repository::LocalRepository;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -35,11 +37,21 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
     let socket = if options.allow_http { Some(bind(options, &runtime)?) } else { None };
-    // From here on a signal is not lost, even while models are still being loaded.
-    let stop = stop_signal(&runtime)?;
+    // From here on a signal ends the server, even while models are still being loaded.
+    let mut stop = stop_signal(&runtime)?;
 
     let server = Arc::new(Server::new(server_options(options), backends::all()));
-    server.load(find_models(options)?);
+    let loaded = load(&server, find_models(options)?);
+    let stopped = runtime.block_on(async {
+        tokio::select! {
+            _ = &mut stop => true,
+            _ = loaded => false,
+        }
+    });
+    if stopped {
+        // Nothing was served yet, and a load that hangs is not waited for.
+        return Ok(());
+    }
     show_models(&server);
     if options.exit_on_error && !server.models().all_ready() {
         server.unload_all();
@@ -103,6 +115,18 @@ fn find_models(options: &Options) -> Result<Vec<(String, Result<ModelSpec>)>, St
         }
     }
     Ok(models.into_iter().collect())
+}
+
+/// Loads on a thread of its own, and tells when that is done.
+fn load(server: &Arc<Server>, models: Vec<(String, Result<ModelSpec>)>) -> oneshot::Receiver<()> {
+    let (done, loaded) = oneshot::channel();
+    let server = Arc::clone(server);
+    thread::spawn(move || {
+        server.load(models);
+        // Nobody listens any more once a signal came first.
+        let _ = done.send(());
+    });
+    loaded
 }
 
 fn show_models(server: &Server) {
