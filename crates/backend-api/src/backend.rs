@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nereid_model_config::ModelConfig;
 
@@ -30,6 +31,28 @@ pub trait Model: Send + Sync {
     fn runs_at_once(&self, _request: &Request) -> bool {
         false
     }
+
+    /// Which requests may share a batch, where the backend has a say in that. Asked once, after loading; only dynamic
+    /// batching heeds it.
+    fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
+        None
+    }
+}
+
+/// A backend's own rules for batches, on top of those of the configuration.
+pub trait CustomBatching: Send + Sync {
+    /// A batch is begun. The builder is dropped when the batch leaves, or when it is begun anew because the queue has
+    /// changed.
+    fn begin(&self) -> Box<dyn BatchBuilder>;
+}
+
+/// A batch in the making.
+///
+/// Called while the queue is locked: it must be quick and must not call the server.
+pub trait BatchBuilder: Send {
+    /// Whether the next request of the queue joins the batch. If not, the batch leaves without it. The first request of
+    /// a batch joins it in any case.
+    fn include(&mut self, request: &Request) -> bool;
 }
 
 /// What executes batches, one at a time, on a thread of its own unless its model

@@ -22,7 +22,9 @@ mod response;
 mod shape;
 mod tensor;
 
-pub use backend::{Backend, Instance, InstanceContext, InstanceKind, Model, ModelContext};
+pub use backend::{
+    Backend, BatchBuilder, CustomBatching, Instance, InstanceContext, InstanceKind, Model, ModelContext,
+};
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};

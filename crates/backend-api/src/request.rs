@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, OutputAllocator, Parameters, Responder, Response, Result, Tensor};
+use crate::{Error, OutputAllocator, Parameters, Responder, Response, ResponseSink, Result, Tensor};
 
 /// What a client asks for. Every protocol face builds this and hands it to the server.
 #[derive(Default)]
@@ -111,6 +111,14 @@ impl Request {
     /// [`into_responder`](Self::into_responder).
     pub fn responder(&self) -> &Responder {
         &self.responder
+    }
+
+    /// Puts another receiving end of answers in the place of the one it has. Made for the server.
+    pub fn redirect_answers(
+        &mut self,
+        redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>,
+    ) {
+        self.responder.redirect(redirect);
     }
 
     /// Releases the request and keeps the way to answer it.

@@ -70,6 +70,11 @@ impl Responder {
         }
     }
 
+    /// Puts another receiving end in the place of the one it has. Made for the server.
+    pub fn redirect(&mut self, redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>) {
+        self.sink = redirect(Arc::clone(&self.sink));
+    }
+
     /// Notes when the request reached a phase.
     pub fn mark(&self, phase: Phase, at: Instant) {
         self.sink.mark(phase, at);

@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use nereid_backend_api::{Answer, Error, ErrorCode, InferRequest, Phase, Response, ResponseSink, Result};
 
 use crate::classification;
+use crate::limit::Slot;
 use crate::model::Model;
-use crate::statistics::{Ending, RequestTimes};
+use crate::scheduler::Ticket;
+use crate::statistics::{Ending, RequestTimes, ResponseKind};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
 pub(crate) struct InFlight {
@@ -28,6 +30,8 @@ pub(crate) struct InFlight {
     phases: [AtomicU64; 3],
     cancelled: AtomicBool,
     answers: Mutex<Answers>,
+    /// The request's share of what the server takes in at a time.
+    _slot: Option<Slot>,
 }
 
 #[derive(Default)]
@@ -38,6 +42,9 @@ struct Answers {
     finished: bool,
     /// Whether any answer was an error.
     failed: bool,
+    /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
+    given: usize,
+    given_last: Duration,
     reader: Option<Waker>,
 }
 
@@ -47,6 +54,7 @@ impl InFlight {
         request: &InferRequest,
         batch_size: usize,
         arrived: Instant,
+        slot: Option<Slot>,
     ) -> Arc<Self> {
         let classes = request
             .outputs
@@ -63,6 +71,7 @@ impl InFlight {
             phases: Default::default(),
             cancelled: AtomicBool::new(false),
             answers: Mutex::default(),
+            _slot: slot,
         })
     }
 
@@ -105,11 +114,35 @@ impl InFlight {
         };
         self.model.statistics().record(ending, self.batch_size, times);
     }
+
+    /// Counts a response of a decoupled model by its place.
+    fn record_response(&self, answer: Option<&Answer>) {
+        let kind = match answer {
+            None => ResponseKind::Nothing,
+            Some(Ok(_)) => ResponseKind::Answer,
+            Some(Err(error)) if error.code() == ErrorCode::Cancelled => ResponseKind::Cancelled,
+            Some(Err(_)) => ResponseKind::Error,
+        };
+        let now = self.arrived.elapsed();
+        let mut answers = self.lock();
+        let place = answers.given;
+        answers.given += 1;
+        let before = std::mem::replace(&mut answers.given_last, now);
+        drop(answers);
+        let before = match place {
+            0 => Duration::from_nanos(self.phases[Phase::Started as usize].load(Ordering::Relaxed)),
+            _ => before,
+        };
+        self.model.statistics().record_response(place, kind, now.saturating_sub(before));
+    }
 }
 
 impl ResponseSink for InFlight {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
+        if self.model.config().model_transaction_policy.is_some_and(|policy| policy.decoupled) {
+            self.record_response(answer.as_ref());
+        }
         if last {
             let failed = self.lock().failed;
             // Before the answer leaves: whoever has it finds it counted.
@@ -149,26 +182,30 @@ impl ResponseSink for InFlight {
 }
 
 /// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.
-pub struct ResponseStream(Arc<InFlight>);
+pub struct ResponseStream {
+    inflight: Arc<InFlight>,
+    /// Where the request waits, if it did not leave at once.
+    ticket: Option<Ticket>,
+}
 
 impl ResponseStream {
-    pub(crate) fn new(inflight: Arc<InFlight>) -> Self {
-        Self(inflight)
+    pub(crate) fn new(inflight: Arc<InFlight>, ticket: Option<Ticket>) -> Self {
+        Self { inflight, ticket }
     }
 
     /// Name of the model that answers.
     pub fn model_name(&self) -> &str {
-        self.0.model.name()
+        self.inflight.model.name()
     }
 
     /// Version of the model that answers.
     pub fn model_version(&self) -> u64 {
-        self.0.model.version()
+        self.inflight.model.version()
     }
 
     /// The client's id of the request; empty if it gave none.
     pub fn request_id(&self) -> &str {
-        &self.0.id
+        &self.inflight.id
     }
 
     /// The next answer; `None` after the last.
@@ -192,12 +229,12 @@ impl ResponseStream {
     }
 
     fn wrong_count(&self, count: &str) -> Error {
-        let model = self.0.model.name();
+        let model = self.inflight.model.name();
         Error::unsupported(format!("model '{model}' gave {count} where one was asked for"))
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        let mut answers = self.0.lock();
+        let mut answers = self.inflight.lock();
         if let Some(answer) = answers.next.take() {
             answers.next = answers.later.pop_front();
             drop(answers);
@@ -211,10 +248,11 @@ impl ResponseStream {
     }
 
     fn classified(&self, mut response: Response) -> Result<Response> {
-        let batched = self.0.model.signature().max_batch_size > 0;
-        for (name, count) in &self.0.classes {
+        let batched = self.inflight.model.signature().max_batch_size > 0;
+        for (name, count) in &self.inflight.classes {
             if let Some(output) = response.outputs.iter_mut().find(|output| output.name == *name) {
-                *output = classification::top(output, *count as usize, batched, self.0.model.labels(name))?;
+                *output =
+                    classification::top(output, *count as usize, batched, self.inflight.model.labels(name))?;
             }
         }
         Ok(response)
@@ -223,8 +261,12 @@ impl ResponseStream {
 
 impl Drop for ResponseStream {
     fn drop(&mut self) {
-        if !self.0.lock().finished {
-            self.0.cancelled.store(true, Ordering::Relaxed);
+        if self.inflight.lock().finished {
+            return;
+        }
+        self.inflight.cancelled.store(true, Ordering::Relaxed);
+        if let Some(ticket) = self.ticket {
+            self.inflight.model.forget(ticket);
         }
     }
 }

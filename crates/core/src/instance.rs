@@ -12,15 +12,18 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::model_instance_group::Kind;
 
+use crate::rate_limiter::{Need, Needs};
 use crate::scheduler::Scheduler;
 
 /// The instances a configuration asks for: one on the processor if it asks for none.
 ///
 /// Their names are the reference's: the group's name, or `<model>_<group>` if it has none, and behind it the number
-/// of the instance.
-pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<InstanceContext>> {
+/// of the instance. Each comes with what it needs to execute, if executions are limited.
+pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<(InstanceContext, Needs)>> {
     if config.instance_group.is_empty() {
-        return Ok(vec![InstanceContext { name: format!("{model}_0"), kind: InstanceKind::Cpu }]);
+        let name = format!("{model}_0");
+        let needs = Needs { instance: name.clone(), ..Needs::default() };
+        return Ok(vec![(InstanceContext { name, kind: InstanceKind::Cpu }, needs)]);
     }
     let mut instances = Vec::new();
     for (index, group) in config.instance_group.iter().enumerate() {
@@ -34,8 +37,19 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<In
                 )));
             }
         };
-        let context = |number| InstanceContext { name: format!("{prefix}_{number}"), kind };
-        instances.extend((0..group.count.max(1)).map(context));
+        let limiter = group.rate_limiter.as_ref();
+        let resources = limiter.into_iter().flat_map(|limiter| &limiter.resources).map(|resource| Need {
+            name: resource.name.clone(),
+            count: usize::try_from(resource.count).unwrap_or(usize::MAX),
+            global: resource.global,
+        });
+        let resources: Vec<_> = resources.collect();
+        let priority = limiter.map_or(0, |limiter| limiter.priority);
+        instances.extend((0..group.count.max(1)).map(|number| {
+            let name = format!("{prefix}_{number}");
+            let needs = Needs { instance: name.clone(), device: 0, resources: resources.clone(), priority };
+            (InstanceContext { name, kind }, needs)
+        }));
     }
     Ok(instances)
 }
@@ -169,7 +183,7 @@ mod tests {
     fn instances_are_named_as_the_reference_names_them() {
         let names = |text: &str| {
             let config = nereid_model_config::parse_text(text).unwrap();
-            plan_instances("m", &config).unwrap().into_iter().map(|it| it.name).collect::<Vec<_>>()
+            plan_instances("m", &config).unwrap().into_iter().map(|(it, _)| it.name).collect::<Vec<_>>()
         };
         assert_eq!(names(""), ["m_0"]);
         assert_eq!(names("instance_group { count: 2 } instance_group { }"), ["m_0_0", "m_0_1", "m_1_0"]);

@@ -9,19 +9,25 @@ mod admission;
 mod classification;
 mod inflight;
 mod instance;
+mod limit;
 mod model;
+mod rate_limiter;
 mod scheduler;
 mod server;
 mod signature;
 mod statistics;
 mod table;
+mod timer;
 
 pub use inflight::ResponseStream;
 pub use model::{Labels, Model, ModelSpec};
 pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
-pub use scheduler::{Claim, Scheduler};
+pub use rate_limiter::{RateLimit, ResourceLimit};
+pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
-pub use statistics::{BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics};
+pub use statistics::{
+    BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
+};
 pub use table::{ModelStatus, ModelTable, VersionState};

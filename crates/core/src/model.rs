@@ -14,9 +14,23 @@ use nereid_backend_api::{
 use crate::admission::admit;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::{Pool, plan_instances};
-use crate::scheduler::{Fifo, Scheduler};
+use crate::limit::Slot;
+use crate::rate_limiter::RateLimiter;
+use crate::scheduler::configured::{self, Surroundings};
+use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
 use crate::statistics::ModelStatistics;
+use crate::timer::Timer;
+
+/// What all models of a server share.
+pub(crate) struct Services {
+    /// Watches over requests that wait.
+    pub timer: Timer,
+    /// Limits executions, if they are limited.
+    pub limiter: Option<Arc<RateLimiter>>,
+    /// See [`ServerOptions::hold_batches`](crate::ServerOptions::hold_batches).
+    pub hold_batches: usize,
+}
 
 /// The label of each index of a classification output.
 pub type Labels = Vec<String>;
@@ -54,10 +68,15 @@ impl Model {
     ///
     /// # Errors
     /// Says why it cannot be served.
-    pub(crate) fn load(spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<Self> {
-        refuse_unoffered_scheduling(&spec.config)?;
+    pub(crate) fn load(
+        spec: &ModelSpec,
+        version: u64,
+        backend: &dyn Backend,
+        services: &Services,
+    ) -> Result<Self> {
+        configured::check_offered(&spec.config)?;
         let signature = Signature::new(&spec.config)?;
-        let instances = plan_instances(&spec.name, &spec.config)?;
+        let (instances, needs) = plan_instances(&spec.name, &spec.config)?.into_iter().unzip();
         let model = backend.load(ModelContext {
             name: spec.name.clone(),
             version,
@@ -65,8 +84,17 @@ impl Model {
             config: spec.config.clone(),
         })?;
         let statistics = Arc::new(ModelStatistics::default());
+        let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
+        let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
-        let scheduler: Arc<dyn Scheduler> = Arc::new(Fifo::new(pool.len()));
+        let surroundings = Surroundings {
+            instances: pool.len(),
+            custom,
+            permits,
+            timer: &services.timer,
+            hold: services.hold_batches,
+        };
+        let scheduler = configured::scheduler(&spec.config, surroundings);
         let loaded = Self {
             name: spec.name.clone(),
             version,
@@ -129,18 +157,40 @@ impl Model {
     }
 
     /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
-    pub(crate) fn infer(self: Arc<Self>, mut request: InferRequest) -> Result<ResponseStream> {
+    ///
+    /// # Errors
+    /// What is wrong with the request.
+    pub(crate) fn infer(
+        self: Arc<Self>,
+        mut request: InferRequest,
+        slot: Option<Slot>,
+    ) -> Result<ResponseStream> {
         let arrived = Instant::now();
         let batch_size = admit(&mut request, &self.signature)?;
-        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived);
+        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, slot);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
         let at_once = self.pool.runs_at_once(&request);
-        if let Some(claim) = self.scheduler.enqueue(request, at_once) {
-            self.pool.execute(claim.instance, claim.requests);
-            self.scheduler.finished(claim.instance);
-        }
-        Ok(ResponseStream::new(inflight))
+        let ticket = match self.scheduler.enqueue(request, at_once) {
+            Enqueued::Waits(ticket) => Some(ticket),
+            Enqueued::Claimed(claim) => {
+                self.pool.execute(claim.instance, claim.requests);
+                self.scheduler.finished(claim.instance);
+                None
+            }
+            Enqueued::Refused => None,
+        };
+        Ok(ResponseStream::new(inflight, ticket))
+    }
+
+    /// Takes a request out of the queue that nobody waits for any more.
+    pub(crate) fn forget(&self, ticket: Ticket) {
+        self.scheduler.cancel(ticket);
+    }
+
+    /// How many requests wait for an instance.
+    pub fn pending(&self) -> usize {
+        self.scheduler.pending()
     }
 
     /// Takes no further request, executes what is queued, and ends the instances.
@@ -152,15 +202,4 @@ impl Model {
             let _ = thread.join();
         }
     }
-}
-
-/// Says so now rather than serving a model in another way than its configuration asks for.
-fn refuse_unoffered_scheduling(config: &ModelConfig) -> Result<()> {
-    use nereid_model_config::proto::model_config::SchedulingChoice;
-    let choice = match &config.scheduling_choice {
-        Some(SchedulingChoice::SequenceBatching(_)) => "sequence_batching",
-        Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
-        Some(SchedulingChoice::DynamicBatching(_)) | None => return Ok(()),
-    };
-    Err(Error::unsupported(format!("the configuration asks for {choice}, which this version does not offer")))
 }

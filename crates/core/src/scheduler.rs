@@ -2,12 +2,30 @@
 //!
 //! Instances pull: there is no thread between whoever enqueues and the instance that executes. Where even the way to
 //! the instance's thread would cost more than the execution, whoever enqueues may execute, too: see [`Claim`].
+//!
+//! Two things make a scheduler. A [`Queue`] knows the rules by which requests leave, alone or together, and is a plain
+//! value that is told what time it is. [`Handoff`] shares a queue between those who enqueue and the instances' threads.
 
+mod batcher;
+pub(crate) mod configured;
 mod fifo;
+mod former;
+mod handoff;
+#[cfg(test)]
+mod modelled;
+mod ordering;
+mod sync;
+mod tickets;
 
-use nereid_backend_api::Request;
+use std::time::Instant;
 
-pub(crate) use fifo::Fifo;
+use nereid_backend_api::{Error, Request};
+
+use self::fifo::Fifo;
+use self::former::RequestFormer;
+use self::handoff::Handoff;
+use self::ordering::Order;
+use crate::timer::Ring;
 
 /// Decides which requests of a model are executed together, when, and by which of its instances.
 ///
@@ -16,9 +34,9 @@ pub(crate) use fifo::Fifo;
 pub trait Scheduler: Send + Sync {
     /// Takes a request. One that cannot be taken is answered at once.
     ///
-    /// With `at_once`, the caller offers to execute: if nothing waits before the request and an instance is idle, it
-    /// gets both back, and says [`finished`](Self::finished) when it has executed.
-    fn enqueue(&self, request: Request, at_once: bool) -> Option<Claim>;
+    /// With `at_once`, the caller offers to execute: if the request may leave by itself, nothing waits before it and
+    /// an instance is idle, it gets both back, and says [`finished`](Self::finished) when it has executed.
+    fn enqueue(&self, request: Request, at_once: bool) -> Enqueued<Request>;
 
     /// The requests that an instance executes next on its own thread, at least one. Waits for them; `None` once the
     /// scheduler is closed and nothing is left.
@@ -27,15 +45,154 @@ pub trait Scheduler: Send + Sync {
     /// The instance of a claim has executed.
     fn finished(&self, instance: usize);
 
-    /// Takes no further request. What was taken before is still executed.
+    /// Takes a request whose client has gone out of the queue, if it is still there, and answers it.
+    fn cancel(&self, ticket: Ticket);
+
+    /// How many requests wait.
+    fn pending(&self) -> usize;
+
+    /// Takes no further request. What was taken before is still executed, without delay.
     fn close(&self);
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Enqueued<T> {
+    /// It waits, and can be taken back by its ticket.
+    Waits(Ticket),
+    /// It is to be executed by whoever brought it.
+    Claimed(Claim<T>),
+    /// It could not be taken, and was answered so.
+    Refused,
 }
 
 /// Requests, and the idle instance that executes them on the thread of whoever has the claim.
 #[derive(Debug)]
-pub struct Claim {
+pub struct Claim<T> {
     /// The instance's number.
     pub instance: usize,
     /// The requests, at least one.
-    pub requests: Vec<Request>,
+    pub requests: Vec<T>,
+}
+
+/// A place in a queue, never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    level: u64,
+    number: u64,
+}
+
+/// What a scheduler hands on.
+pub(crate) trait Item: Sized {
+    /// Answers it: it will not be executed.
+    fn refuse(self, why: Refusal);
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No further request is taken.
+    Closing,
+    /// So many wait already, and no more may.
+    Full(usize),
+    /// It waited longer than it may.
+    Expired,
+    /// Nobody waits for the answer any more.
+    Cancelled,
+}
+
+impl Item for Request {
+    fn refuse(self, why: Refusal) {
+        let model = &self.model_name;
+        let error = match why {
+            Refusal::Closing => Error::unavailable(format!("model '{model}' is being unloaded")),
+            Refusal::Full(limit) => Error::unavailable(format!(
+                "Exceeds maximum queue size: {limit} requests wait for model '{model}', which is its max_queue_size"
+            )),
+            Refusal::Expired => Error::unavailable(format!(
+                "Request timeout expired: it waited for model '{model}' longer than its queue policy allows"
+            )),
+            Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
+        };
+        self.answer(Err(error));
+    }
+}
+
+/// The rules by which what waits leaves. It has no clock and no thread: it is told what time it is.
+pub(crate) trait Queue {
+    /// What waits.
+    type Item: Item;
+
+    /// Takes an item, or gives it back with the reason why not.
+    fn push(&mut self, item: Self::Item, now: Instant) -> Result<Ticket, (Self::Item, Refusal)>;
+
+    /// The batch of an item that need not wait in an empty queue; otherwise the item.
+    fn alone(&mut self, item: Self::Item) -> Result<Vec<Self::Item>, Self::Item>;
+
+    /// Whether a batch may leave.
+    fn readiness(&mut self, now: Instant) -> Readiness;
+
+    /// The batch that may leave now; empty if none may.
+    fn take(&mut self, now: Instant) -> Vec<Self::Item>;
+
+    /// Takes an item out, if it is still there.
+    fn remove(&mut self, ticket: Ticket) -> Option<Self::Item>;
+
+    /// Takes out what has waited longer than it may.
+    fn expire(&mut self, now: Instant) -> Vec<Self::Item>;
+
+    /// When [`expire`](Self::expire) has something to do next.
+    fn next_expiry(&self) -> Option<Instant>;
+
+    /// How many items wait.
+    fn len(&self) -> usize;
+
+    /// How many batches what waits would make at least.
+    fn batches(&self) -> usize;
+
+    /// From now on nothing waits for company.
+    fn close(&mut self);
+}
+
+/// Whether a batch may leave a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// There is none.
+    Nothing,
+    /// At this time, unless something changes before.
+    At(Instant),
+    /// It may.
+    Now,
+}
+
+impl<Q: Queue<Item = Request> + Send> Scheduler for Handoff<Q> {
+    fn enqueue(&self, request: Request, at_once: bool) -> Enqueued<Request> {
+        Handoff::enqueue(self, request, at_once)
+    }
+
+    fn next(&self, instance: usize) -> Option<Vec<Request>> {
+        Handoff::next(self, instance)
+    }
+
+    fn finished(&self, instance: usize) {
+        Handoff::finished(self, instance);
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        Handoff::cancel(self, ticket);
+    }
+
+    fn pending(&self) -> usize {
+        Handoff::pending(self)
+    }
+
+    fn close(&self) {
+        Handoff::close(self);
+    }
+}
+
+impl<Q: Queue + Send> Ring for Handoff<Q> {
+    fn ring(&self) {
+        Handoff::ring(self);
+    }
 }

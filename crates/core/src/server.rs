@@ -10,11 +10,14 @@ use arc_swap::{ArcSwap, Guard};
 use nereid_backend_api::{Backend, Error, InferRequest, Result};
 
 use crate::inflight::ResponseStream;
-use crate::model::{Model, ModelSpec};
+use crate::limit::Limit;
+use crate::model::{Model, ModelSpec, Services};
+use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::table::{ModelTable, VersionState};
+use crate::timer::Timer;
 
 /// What is fixed when the server starts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// The name it answers with.
     pub name: String,
@@ -24,6 +27,12 @@ pub struct ServerOptions {
     pub strict_readiness: bool,
     /// How many models are loaded side by side; at least 1.
     pub load_threads: usize,
+    /// How executions are limited over all models.
+    pub rate_limit: RateLimit,
+    /// So many requests may be in progress at a time, over all models; 0 for any number.
+    pub max_inflight_requests: usize,
+    /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
+    pub hold_batches: usize,
 }
 
 /// An inference server without a face.
@@ -31,6 +40,8 @@ pub struct Server {
     options: ServerOptions,
     backends: BTreeMap<String, Arc<dyn Backend>>,
     table: ArcSwap<ModelTable>,
+    services: Services,
+    limit: Option<Limit>,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
 }
@@ -38,7 +49,14 @@ pub struct Server {
 impl Server {
     /// A server that knows these backends, by the names configurations use, and no model.
     pub fn new(options: ServerOptions, backends: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { options, backends, table: ArcSwap::default(), open: AtomicBool::new(false) }
+        let limiter = match &options.rate_limit {
+            RateLimit::Off => None,
+            RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
+        };
+        let services = Services { timer: Timer::default(), limiter, hold_batches: options.hold_batches };
+        let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
+        let (table, open) = (ArcSwap::default(), AtomicBool::new(false));
+        Self { options, backends, table, services, limit, open }
     }
 
     /// What was fixed when it started.
@@ -70,9 +88,12 @@ impl Server {
     /// so, may be executed on the calling thread.
     ///
     /// # Errors
-    /// What keeps the request from being queued: an unknown model, or a request that does not fit the model.
+    /// What keeps the request from being queued: an unknown model, a request that does not fit the model, or too many
+    /// requests in progress. A queue that is full answers through the stream.
     pub fn infer(&self, request: InferRequest) -> Result<ResponseStream> {
-        self.model(&request.model_name, request.model_version)?.infer(request)
+        let model = self.model(&request.model_name, request.model_version)?;
+        let slot = self.limit.as_ref().map(Limit::take).transpose()?;
+        model.infer(request, slot)
     }
 
     /// Loads models, several side by side, and then welcomes requests. A model given as an error, or that fails to
@@ -118,7 +139,7 @@ impl Server {
         }
         for &version in &spec.versions {
             tracing::info!("loading '{}' version {version}", spec.name);
-            let state = match Model::load(spec, version, backend) {
+            let state = match Model::load(spec, version, backend, &self.services) {
                 Ok(model) => {
                     tracing::info!("successfully loaded '{}' version {version}", spec.name);
                     VersionState::Ready(Arc::new(model))

@@ -29,7 +29,7 @@ impl DurationStatistics {
 /// A model's counters at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct InferStatistics {
-    /// When the last request ended, in milliseconds since the Unix epoch; 0 if there was none.
+    /// When the model was executed last, in milliseconds since the Unix epoch; 0 if it was not.
     pub last_inference_ms: u64,
     /// Items of successful requests: a request of batch size n counts n times.
     pub inference_count: u64,
@@ -37,9 +37,9 @@ pub struct InferStatistics {
     pub execution_count: u64,
     /// Successful requests, from arrival to answer.
     pub success: DurationStatistics,
-    /// Failed requests, from arrival to answer.
+    /// Failed requests, those refused in the queue and those cancelled among them, from arrival to answer.
     pub fail: DurationStatistics,
-    /// Cancelled requests, from arrival to answer.
+    /// Cancelled requests, from arrival to the end.
     pub cancel: DurationStatistics,
     /// Successful requests: waiting for an instance.
     pub queue: DurationStatistics,
@@ -51,7 +51,38 @@ pub struct InferStatistics {
     pub compute_output: DurationStatistics,
     /// Executions by batch size.
     pub batches: BTreeMap<usize, BatchStatistics>,
+    /// Responses of a decoupled model, by their place among the responses to their request.
+    pub responses: Vec<ResponseStatistics>,
 }
+
+/// Responses of a decoupled model that have the same place among the responses to their request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseStatistics {
+    /// From the response before, or else from the beginning of the execution.
+    pub compute_infer: DurationStatistics,
+    /// Handing on outputs.
+    pub compute_output: DurationStatistics,
+    /// Responses that hold an answer.
+    pub success: DurationStatistics,
+    /// Responses that hold an error.
+    pub fail: DurationStatistics,
+    /// Responses that only say that there are no more.
+    pub empty_response: DurationStatistics,
+    /// Responses that say that the request was cancelled.
+    pub cancel: DurationStatistics,
+}
+
+/// What a response of a decoupled model holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseKind {
+    Answer,
+    Error,
+    Nothing,
+    Cancelled,
+}
+
+/// Responses after this many to one request are not counted by their place.
+const RESPONSES: usize = 1024;
 
 /// Executions of one batch size.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +127,7 @@ pub struct ModelStatistics {
     compute_infer: Counter,
     compute_output: Counter,
     batches: Mutex<BTreeMap<usize, BatchStatistics>>,
+    responses: Mutex<Vec<ResponseStatistics>>,
 }
 
 impl ModelStatistics {
@@ -113,12 +145,11 @@ impl ModelStatistics {
             compute_infer: self.compute_infer.snapshot(),
             compute_output: self.compute_output.snapshot(),
             batches: self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            responses: self.responses.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
     pub(crate) fn record(&self, ending: Ending, batch_size: usize, times: RequestTimes) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.last_inference_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
         match ending {
             Ending::Success => {
                 self.inference_count.fetch_add(batch_size as u64, Relaxed);
@@ -129,13 +160,42 @@ impl ModelStatistics {
                 self.compute_output.add(times.compute_output);
             }
             Ending::Failure => self.fail.add(times.total),
-            Ending::Cancelled => self.cancel.add(times.total),
+            Ending::Cancelled => {
+                self.fail.add(times.total);
+                self.cancel.add(times.total);
+            }
         }
+    }
+
+    /// Counts one response to a request of a decoupled model, which took `duration` and is the `place`-th.
+    pub(crate) fn record_response(&self, place: usize, kind: ResponseKind, duration: Duration) {
+        if place >= RESPONSES {
+            return;
+        }
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        if responses.len() <= place {
+            responses.resize_with(place + 1, ResponseStatistics::default);
+        }
+        let response = &mut responses[place];
+        response.compute_infer.add(duration);
+        let counted = match kind {
+            ResponseKind::Answer => {
+                // Outputs are handed on as they are made: there is no time between the two.
+                response.compute_output.add(Duration::ZERO);
+                &mut response.success
+            }
+            ResponseKind::Error => &mut response.fail,
+            ResponseKind::Nothing => &mut response.empty_response,
+            ResponseKind::Cancelled => &mut response.cancel,
+        };
+        counted.add(duration);
     }
 }
 
 impl BatchMonitor for ModelStatistics {
     fn executed(&self, size: usize, times: ExecutionTimes) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_inference_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
         self.execution_count.fetch_add(1, Relaxed);
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = batches.entry(size).or_default();

@@ -1,9 +1,10 @@
 //! What the server says of itself and of its models: health, metadata, statistics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use nereid_core::backend_api::{DataType, Result, Shape};
+use nereid_core::backend_api::{DataType, Error, Result, Shape};
 use nereid_core::model_config::{platform_name, to_json};
 use nereid_core::{DurationStatistics, Model, Server};
 use serde::Serialize;
@@ -115,6 +116,9 @@ struct ModelStatistics {
     execution_count: u64,
     inference_stats: InferenceStatistics,
     batch_stats: Vec<BatchStatistics>,
+    response_stats: BTreeMap<usize, ResponseStatistics>,
+    /// Of devices; there is nothing to say of the processor's.
+    memory_usage: [(); 0],
 }
 
 #[derive(Serialize)]
@@ -125,7 +129,8 @@ struct InferenceStatistics {
     compute_input: Durations,
     compute_infer: Durations,
     compute_output: Durations,
-    cancel: Durations,
+    cache_hit: Durations,
+    cache_miss: Durations,
 }
 
 #[derive(Serialize)]
@@ -134,6 +139,16 @@ struct BatchStatistics {
     compute_input: Durations,
     compute_infer: Durations,
     compute_output: Durations,
+}
+
+#[derive(Serialize)]
+struct ResponseStatistics {
+    compute_infer: Durations,
+    compute_output: Durations,
+    success: Durations,
+    fail: Durations,
+    empty_response: Durations,
+    cancel: Durations,
 }
 
 #[derive(Serialize)]
@@ -154,7 +169,10 @@ pub(crate) fn statistics(server: &Server, target: Option<&Target<'_>>) -> Result
         None => models.ready().map(model_statistics).collect(),
         Some(target) => {
             let version = target.version()?;
-            models.find(&target.model, version)?;
+            // The reference answers 400 here, also for a model it does not know.
+            models
+                .find(&target.model, version)
+                .map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
             let wanted = |model: &&Arc<Model>| {
                 model.name() == target.model && version.is_none_or(|version| model.version() == version)
             };
@@ -179,7 +197,8 @@ fn model_statistics(model: &Arc<Model>) -> ModelStatistics {
             compute_input: statistics.compute_input.into(),
             compute_infer: statistics.compute_infer.into(),
             compute_output: statistics.compute_output.into(),
-            cancel: statistics.cancel.into(),
+            cache_hit: DurationStatistics::default().into(),
+            cache_miss: DurationStatistics::default().into(),
         },
         batch_stats: statistics
             .batches
@@ -191,5 +210,19 @@ fn model_statistics(model: &Arc<Model>) -> ModelStatistics {
                 compute_output: batch.compute_output.into(),
             })
             .collect(),
+        response_stats: statistics
+            .responses
+            .iter()
+            .map(|response| ResponseStatistics {
+                compute_infer: response.compute_infer.into(),
+                compute_output: response.compute_output.into(),
+                success: response.success.into(),
+                fail: response.fail.into(),
+                empty_response: response.empty_response.into(),
+                cancel: response.cancel.into(),
+            })
+            .enumerate()
+            .collect(),
+        memory_usage: [],
     }
 }

@@ -8,7 +8,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, ValueEnum};
+use nereid_core::{RateLimit, ResourceLimit};
 
 use crate::logging::Logging;
 
@@ -39,6 +40,19 @@ pub(crate) struct Options {
     /// How many models are loaded side by side.
     #[arg(long, value_name = "COUNT", default_value = "4")]
     pub model_load_thread_count: NonZeroUsize,
+
+    /// Limit executions over all models by the resources that instance groups need.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub rate_limit: RateLimitMode,
+
+    /// How much there is of a resource, on each device or on one, as NAME:COUNT or NAME:COUNT:DEVICE. May be given
+    /// several times. If it is not given, there is of each as much as the neediest instance needs.
+    #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
+    pub rate_limit_resource: Vec<ResourceLimit>,
+
+    /// Requests in progress at a time, over all models, before further ones are refused; 0 for any number.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub max_inflight_requests: usize,
 
     /// Serve HTTP.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -92,6 +106,14 @@ impl Options {
         self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
     }
 
+    /// How executions are limited.
+    pub(crate) fn rate_limit(&self) -> RateLimit {
+        match self.rate_limit {
+            RateLimitMode::Off => RateLimit::Off,
+            RateLimitMode::ExecutionCount => RateLimit::ExecutionCount(self.rate_limit_resource.clone()),
+        }
+    }
+
     /// What is logged.
     pub(crate) fn logging(&self) -> Logging {
         Logging {
@@ -100,6 +122,36 @@ impl Options {
             warning: self.log_warning,
             error: self.log_error,
         }
+    }
+}
+
+/// How executions are limited over all models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum RateLimitMode {
+    /// They are not
+    #[default]
+    Off,
+    /// By resources; instances that executed less often go first
+    ExecutionCount,
+}
+
+/// Reads `NAME:COUNT` or `NAME:COUNT:DEVICE`.
+fn resource(text: &str) -> Result<ResourceLimit, String> {
+    let mut parts = text.split(':');
+    let name = parts.next().filter(|name| !name.is_empty()).ok_or("the name of the resource is missing")?;
+    let count = parts.next().ok_or("the count is missing: NAME:COUNT or NAME:COUNT:DEVICE")?;
+    let count = count.parse().map_err(|_| format!("the count '{count}' is not a whole number from 0 on"))?;
+    let device = match parts.next() {
+        None => None,
+        Some(device) => match device.parse() {
+            Ok(device) if device >= 0 => Some(device),
+            _ => return Err(format!("the device '{device}' is not a number from 0 on")),
+        },
+    };
+    match parts.next() {
+        None => Ok(ResourceLimit { name: name.to_owned(), count, device }),
+        Some(_) => Err("there are more than three parts: NAME:COUNT or NAME:COUNT:DEVICE".into()),
     }
 }
 
@@ -141,10 +193,30 @@ mod tests {
     }
 
     #[test]
+    fn resources_have_a_name_a_count_and_perhaps_a_device() {
+        let options = parsed(&[
+            "--rate-limit=execution_count",
+            "--rate-limit-resource=A:4",
+            "--rate-limit-resource=B:1:2",
+        ]);
+        let limit = |name: &str, count, device| ResourceLimit { name: name.into(), count, device };
+        let expected = RateLimit::ExecutionCount(vec![limit("A", 4, None), limit("B", 1, Some(2))]);
+        assert_eq!(options.unwrap().rate_limit(), expected);
+        assert_eq!(parsed(&["--rate-limit-resource=A:4"]).unwrap().rate_limit(), RateLimit::Off);
+        for wrong in ["A", ":1", "A:", "A:-1", "A:1:", "A:1:x", "A:1:-1", "A:1:2:3"] {
+            assert!(resource(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_refused() {
-        for arguments in
-            [["--http-port=70000"], ["--strict-readiness=maybe"], ["--http-thread-count=0"], ["--nope=1"]]
-        {
+        for arguments in [
+            ["--http-port=70000"],
+            ["--strict-readiness=maybe"],
+            ["--http-thread-count=0"],
+            ["--rate-limit=sometimes"],
+            ["--nope=1"],
+        ] {
             assert!(parsed(&arguments).is_err(), "{arguments:?}");
         }
         assert!(Options::try_parse_from(["nereid"]).is_err());

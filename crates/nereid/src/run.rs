@@ -1,6 +1,7 @@
 //! A server's life: bind, load, serve, and on a signal drain and unload.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -70,7 +71,15 @@ fn server_options(options: &Options) -> ServerOptions {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         strict_readiness: options.strict_readiness,
         load_threads: options.model_load_thread_count.get(),
+        rate_limit: options.rate_limit(),
+        max_inflight_requests: options.max_inflight_requests,
+        hold_batches: hold_batches(),
     }
+}
+
+/// The reference's hook for tests that need a full queue: batchers begin when they have seen so many requests.
+fn hold_batches() -> usize {
+    env::var("TRITONSERVER_DELAY_SCHEDULER").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 fn bind(options: &Options, runtime: &Runtime) -> Result<TcpSocket, String> {

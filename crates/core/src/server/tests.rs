@@ -1,5 +1,7 @@
 //! The way of a request through the server, with backends that do what backends do, and what they should not.
 
+mod batching;
+
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -66,9 +68,21 @@ fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
     ("m".into(), Ok(spec))
 }
 
+fn options() -> ServerOptions {
+    ServerOptions {
+        name: "test".into(),
+        version: "0".into(),
+        strict_readiness: true,
+        load_threads: 2,
+        ..ServerOptions::default()
+    }
+}
+
 fn server(backend: impl Backend + 'static) -> Server {
-    let options =
-        ServerOptions { name: "test".into(), version: "0".into(), strict_readiness: true, load_threads: 2 };
+    server_with(options(), backend)
+}
+
+fn server_with(options: ServerOptions, backend: impl Backend + 'static) -> Server {
     Server::new(options, BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]))
 }
 
@@ -155,7 +169,9 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
         count += 1;
     }
     assert_eq!(count, 2);
-    assert_eq!(server.model("m", None).unwrap().statistics().snapshot().success.count, 1);
+    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    // Responses are counted by their place only where the configuration says that there may be several.
+    assert_eq!((statistics.success.count, statistics.responses.len()), (1, 0));
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Unsupported);
 }
 
@@ -250,13 +266,18 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
     let (server, entries, open) = gated();
     let mut first = server.infer(request()).unwrap();
     entries.recv().unwrap();
-    drop(server.infer(request()).unwrap());
+    let model = server.model("m", None).unwrap();
+    let gone = server.infer(request()).unwrap();
+    assert_eq!(model.pending(), 1);
+    // It leaves at once, not when an instance comes to it.
+    drop(gone);
+    assert_eq!((model.pending(), model.statistics().snapshot().cancel.count), (0, 1));
     let mut last = server.infer(request()).unwrap();
     open.send(()).unwrap();
     open.send(()).unwrap();
     first.single().await.unwrap();
     last.single().await.unwrap();
-    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    let statistics = model.statistics().snapshot();
     assert_eq!((statistics.execution_count, statistics.success.count, statistics.cancel.count), (2, 2, 1));
 }
 
@@ -277,7 +298,7 @@ async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
     executing.single().await.unwrap();
     queued.single().await.unwrap();
     // Whoever found the model before it was unloaded is refused, not lost.
-    let late = model.infer(request()).unwrap().single().await;
+    let late = model.infer(request(), None).unwrap().single().await;
     assert_eq!(late.unwrap_err().code(), ErrorCode::Unavailable);
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
 }

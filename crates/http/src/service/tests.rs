@@ -10,8 +10,13 @@ use super::*;
 
 /// A server without models on a port of its own, and a way to stop it.
 async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
-    let options =
-        ServerOptions { name: "test".into(), version: "0".into(), strict_readiness: true, load_threads: 1 };
+    let options = ServerOptions {
+        name: "test".into(),
+        version: "0".into(),
+        strict_readiness: true,
+        load_threads: 1,
+        ..ServerOptions::default()
+    };
     let server = Arc::new(Server::new(options, BTreeMap::new()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

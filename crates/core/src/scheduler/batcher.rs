@@ -1,0 +1,406 @@
+//! The dynamic batcher's rules: which requests leave together, and when.
+//!
+//! Requests wait in levels, the most urgent first, and within a level in the order they came; those that have waited
+//! longer than their policy likes, and are not refused for it, come after the others of their level. The batch is
+//! made of the first ones in that order. It stops before a request that would make it too large or that does not go
+//! with those in it, and leaves
+//! - at once, cut to the greatest preferred size it reaches, if it reaches one;
+//! - at once, if it cannot grow or the greatest preferred size is reached or passed;
+//! - otherwise when its oldest request has waited for `delay`, then with all that go together.
+//!
+//! What is worked out about the next batch is kept, and goes on from there when requests arrive behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::tickets::Tickets;
+use super::{Item, Queue, Readiness, Refusal, Ticket};
+
+/// What the rules look at in an item.
+pub(crate) trait Batched: Item {
+    /// How many items of the batch dimension it holds, at least 1.
+    fn batch_size(&self) -> usize;
+
+    /// The level it asks for; 0 if it does not.
+    fn priority(&self) -> u64;
+
+    /// How long it is ready to wait, if it says so.
+    fn timeout(&self) -> Option<Duration>;
+}
+
+/// Tells which items go together, and prepares them to leave.
+pub(crate) trait Former<T>: Send {
+    /// A batch is begun anew with this item.
+    fn begin(&mut self, first: &T);
+
+    /// Whether an item goes with those of the batch. If it does, it is one of them.
+    fn joins(&mut self, first: &T, item: &T) -> bool;
+
+    /// The items leave.
+    fn leave(&mut self, batch: Vec<T>) -> Vec<T>;
+}
+
+/// How batches are made, from a configuration that was checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    /// The greatest batch; at least 1.
+    pub max_batch_size: usize,
+    /// Sizes that leave at once.
+    pub preferred: BTreeSet<usize>,
+    /// How long a batch waits for company.
+    pub delay: Duration,
+    /// How many levels there are; 0 for one that everybody shares.
+    pub levels: u64,
+    /// The level of requests that ask for none, or for one that there is not; 0 if everybody shares one.
+    pub default_level: u64,
+    /// What goes for levels without a policy of their own.
+    pub default_policy: Policy,
+    /// What goes for certain levels.
+    pub policies: BTreeMap<u64, Policy>,
+    /// Nothing leaves before so many requests wait for the first time. For tests that need a full queue.
+    pub hold: usize,
+}
+
+impl Rules {
+    /// The greatest preferred size; 0 if none is preferred.
+    fn most_preferred(&self) -> usize {
+        self.preferred.last().copied().unwrap_or(0)
+    }
+}
+
+/// How long a level may be, and how long its requests may wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Policy {
+    /// So many may wait; 0 for any number.
+    pub max_queue_size: usize,
+    /// So long may a request wait.
+    pub timeout: Option<Duration>,
+    /// Whether a request may say that it waits less than that.
+    pub allow_timeout_override: bool,
+    /// Whether one that has waited too long gives way to the others of its level, rather than being refused.
+    pub delays_expired: bool,
+}
+
+impl Policy {
+    /// How long a request may wait that asks for `asked`. As in the reference it can only make the time shorter: where
+    /// there is no limit there is none to be made shorter.
+    fn timeout(&self, asked: Option<Duration>) -> Option<Duration> {
+        let allowed = self.timeout?;
+        let asked = asked.filter(|asked| self.allow_timeout_override && *asked < allowed);
+        Some(asked.unwrap_or(allowed))
+    }
+}
+
+/// Requests that wait, and the rules by which they leave in batches.
+pub(crate) struct Batcher<T, F> {
+    rules: Rules,
+    former: F,
+    levels: BTreeMap<u64, Level<T>>,
+    next_number: u64,
+    len: usize,
+    /// Items of the batch dimension in all requests together.
+    size: usize,
+    /// When requests expire: time, level and number.
+    expiries: BTreeSet<(Instant, u64, u64)>,
+    forming: Option<Forming>,
+    closed: bool,
+}
+
+struct Level<T> {
+    waiting: Tickets<Waiting<T>>,
+    /// Those that have waited too long, each under a new number.
+    delayed: Tickets<Waiting<T>>,
+    /// The new numbers of the delayed, by their first ones.
+    renumbered: BTreeMap<u64, u64>,
+}
+
+struct Waiting<T> {
+    item: T,
+    /// The number of its ticket.
+    number: u64,
+    since: Instant,
+    expiry: Option<Instant>,
+}
+
+/// The next batch, as far as it was worked out.
+#[derive(Clone, Copy, Debug)]
+struct Forming {
+    count: usize,
+    size: usize,
+    /// Where to cut it: how many requests make a preferred size, or at least do not pass the greatest.
+    best: Option<usize>,
+    /// The request that does not go with those before it, if there is one: the batch cannot grow.
+    blocker: Option<Place>,
+    oldest: Instant,
+    first: Place,
+    last: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    level: u64,
+    delayed: bool,
+    number: u64,
+}
+
+impl<T> Default for Level<T> {
+    fn default() -> Self {
+        Self { waiting: Tickets::default(), delayed: Tickets::default(), renumbered: BTreeMap::new() }
+    }
+}
+
+impl<T> Level<T> {
+    fn len(&self) -> usize {
+        self.waiting.len() + self.delayed.len()
+    }
+
+    fn pop(&mut self) -> Option<Waiting<T>> {
+        if let Some((_, waiting)) = self.waiting.pop() {
+            return Some(waiting);
+        }
+        let (_, delayed) = self.delayed.pop()?;
+        self.renumbered.remove(&delayed.number);
+        Some(delayed)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Waiting<T>> {
+        self.waiting.remove(number).or_else(|| self.delayed.remove(self.renumbered.remove(&number)?))
+    }
+
+    fn get(&self, place: Place) -> Option<&Waiting<T>> {
+        if place.delayed { self.delayed.get(place.number) } else { self.waiting.get(place.number) }
+    }
+}
+
+impl<T: Batched, F: Former<T>> Batcher<T, F> {
+    /// An empty queue.
+    pub(crate) fn new(rules: Rules, former: F) -> Self {
+        Self {
+            rules,
+            former,
+            levels: BTreeMap::new(),
+            next_number: 0,
+            len: 0,
+            size: 0,
+            expiries: BTreeSet::new(),
+            forming: None,
+            closed: false,
+        }
+    }
+
+    fn level(&self, item: &T) -> u64 {
+        match item.priority() {
+            _ if self.rules.levels == 0 => 0,
+            0 => self.rules.default_level,
+            asked if asked > self.rules.levels => self.rules.default_level,
+            asked => asked,
+        }
+    }
+
+    /// Notes that a request is no longer there.
+    fn gone(&mut self, level: u64, waiting: Waiting<T>) -> T {
+        self.len -= 1;
+        self.size -= waiting.item.batch_size();
+        if let Some(expiry) = waiting.expiry {
+            self.expiries.remove(&(expiry, level, waiting.number));
+        }
+        // Clients choose their levels: those that nobody uses any more do not stay.
+        if level != self.rules.default_level && self.levels.get(&level).is_some_and(|items| items.len() == 0)
+        {
+            self.levels.remove(&level);
+        }
+        self.forming = None;
+        waiting.item
+    }
+
+    /// Works out the next batch.
+    fn form(&mut self) -> Option<Forming> {
+        if let Some(forming) = self.forming.filter(|forming| forming.blocker.is_some()) {
+            return Some(forming);
+        }
+        let most_preferred = self.rules.most_preferred();
+        let mut forming = self.forming;
+        for (place, waiting) in behind(&self.levels, forming.map(|forming| forming.last)) {
+            let size = waiting.item.batch_size();
+            let formed = match &mut forming {
+                None => {
+                    self.former.begin(&waiting.item);
+                    forming.insert(Forming {
+                        count: 1,
+                        size,
+                        best: None,
+                        blocker: None,
+                        oldest: waiting.since,
+                        first: place,
+                        last: place,
+                    })
+                }
+                Some(formed) => {
+                    if formed.size + size > most_preferred && formed.best.is_none() {
+                        formed.best = Some(formed.count);
+                    }
+                    let first = self.levels.get(&formed.first.level).and_then(|it| it.get(formed.first));
+                    let fits = formed.size + size <= self.rules.max_batch_size
+                        && first.is_some_and(|first| self.former.joins(&first.item, &waiting.item));
+                    if !fits {
+                        formed.blocker = Some(place);
+                        break;
+                    }
+                    formed.count += 1;
+                    formed.size += size;
+                    formed.oldest = formed.oldest.min(waiting.since);
+                    formed.last = place;
+                    formed
+                }
+            };
+            if self.rules.preferred.contains(&formed.size) {
+                formed.best = Some(formed.count);
+            }
+        }
+        self.forming = forming;
+        forming
+    }
+
+    /// How many requests leave now, or when some do.
+    fn decide(&mut self, now: Instant) -> Result<usize, Readiness> {
+        if self.len < self.rules.hold {
+            return Err(Readiness::Nothing);
+        }
+        self.rules.hold = 0;
+        let forming = self.form().ok_or(Readiness::Nothing)?;
+        let delay = self.rules.delay;
+        let leaves = forming.oldest + delay;
+        let late = !delay.is_zero() && leaves <= now;
+        match forming.best {
+            Some(best) if !late => Ok(best),
+            _ if late || delay.is_zero() || self.closed || forming.blocker.is_some() => Ok(forming.count),
+            _ if forming.size >= self.rules.most_preferred() => Ok(forming.count),
+            _ => Err(Readiness::At(leaves)),
+        }
+    }
+}
+
+/// What waits behind a place, or all of it, in the order in which it leaves.
+fn behind<T>(
+    levels: &BTreeMap<u64, Level<T>>,
+    place: Option<Place>,
+) -> impl Iterator<Item = (Place, &Waiting<T>)> {
+    let start = place.map_or((0, false, 0), |place| (place.level, place.delayed, place.number + 1));
+    levels.range(start.0..).flat_map(move |(&level, items)| {
+        let from = |delayed: bool| match (level == start.0, delayed, start.1) {
+            (true, false, true) => u64::MAX,
+            (true, one, other) if one == other => start.2,
+            _ => 0,
+        };
+        let at = move |delayed| move |(number, waiting)| (Place { level, delayed, number }, waiting);
+        let waiting = items.waiting.iter_from(from(false)).map(at(false));
+        waiting.chain(items.delayed.iter_from(from(true)).map(at(true)))
+    })
+}
+
+impl<T: Batched, F: Former<T>> Queue for Batcher<T, F> {
+    type Item = T;
+
+    fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
+        let level = self.level(&item);
+        let policy = self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy);
+        let items = self.levels.entry(level).or_default();
+        if policy.max_queue_size != 0 && items.len() >= policy.max_queue_size {
+            return Err((item, Refusal::Full(policy.max_queue_size)));
+        }
+        let expiry = policy.timeout(item.timeout()).and_then(|timeout| now.checked_add(timeout));
+        let number = self.next_number;
+        self.next_number += 1;
+        self.len += 1;
+        self.size += item.batch_size();
+        items.waiting.push(number, Waiting { item, number, since: now, expiry });
+        if let Some(expiry) = expiry {
+            self.expiries.insert((expiry, level, number));
+        }
+        // Otherwise it stands behind all that was looked at.
+        let end = self.forming.map(|forming| forming.blocker.unwrap_or(forming.last));
+        if end.is_some_and(|end| level < end.level || (level == end.level && end.delayed)) {
+            self.forming = None;
+        }
+        Ok(Ticket { level, number })
+    }
+
+    fn alone(&mut self, item: T) -> Result<Vec<T>, T> {
+        let size = item.batch_size();
+        let enough = size >= self.rules.most_preferred() || self.rules.preferred.contains(&size);
+        let leaves = self.len == 0 && self.rules.hold == 0 && (self.rules.delay.is_zero() || enough);
+        if !leaves {
+            return Err(item);
+        }
+        Ok(self.former.leave(vec![item]))
+    }
+
+    fn readiness(&mut self, now: Instant) -> Readiness {
+        match self.decide(now) {
+            Ok(_) => Readiness::Now,
+            Err(readiness) => readiness,
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Vec<T> {
+        let count = self.decide(now).unwrap_or(0);
+        let mut batch = Vec::with_capacity(count);
+        while batch.len() < count {
+            let mut levels = self.levels.iter_mut();
+            let Some((level, waiting)) = levels.find_map(|(&level, items)| Some((level, items.pop()?)))
+            else {
+                break;
+            };
+            batch.push(self.gone(level, waiting));
+        }
+        self.former.leave(batch)
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<T> {
+        let waiting = self.levels.get_mut(&ticket.level)?.remove(ticket.number)?;
+        Some(self.gone(ticket.level, waiting))
+    }
+
+    fn expire(&mut self, now: Instant) -> Vec<T> {
+        let mut refused = Vec::new();
+        while let Some(&(expiry, level, number)) = self.expiries.first().filter(|(expiry, ..)| *expiry <= now)
+        {
+            self.expiries.remove(&(expiry, level, number));
+            let policy = self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy);
+            let delays = policy.delays_expired;
+            let Some(items) = self.levels.get_mut(&level) else { continue };
+            let Some(mut waiting) = items.waiting.remove(number) else { continue };
+            waiting.expiry = None;
+            if delays {
+                let renumbered = self.next_number;
+                self.next_number += 1;
+                items.renumbered.insert(number, renumbered);
+                items.delayed.push(renumbered, waiting);
+                self.forming = None;
+            } else {
+                refused.push(self.gone(level, waiting));
+            }
+        }
+        refused
+    }
+
+    fn next_expiry(&self) -> Option<Instant> {
+        self.expiries.first().map(|(expiry, ..)| *expiry)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn batches(&self) -> usize {
+        self.size.div_ceil(self.rules.max_batch_size)
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.rules.hold = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! The scheduler that a model's configuration asks for.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nereid_backend_api::{CustomBatching, Error, ModelConfig, Result};
+use nereid_model_config::proto::model_config::SchedulingChoice;
+use nereid_model_config::proto::model_queue_policy::TimeoutAction;
+use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
+
+use super::batcher::{Batcher, Policy, Rules};
+use super::{Fifo, Handoff, Order, RequestFormer, Scheduler};
+use crate::rate_limiter::Permits;
+use crate::timer::{Ring, Timer};
+
+/// Says so now rather than serving a model in another way than its configuration asks for.
+///
+/// # Errors
+/// `Unsupported` for a scheduler that is not offered.
+pub(crate) fn check_offered(config: &ModelConfig) -> Result<()> {
+    let choice = match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(_)) => "sequence_batching",
+        Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
+        Some(SchedulingChoice::DynamicBatching(_)) | None => return Ok(()),
+    };
+    Err(Error::unsupported(format!("the configuration asks for {choice}, which this version does not offer")))
+}
+
+/// What a scheduler needs besides the configuration.
+pub(crate) struct Surroundings<'a> {
+    /// How many instances there are.
+    pub instances: usize,
+    /// The backend's own rules for batches.
+    pub custom: Option<Arc<dyn CustomBatching>>,
+    /// Asked before each execution, if executions are limited.
+    pub permits: Option<Permits>,
+    /// Watches over requests that wait.
+    pub timer: &'a Timer,
+    /// A batcher begins when it has seen so many requests.
+    pub hold: usize,
+}
+
+/// The scheduler of a checked configuration.
+pub(crate) fn scheduler(config: &ModelConfig, surroundings: Surroundings<'_>) -> Arc<dyn Scheduler> {
+    let Surroundings { instances, custom, permits, timer, hold } = surroundings;
+    let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice else {
+        return Arc::new(Handoff::new(Fifo::default(), instances, permits, None));
+    };
+    let rules = Rules { hold, ..rules(batching, config.max_batch_size) };
+    let order = batching.preserve_ordering.then(Arc::<Order>::default);
+    let batcher = Batcher::new(rules, RequestFormer::new(config, custom, order));
+    Arc::new_cyclic(|scheduler: &Weak<Handoff<_>>| {
+        let alarm = timer.alarm(Weak::<Handoff<_>>::clone(scheduler) as Weak<dyn Ring>);
+        Handoff::new(batcher, instances, permits, Some(alarm))
+    })
+}
+
+fn rules(batching: &ModelDynamicBatching, max_batch_size: i32) -> Rules {
+    let size = |size: i32| usize::try_from(size).unwrap_or(0);
+    Rules {
+        max_batch_size: size(max_batch_size).max(1),
+        preferred: batching.preferred_batch_size.iter().map(|preferred| size(*preferred)).collect(),
+        delay: Duration::from_micros(batching.max_queue_delay_microseconds),
+        levels: batching.priority_levels,
+        default_level: if batching.priority_levels == 0 { 0 } else { batching.default_priority_level },
+        default_policy: batching.default_queue_policy.as_ref().map(policy).unwrap_or_default(),
+        policies: batching.priority_queue_policy.iter().map(|(level, it)| (*level, policy(it))).collect(),
+        hold: 0,
+    }
+}
+
+fn policy(policy: &ModelQueuePolicy) -> Policy {
+    let timeout = Duration::from_micros(policy.default_timeout_microseconds);
+    Policy {
+        max_queue_size: usize::try_from(policy.max_queue_size).unwrap_or(usize::MAX),
+        timeout: (!timeout.is_zero()).then_some(timeout),
+        allow_timeout_override: policy.allow_timeout_override,
+        delays_expired: policy.timeout_action() == TimeoutAction::Delay,
+    }
+}

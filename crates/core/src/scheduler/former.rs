@@ -1,0 +1,112 @@
+//! Which requests of a model go together in a batch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_backend_api::{BatchBuilder, CustomBatching, ModelConfig, Request, Tensor};
+
+use super::Order;
+use super::batcher::{Batched, Former};
+
+/// Holds requests to the rules of a model's configuration and, if it has any, of its backend.
+pub(crate) struct RequestFormer {
+    /// Inputs that all requests of a batch have alike.
+    alike: Vec<Alike>,
+    /// Whether requests may leave inputs out. Those of a batch leave out the same.
+    optional: bool,
+    /// How many leading dimensions may differ: that of the batch, if there is one.
+    batch_dims: usize,
+    custom: Option<Arc<dyn CustomBatching>>,
+    building: Option<Box<dyn BatchBuilder>>,
+    order: Option<Arc<Order>>,
+}
+
+struct Alike {
+    input: String,
+    /// Not the shapes alone, but what is in it as well.
+    contents: bool,
+}
+
+impl RequestFormer {
+    /// The rules of a checked configuration; `custom` are those of its backend. With an order, answers keep it.
+    pub(crate) fn new(
+        config: &ModelConfig,
+        custom: Option<Arc<dyn CustomBatching>>,
+        order: Option<Arc<Order>>,
+    ) -> Self {
+        let alike = config.input.iter().filter_map(|input| {
+            let variable = input.dims.iter().any(|dim| *dim < 0);
+            let compared = input.is_shape_tensor || (variable && !input.allow_ragged_batch);
+            compared.then(|| Alike { input: input.name.clone(), contents: input.is_shape_tensor })
+        });
+        Self {
+            alike: alike.collect(),
+            optional: config.input.iter().any(|input| input.optional),
+            batch_dims: usize::from(config.max_batch_size > 0),
+            custom,
+            building: None,
+            order,
+        }
+    }
+
+    fn alike(&self, first: &Request, request: &Request) -> bool {
+        if self.optional {
+            let given = |input: &Tensor| first.inputs.iter().any(|other| other.name == input.name);
+            if first.inputs.len() != request.inputs.len() || !request.inputs.iter().all(given) {
+                return false;
+            }
+        }
+        self.alike.iter().all(|alike| match (first.input(&alike.input), request.input(&alike.input)) {
+            (Ok(one), Ok(other)) => {
+                one.shape.get(self.batch_dims..) == other.shape.get(self.batch_dims..)
+                    && (!alike.contents || same_contents(one, other))
+            }
+            // Both leave it out.
+            (one, other) => one.is_err() && other.is_err(),
+        })
+    }
+}
+
+/// Contents that cannot be read count as different.
+fn same_contents(one: &Tensor, other: &Tensor) -> bool {
+    match (one.contiguous(), other.contiguous()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+impl Former<Request> for RequestFormer {
+    fn begin(&mut self, first: &Request) {
+        self.building = self.custom.as_ref().map(|custom| custom.begin());
+        if let Some(building) = &mut self.building {
+            // A batch needs a first request, whatever the backend thinks of it.
+            building.include(first);
+        }
+    }
+
+    fn joins(&mut self, first: &Request, request: &Request) -> bool {
+        self.alike(first, request) && self.building.as_mut().is_none_or(|building| building.include(request))
+    }
+
+    fn leave(&mut self, mut batch: Vec<Request>) -> Vec<Request> {
+        self.building = None;
+        if let Some(order) = &self.order {
+            batch.iter_mut().for_each(|request| order.line_up(request));
+        }
+        batch
+    }
+}
+
+impl Batched for Request {
+    fn batch_size(&self) -> usize {
+        Request::batch_size(self).max(1)
+    }
+
+    fn priority(&self) -> u64 {
+        self.priority
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+}

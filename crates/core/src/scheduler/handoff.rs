@@ -1,0 +1,287 @@
+//! Shares a queue between those who enqueue and the threads of the instances.
+//!
+//! States of an instance:
+//! - `Executing` -> `Idle`: its thread asks for more and no batch may leave;
+//! - `Idle` -> `Called`: there is a batch for it, or the end has come; its thread wakes up;
+//! - `Idle` -> `Claimed`: whoever enqueued executes with it; `Claimed` -> `Called` or `Idle` when that is done;
+//! - `Called` -> `Executing`, or `Idle` again if another instance was faster.
+//!
+//! Where a batch waits for company and an instance is idle, one idle instance is the watcher: it wakes up by itself
+//! when the batch has waited long enough. While all instances execute nobody has to, since whichever is done first
+//! finds the batch. Requests that may not wait any longer are seen to by the timer, whatever the instances do.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use super::sync::{Condvar, Mutex, MutexGuard, wait};
+use super::{Claim, Enqueued, Item, Queue, Readiness, Refusal, Ticket};
+use crate::rate_limiter::Permits;
+use crate::timer::Alarm;
+
+/// A queue, and the instances that take batches from it.
+pub(crate) struct Handoff<Q> {
+    state: Mutex<State<Q>>,
+    /// One for each instance: its thread waits there to be called.
+    calls: Vec<Condvar>,
+    /// Asked before each execution, if executions are limited.
+    permits: Option<Permits>,
+    /// Rings when a request may not wait any longer.
+    alarm: Option<Alarm>,
+}
+
+struct State<Q> {
+    queue: Q,
+    instances: Vec<Doing>,
+    /// The idle instances. The last one is called first: its caches are the warmest.
+    idle: Vec<usize>,
+    /// The idle instance that wakes up by itself.
+    watcher: Option<usize>,
+    /// How many instances are called and not awake yet.
+    called: usize,
+    closed: bool,
+    /// When the alarm rings.
+    armed: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Executing,
+    Idle,
+    Called,
+    Claimed,
+}
+
+impl<Q: Queue> Handoff<Q> {
+    /// A scheduler for that many instances, none of which is idle before it asks for a batch.
+    pub(crate) fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
+        let state = State {
+            queue,
+            instances: vec![Doing::Executing; instances],
+            idle: Vec::with_capacity(instances),
+            watcher: None,
+            called: 0,
+            closed: false,
+            armed: None,
+        };
+        let calls = (0..instances).map(|_| Condvar::new()).collect();
+        Self { state: Mutex::new(state), calls, permits, alarm }
+    }
+
+    /// See [`Scheduler::enqueue`](super::Scheduler::enqueue).
+    pub(crate) fn enqueue(&self, item: Q::Item, at_once: bool) -> Enqueued<Q::Item> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            item.refuse(Refusal::Closing);
+            return Enqueued::Refused;
+        }
+        let item = if at_once && self.permits.is_none() && !state.idle.is_empty() {
+            match state.queue.alone(item) {
+                Err(item) => item,
+                Ok(requests) => {
+                    let instance = state.leave_idle(None).expect("one is idle, as seen above");
+                    state.instances[instance] = Doing::Claimed;
+                    return Enqueued::Claimed(Claim { instance, requests });
+                }
+            }
+        } else {
+            item
+        };
+        match state.queue.push(item, now) {
+            Ok(ticket) => {
+                self.go_on(state, now);
+                Enqueued::Waits(ticket)
+            }
+            Err((item, why)) => {
+                drop(state);
+                item.refuse(why);
+                Enqueued::Refused
+            }
+        }
+    }
+
+    /// See [`Scheduler::next`](super::Scheduler::next).
+    pub(crate) fn next(&self, instance: usize) -> Option<Vec<Q::Item>> {
+        if let Some(permits) = &self.permits {
+            permits.executed(instance);
+        }
+        let mut permitted = self.permits.is_none();
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            state = self.refuse_expired(state, now);
+            match (state.queue.readiness(now), &self.permits) {
+                (Readiness::Now, Some(permits)) if !permitted => {
+                    drop(state);
+                    permits.acquire(instance);
+                    permitted = true;
+                    state = self.lock();
+                }
+                (Readiness::Now, _) => {
+                    let batch = state.queue.take(now);
+                    // Others were not called while this one was on its way.
+                    self.go_on(state, now);
+                    return Some(batch);
+                }
+                (_, Some(permits)) if permitted => {
+                    // Another instance was faster.
+                    drop(state);
+                    permits.give_back(instance);
+                    permitted = false;
+                    state = self.lock();
+                }
+                (Readiness::Nothing, _) if state.closed => return None,
+                (Readiness::Nothing, _) => state = self.rest(state, instance, None),
+                (Readiness::At(time), _) => state = self.rest(state, instance, Some(time)),
+            }
+        }
+    }
+
+    /// See [`Scheduler::finished`](super::Scheduler::finished).
+    pub(crate) fn finished(&self, instance: usize) {
+        let mut state = self.lock();
+        if state.queue.len() == 0 && !state.closed {
+            state.instances[instance] = Doing::Idle;
+            state.idle.push(instance);
+            return;
+        }
+        state.instances[instance] = Doing::Called;
+        state.called += 1;
+        drop(state);
+        self.calls[instance].notify_one();
+    }
+
+    /// See [`Scheduler::cancel`](super::Scheduler::cancel).
+    pub(crate) fn cancel(&self, ticket: Ticket) {
+        let item = self.lock().queue.remove(ticket);
+        if let Some(item) = item {
+            item.refuse(Refusal::Cancelled);
+        }
+    }
+
+    /// See [`Scheduler::pending`](super::Scheduler::pending).
+    pub(crate) fn pending(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// See [`Scheduler::close`](super::Scheduler::close).
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.queue.close();
+        while let Some(instance) = state.leave_idle(None) {
+            state.instances[instance] = Doing::Called;
+            state.called += 1;
+            self.calls[instance].notify_one();
+        }
+    }
+
+    /// The alarm rings: some requests may not wait any longer.
+    pub(crate) fn ring(&self) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.armed = None;
+        let state = self.refuse_expired(state, now);
+        self.go_on(state, now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<Q>> {
+        // Nothing panics while the queue is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a change: calls an idle instance if there is something for it, and sets the alarm.
+    fn go_on(&self, mut state: MutexGuard<'_, State<Q>>, now: Instant) {
+        let called = state.call(now, self.permits.as_ref());
+        let alarm = match (&self.alarm, state.queue.next_expiry()) {
+            (Some(alarm), Some(expiry)) if state.armed.is_none_or(|armed| expiry < armed) => {
+                state.armed = Some(expiry);
+                Some((alarm, expiry))
+            }
+            _ => None,
+        };
+        drop(state);
+        if let Some(instance) = called {
+            self.calls[instance].notify_one();
+        }
+        if let Some((alarm, expiry)) = alarm {
+            alarm.set(expiry);
+        }
+    }
+
+    fn refuse_expired<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<Q>>,
+        now: Instant,
+    ) -> MutexGuard<'a, State<Q>> {
+        let expired = state.queue.expire(now);
+        if expired.is_empty() {
+            return state;
+        }
+        drop(state);
+        expired.into_iter().for_each(|item| item.refuse(Refusal::Expired));
+        self.lock()
+    }
+
+    /// The instance is idle until it is called or, if nobody else does, watches a batch until it may leave.
+    fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<Q>>,
+        instance: usize,
+        batch_leaves: Option<Instant>,
+    ) -> MutexGuard<'a, State<Q>> {
+        state.instances[instance] = Doing::Idle;
+        state.idle.push(instance);
+        if batch_leaves.is_some() && state.watcher.is_none() {
+            state.watcher = Some(instance);
+        }
+        while state.instances[instance] != Doing::Called {
+            let deadline = batch_leaves.filter(|_| state.watcher == Some(instance));
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                state.leave_idle(Some(instance));
+                state.instances[instance] = Doing::Executing;
+                return state;
+            }
+            state = wait(&self.calls[instance], state, deadline);
+        }
+        state.instances[instance] = Doing::Executing;
+        state.called -= 1;
+        state
+    }
+}
+
+impl<Q: Queue> State<Q> {
+    /// The idle instance to be woken up, if there is something for it that those on their way will not take.
+    fn call(&mut self, now: Instant, permits: Option<&Permits>) -> Option<usize> {
+        if self.idle.is_empty() {
+            return None;
+        }
+        let needed = match self.queue.readiness(now) {
+            Readiness::Nothing => false,
+            Readiness::At(_) => self.watcher.is_none() && self.called == 0,
+            Readiness::Now => self.called == 0 || self.queue.batches() > self.called,
+        };
+        if !needed {
+            return None;
+        }
+        let preferred = permits.and_then(|permits| permits.first(&self.idle));
+        let instance = self.leave_idle(preferred)?;
+        self.instances[instance] = Doing::Called;
+        self.called += 1;
+        Some(instance)
+    }
+
+    /// Takes an instance off the idle ones: that one, or else the watcher, or else the one that was idle last.
+    fn leave_idle(&mut self, instance: Option<usize>) -> Option<usize> {
+        let instance = match instance.or(self.watcher) {
+            None => return self.idle.pop(),
+            Some(instance) => instance,
+        };
+        self.idle.retain(|other| *other != instance);
+        if self.watcher == Some(instance) {
+            self.watcher = None;
+        }
+        Some(instance)
+    }
+}

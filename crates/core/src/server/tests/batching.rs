@@ -1,0 +1,396 @@
+//! Requests that wait, leave together, give up or are limited: the schedulers between real clients and instances.
+//!
+//! The rules of time are tested where time stands still, beside the batcher. Here nothing is said of how long something
+//! takes, only of what happens while something else cannot.
+
+use std::sync::Condvar;
+
+use nereid_backend_api::{BatchBuilder, CustomBatching, Request};
+
+use super::*;
+use crate::rate_limiter::ResourceLimit;
+
+/// Holds batches until the test lets them go by the ids of their first requests, and notes which requests they hold.
+#[derive(Clone, Default)]
+struct Held(Arc<(Mutex<Batches>, Condvar)>);
+
+#[derive(Default)]
+struct Batches {
+    begun: Vec<Vec<String>>,
+    released: Vec<String>,
+    all: bool,
+}
+
+impl Held {
+    /// The batches that were begun, once there are that many.
+    fn begun(&self, count: usize) -> Vec<Vec<String>> {
+        let (state, changed) = &*self.0;
+        changed.wait_while(state.lock().unwrap(), |state| state.begun.len() < count).unwrap().begun.clone()
+    }
+
+    fn release(&self, first: &str) {
+        self.0.0.lock().unwrap().released.push(first.into());
+        self.0.1.notify_all();
+    }
+
+    fn release_all(&self) {
+        self.0.0.lock().unwrap().all = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Backend for Held {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl nereid_backend_api::Model for Held {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Instance for Held {
+    fn execute(&mut self, batch: Batch) {
+        let (state, changed) = &*self.0;
+        let ids: Vec<_> = batch.requests().iter().map(|request| request.id.clone()).collect();
+        let mut state = state.lock().unwrap();
+        state.begun.push(ids.clone());
+        changed.notify_all();
+        drop(changed.wait_while(state, |state| !state.all && !state.released.contains(&ids[0])).unwrap());
+        echo(batch);
+    }
+}
+
+fn named(id: &str) -> InferRequest {
+    InferRequest { id: id.into(), ..request() }
+}
+
+fn config_with(scheduling: &str) -> ModelConfig {
+    let text = format!("{}\n{scheduling}", nereid_model_config::to_text(&config()));
+    nereid_model_config::parse_text(&text).unwrap()
+}
+
+fn batching(backend: &Held, scheduling: &str) -> Server {
+    batching_with(options(), backend, scheduling)
+}
+
+fn batching_with(options: ServerOptions, backend: &Held, scheduling: &str) -> Server {
+    let server = server_with(options, backend.clone());
+    server.load(vec![spec(config_with(scheduling), &[1])]);
+    assert!(server.is_ready(), "{:?}", server.models().index().next());
+    server
+}
+
+async fn code(mut answers: ResponseStream) -> ErrorCode {
+    answers.single().await.unwrap_err().code()
+}
+
+#[tokio::test]
+async fn requests_that_wait_while_the_instance_executes_leave_together() {
+    let held = Held::default();
+    let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
+    let first = server.infer(named("a")).unwrap();
+    held.begun(1);
+    let others = ["b", "c", "d"].map(|id| server.infer(named(id)).unwrap());
+    let model = server.model("m", None).unwrap();
+    assert_eq!(model.pending(), 3);
+    held.release_all();
+    for mut answers in [first].into_iter().chain(others) {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(2), [vec!["a"], vec!["b", "c", "d"]]);
+    let statistics = model.statistics().snapshot();
+    let sizes: Vec<_> =
+        statistics.batches.iter().map(|(size, batch)| (*size, batch.compute_infer.count)).collect();
+    assert_eq!((statistics.inference_count, statistics.execution_count), (4, 2));
+    assert_eq!((sizes, model.pending()), (vec![(1, 1), (3, 1)], 0));
+}
+
+#[tokio::test]
+async fn without_dynamic_batching_each_leaves_by_itself() {
+    let held = Held::default();
+    let server = batching(&held, "");
+    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    held.release_all();
+    for mut answers in answers {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(3), [["a"], ["b"], ["c"]]);
+}
+
+#[tokio::test]
+async fn a_batch_that_waits_for_company_leaves_though_none_comes() {
+    let held = Held::default();
+    held.release_all();
+    let delay = Duration::from_millis(20);
+    let server =
+        batching(&held, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
+    let start = std::time::Instant::now();
+    let (mut one, mut two) = (server.infer(named("a")).unwrap(), server.infer(named("b")).unwrap());
+    one.single().await.unwrap();
+    two.single().await.unwrap();
+    assert!(start.elapsed() >= delay);
+    assert_eq!(held.begun(1), [["a", "b"]]);
+}
+
+#[tokio::test]
+async fn a_batch_of_preferred_size_leaves_though_it_might_wait_for_an_hour() {
+    let held = Held::default();
+    held.release_all();
+    let server = batching(
+        &held,
+        "dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 3600000000 }
+         instance_group { count: 2 }",
+    );
+    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    for mut answers in answers {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(1), [["a", "b", "c"]]);
+    // The end does not wait either.
+    let mut last = server.infer(named("d")).unwrap();
+    server.unload_all();
+    last.single().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_past_its_time_is_answered_while_every_instance_is_busy() {
+    let held = Held::default();
+    let server = batching(
+        &held,
+        "dynamic_batching { default_queue_policy {
+             default_timeout_microseconds: 3600000000 allow_timeout_override: true } }",
+    );
+    let mut first = server.infer(named("a")).unwrap();
+    held.begun(1);
+    let mut patient = server.infer(named("patient")).unwrap();
+    let hasty = InferRequest { timeout: Some(Duration::from_millis(1)), ..named("hasty") };
+    let model = server.model("m", None).unwrap();
+    assert_eq!(code(server.infer(hasty).unwrap()).await, ErrorCode::Unavailable);
+    assert_eq!((model.pending(), model.statistics().snapshot().fail.count), (1, 1));
+    held.release_all();
+    first.single().await.unwrap();
+    patient.single().await.unwrap();
+    assert_eq!(held.begun(2), [["a"], ["patient"]]);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_goes_on() {
+    let held = Held::default();
+    let server = batching(&held, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }");
+    let mut first = server.infer(named("a")).unwrap();
+    held.begun(1);
+    let gives_up = server.infer(named("b")).unwrap();
+    let refused = server.infer(named("c")).unwrap();
+    assert_eq!(code(refused).await, ErrorCode::Unavailable);
+    // Whoever gives up makes room.
+    drop(gives_up);
+    let mut second = server.infer(named("d")).unwrap();
+    held.release_all();
+    first.single().await.unwrap();
+    second.single().await.unwrap();
+    assert_eq!(held.begun(2), [["a"], ["d"]]);
+}
+
+#[tokio::test]
+async fn urgent_requests_overtake() {
+    let held = Held::default();
+    let server = batching(
+        &held,
+        "dynamic_batching { preferred_batch_size: 1 priority_levels: 2 default_priority_level: 2 }",
+    );
+    let mut answers = vec![server.infer(named("a")).unwrap()];
+    held.begun(1);
+    for (id, priority) in [("b", 0), ("c", 2), ("d", 1)] {
+        answers.push(server.infer(InferRequest { priority, ..named(id) }).unwrap());
+    }
+    held.release_all();
+    for mut answers in answers {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(4), [["a"], ["d"], ["b"], ["c"]]);
+}
+
+#[tokio::test]
+async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
+    let held = Held::default();
+    let server = batching(
+        &held,
+        "dynamic_batching { preferred_batch_size: 1 preserve_ordering: true } instance_group { count: 2 }",
+    );
+    let mut first = server.infer(named("a")).unwrap();
+    held.begun(1);
+    let mut second = server.infer(named("b")).unwrap();
+    held.begun(2);
+    held.release("b");
+    let statistics = || server.model("m", None).unwrap().statistics().snapshot();
+    while statistics().execution_count == 0 {
+        tokio::task::yield_now().await;
+    }
+    // It was executed, and waits for its turn.
+    tokio::select! {
+        biased;
+        _ = second.next() => panic!("the second answer overtook the first"),
+        () = tokio::task::yield_now() => {}
+    }
+    held.release("a");
+    first.single().await.unwrap();
+    second.single().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cancelled_request_of_a_batch_does_not_harm_the_others() {
+    let held = Held::default();
+    let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
+    let mut first = server.infer(named("a")).unwrap();
+    held.begun(1);
+    let (gone, mut stays) = (server.infer(named("b")).unwrap(), server.infer(named("c")).unwrap());
+    held.release("a");
+    first.single().await.unwrap();
+    assert_eq!(held.begun(2)[1], ["b", "c"]);
+    drop(gone);
+    held.release_all();
+    stays.single().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_first_batch_waits_for_as_many_requests_as_a_test_wants() {
+    let held = Held::default();
+    held.release_all();
+    let server = batching_with(
+        ServerOptions { hold_batches: 3, ..options() },
+        &held,
+        "dynamic_batching { preferred_batch_size: 4 }",
+    );
+    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    for mut answers in answers {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(1), [["a", "b", "c"]]);
+}
+
+#[tokio::test]
+async fn the_server_takes_no_more_than_it_is_told_to() {
+    let held = Held::default();
+    let server = batching_with(ServerOptions { max_inflight_requests: 2, ..options() }, &held, "");
+    let mut first = server.infer(named("a")).unwrap();
+    let second = server.infer(named("b")).unwrap();
+    assert_eq!(server.infer(named("c")).err().unwrap().code(), ErrorCode::Unavailable);
+    drop(second);
+    let mut third = server.infer(named("d")).unwrap();
+    held.release_all();
+    first.single().await.unwrap();
+    third.single().await.unwrap();
+}
+
+/// A batch holds requests with the same first letter only.
+struct SameLetter;
+
+struct Letter(Option<u8>);
+
+impl CustomBatching for SameLetter {
+    fn begin(&self) -> Box<dyn BatchBuilder> {
+        Box::new(Letter(None))
+    }
+}
+
+impl BatchBuilder for Letter {
+    fn include(&mut self, request: &Request) -> bool {
+        let letter = request.id.bytes().next();
+        let known = self.0.replace(letter.unwrap_or(0));
+        known.is_none() || known == letter
+    }
+}
+
+struct Lettered(Held);
+
+impl Backend for Lettered {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        Ok(Box::new(Self(self.0.clone())))
+    }
+}
+
+impl nereid_backend_api::Model for Lettered {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        self.0.create_instance(context)
+    }
+
+    fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
+        Some(Arc::new(SameLetter))
+    }
+}
+
+#[tokio::test]
+async fn a_backend_has_a_say_in_what_goes_together() {
+    let held = Held::default();
+    let server = server(Lettered(held.clone()));
+    server.load(vec![spec(config_with("dynamic_batching { preferred_batch_size: 4 }"), &[1])]);
+    let mut answers = vec![server.infer(named("a1")).unwrap()];
+    held.begun(1);
+    answers.extend(["a2", "a3", "b1", "a4"].map(|id| server.infer(named(id)).unwrap()));
+    held.release_all();
+    for mut answers in answers {
+        answers.single().await.unwrap();
+    }
+    assert_eq!(held.begun(4), [vec!["a1"], vec!["a2", "a3"], vec!["b1"], vec!["a4"]]);
+}
+
+fn limited(count: usize) -> ServerOptions {
+    let resources = vec![ResourceLimit { name: "R".into(), count, device: None }];
+    ServerOptions { rate_limit: RateLimit::ExecutionCount(resources), ..options() }
+}
+
+const NEEDS_R: &str = r#"instance_group { count: 2 rate_limiter { resources { name: "R" count: 2 } } }"#;
+
+#[tokio::test]
+async fn instances_that_share_a_resource_execute_one_at_a_time() {
+    for scheduling in ["", "dynamic_batching { preferred_batch_size: 1 }"] {
+        let held = Held::default();
+        let server = batching_with(limited(2), &held, &format!("{scheduling} {NEEDS_R}"));
+        let mut answers: Vec<_> = ["a", "b"].map(|id| server.infer(named(id)).unwrap()).into();
+        assert_eq!(held.begun(1), [["a"]]);
+        // Its instance is idle, but the resource is taken.
+        assert_eq!(server.model("m", None).unwrap().pending(), 1);
+        held.release("a");
+        assert_eq!(held.begun(2), [["a"], ["b"]]);
+        held.release_all();
+        answers.push(server.infer(named("c")).unwrap());
+        for mut answers in answers {
+            answers.single().await.unwrap();
+        }
+        server.unload_all();
+    }
+}
+
+#[test]
+fn a_model_whose_resources_are_not_there_says_so() {
+    let server = server_with(limited(1), Held::default());
+    server.load(vec![spec(config_with(NEEDS_R), &[1])]);
+    let status = server.models().index().next().unwrap();
+    let reason = status.failure.unwrap();
+    assert!(reason.message().contains("needs 2 of resource 'R', but there are 1"), "{reason}");
+}
+
+#[tokio::test]
+async fn responses_of_a_decoupled_model_are_counted_by_their_place() {
+    let server = server(Scripted(|batch| {
+        for request in batch.into_requests() {
+            let responder = request.into_responder();
+            responder.send(Ok(Response::default()));
+            responder.send(Err(Error::internal("the second is an error")));
+            responder.finish();
+        }
+    }));
+    let config = config_with("model_transaction_policy { decoupled: true }");
+    server.load(vec![spec(config, &[1])]);
+    let mut answers = server.infer(request()).unwrap();
+    while answers.next().await.is_some() {}
+    let responses = server.model("m", None).unwrap().statistics().snapshot().responses;
+    let counts: Vec<_> = responses
+        .iter()
+        .map(|it| (it.success.count, it.fail.count, it.empty_response.count, it.compute_infer.count))
+        .collect();
+    assert_eq!(counts, [(1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)]);
+}
