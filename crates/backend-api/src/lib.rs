@@ -11,6 +11,7 @@
 
 mod backend;
 mod batch;
+mod batch_io;
 mod elements;
 mod error;
 mod memory;
@@ -26,6 +27,7 @@ pub use backend::{
     Backend, BatchBuilder, CustomBatching, Instance, InstanceContext, InstanceKind, Model, ModelContext,
 };
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
+pub use batch_io::{BatchInput, BatchOutput};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
 pub use memory::{Buffer, DeviceBuffer, Memory, MemoryKind};
