@@ -4,7 +4,7 @@
 
 use std::num::NonZeroUsize;
 
-use nereid_backend_api::{DataType, Error, ModelConfig, Result, Shape};
+use nereid_backend_api::{BatchInput, BatchOutput, DataType, Error, ModelConfig, Result, Shape};
 
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
@@ -24,15 +24,25 @@ struct Configured<'a> {
     role: &'static str,
     name: &'a str,
     data_type: Option<DataType>,
-    /// The shape the backend sees, without the batch dimension.
-    dims: &'a [i64],
+    dims: Dims<'a>,
+}
+
+/// What the configuration says of the dimensions in which the graph has a tensor.
+enum Dims<'a> {
+    /// These, behind the batch dimension.
+    Like(&'a [i64]),
+    /// A single one, over the elements of all requests.
+    Ragged,
+    /// Nothing: the parts that requests get have the configured dimensions, not the whole.
+    Unsaid,
 }
 
 /// Checks the inputs: each configured one exists and fits, and each that the graph needs will be given.
-pub(crate) fn inputs(config: &ModelConfig, signature: &Signature) -> Result<()> {
+pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
     let batching = config.max_batch_size > 0;
     for input in &config.input {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+        let dims = if input.allow_ragged_batch { Dims::Ragged } else { Dims::Like(dims) };
         let data_type = DataType::from_proto(input.data_type());
         find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
     }
@@ -40,6 +50,7 @@ pub(crate) fn inputs(config: &ModelConfig, signature: &Signature) -> Result<()> 
     for port in &signature.inputs {
         if !config.input.iter().any(|input| input.name == port.name)
             && !controls.contains(&port.name.as_str())
+            && !batch_inputs.iter().any(|made| made.target() == port.name)
         {
             return Err(Error::invalid_arg(format!(
                 "the model needs the input '{}' ({} {}), which the configuration does not list",
@@ -61,33 +72,29 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
         )));
     }
     let batching = config.max_batch_size > 0;
+    let batch_outputs = BatchOutput::all(config)?;
     let outputs = config.output.iter().map(|output| {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
         let data_type = DataType::from_proto(output.data_type());
-        let configured = Configured { role: "output", name: &output.name, data_type, dims };
+        let scatter = batch_outputs.iter().find(|cut| cut.target() == output.name).cloned();
+        let said = if scatter.is_some() { Dims::Unsaid } else { Dims::Like(dims) };
+        let configured = Configured { role: "output", name: &output.name, data_type, dims: said };
         let port = find(&signature.outputs, configured, batching)?.clone();
         let shape = port.is_scalar().then(|| Shape::from(dims.as_slice()));
-        Ok(Output { port, shape })
+        Ok(Output { port, shape, scatter })
     });
     outputs.collect()
 }
 
 /// Refuses what the configuration asks for and this engine cannot give.
 pub(crate) fn features(config: &ModelConfig) -> Result<()> {
-    let ragged = config.input.iter().any(|input| input.allow_ragged_batch);
-    let wants = [
-        (
-            "ragged batches (allow_ragged_batch, batch_input, batch_output)",
-            ragged || !config.batch_input.is_empty() || !config.batch_output.is_empty(),
-        ),
-        ("the state of sequences (sequence_batching.state)", has_state(config)),
-    ];
-    match wants.into_iter().find(|(_, wanted)| *wanted) {
-        None => Ok(()),
-        Some((feature, _)) => Err(Error::unsupported(format!(
-            "the configuration asks for {feature}, which the embedded engine does not have"
-        ))),
+    if has_state(config) {
+        return Err(Error::unsupported(
+            "the configuration asks for the state of sequences (sequence_batching.state), which the embedded engine \
+             does not have",
+        ));
     }
+    Ok(())
 }
 
 /// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
@@ -120,6 +127,11 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
             port.data_type
         )));
     }
+    let dims = match dims {
+        Dims::Like(dims) => dims,
+        Dims::Ragged => return ragged(port),
+        Dims::Unsaid => return Ok(port),
+    };
     let mut shape = Shape::from(dims);
     if batching {
         shape.push_front(-1);
@@ -138,6 +150,18 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
     let batch = if batching { " with the batch dimension" } else { "" };
     Err(Error::invalid_arg(format!(
         "{role} '{name}' has the shape {shape}{batch} in the configuration, but {} in the model",
+        port.describe_dims()
+    )))
+}
+
+fn ragged(port: &Port) -> Result<&Port> {
+    if port.dims.as_deref() == Some(&[None]) {
+        return Ok(port);
+    }
+    Err(Error::invalid_arg(format!(
+        "input '{}' has allow_ragged_batch, so the model must take the elements of a batch in one variable dimension, \
+         [-1], but it takes {}",
+        port.name,
         port.describe_dims()
     )))
 }

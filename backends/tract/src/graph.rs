@@ -17,9 +17,10 @@ use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
 use tract_onnx::pb::type_proto::Value as Type;
 use tract_onnx::pb::{GraphProto, ModelProto, TensorProto};
 use tract_onnx::prelude::{
-    DatumType, InferenceFact, InferenceModel, InferenceModelExt, IntoRunnable, TVec, TractResult,
-    TypedRunnableModel,
+    DatumType, InferenceFact, InferenceModel, InferenceModelExt, IntoRunnable, TVec, Tensor as EngineTensor,
+    TractResult, TypedRunnableModel,
 };
+use tract_onnx::tensor::load_tensor;
 use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
@@ -66,6 +67,26 @@ impl OnnxFile {
         }
     }
 
+    /// The value that the file has for an input: that of an initializer which is listed as an input too.
+    pub(crate) fn initial_value(&self, name: &str) -> Result<Option<EngineTensor>> {
+        let listed = self.graph.input.iter().any(|input| input.name == name);
+        let Some(initializer) = self.graph.initializer.iter().find(|it| listed && it.name == name) else {
+            return Ok(None);
+        };
+        let value = guarded(|| load_tensor(&FopenDataResolver, initializer, self.directory()));
+        value.map(Some).map_err(|why| {
+            let path = self.path.display();
+            Error::invalid_arg(format!(
+                "the embedded engine cannot read the value of '{name}' in {path}: {why}"
+            ))
+        })
+    }
+
+    /// Where external data lies.
+    fn directory(&self) -> Option<&str> {
+        self.path.parent().and_then(Path::to_str)
+    }
+
     pub(crate) fn signature(&self) -> Result<Signature> {
         Signature::of(&self.graph)
     }
@@ -98,12 +119,11 @@ impl OnnxFile {
                 list.join(", ")
             )));
         }
-        let directory = self.path.parent().and_then(Path::to_str);
         forget_dimension_names(&mut self.graph);
-        self.proto.graph = Some(self.graph);
+        self.proto.graph = Some(std::mem::take(&mut self.graph));
         let template = guarded(|| {
             let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
-                engine.parse(&self.proto, directory)?;
+                engine.parse(&self.proto, self.directory())?;
             ensure!(unresolved_inputs.is_empty(), "nothing gives the tensors {unresolved_inputs:?}");
             let outlets = outputs.iter().map(|&name| {
                 outlets_by_name.get(name).copied().ok_or_else(|| anyhow!("nothing gives the output '{name}'"))

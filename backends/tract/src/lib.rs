@@ -16,6 +16,7 @@ mod check;
 mod convert;
 mod graph;
 mod guard;
+mod inputs;
 mod instance;
 mod plans;
 mod signature;
@@ -23,14 +24,13 @@ mod signature;
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Backend, Error, Instance, InstanceContext, InstanceKind, Model, ModelContext, Request, Result, Shape,
+    Backend, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelContext, Request, Result,
 };
 use nereid_model_config::default_model_filename;
 
 use crate::graph::OnnxFile;
 use crate::instance::{Served, TractInstance};
 use crate::plans::{Plans, Shapes};
-use crate::signature::Port;
 
 /// Name and version of the engine, as the log gives them.
 pub const ENGINE: &str = "tract 0.23";
@@ -92,9 +92,11 @@ fn load(context: &ModelContext) -> Result<Served> {
     check::features(config)?;
     let filename = default_model_filename(config).unwrap_or(DEFAULT_FILENAME);
     let mut file = OnnxFile::read(context.version_directory().join(filename))?;
+    let defaults = inputs::defaults(config, &file)?;
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
     let signature = file.signature()?;
-    check::inputs(config, &signature)?;
+    let batch_inputs = BatchInput::all(config)?;
+    check::inputs(config, &batch_inputs, &signature)?;
     let mut outputs = check::outputs(config, &signature)?;
     // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
     outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
@@ -102,21 +104,15 @@ fn load(context: &ModelContext) -> Result<Served> {
     let plan_cache_size = check::plan_cache_size(config, file.weights())?;
     let graph = file.into_graph(&names)?;
 
-    let inputs = signature.inputs;
-    let types = inputs.iter().map(|port| (port.name.clone(), port.datum_type)).collect();
+    let inputs = inputs::resolve(config, signature.inputs, batch_inputs, defaults)?;
+    let types = inputs.iter().map(|input| (input.port.name.clone(), input.port.datum_type)).collect();
     let plans = Plans::new(graph, types, plan_cache_size);
     let batching = config.max_batch_size > 0;
     // A graph that cannot run is found out now rather than by its first client, if its shapes are known now.
-    if let Some(shapes) = inputs.iter().map(|port| only_shape(port, batching)).collect::<Option<Shapes>>() {
+    if let Some(shapes) = inputs.iter().map(|input| input.only_shape(batching)).collect::<Option<Shapes>>() {
         plans.get(&shapes)?;
     }
     Ok(Served { name: context.name.clone(), batching, inputs, outputs, plans })
-}
-
-/// The shape of an input for a batch of one, if only the batch dimension is variable.
-fn only_shape(port: &Port, batching: bool) -> Option<Shape> {
-    let dims = port.dims.as_ref()?.iter().enumerate();
-    dims.map(|(index, &dim)| if batching && index == 0 { Some(1) } else { dim }).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 mod execution;
 mod loading;
 pub(crate) mod onnx;
+mod optional;
+mod ragged;
 pub(crate) mod server;
 
 use nereid_backend_api::{BytesElements, DataType, Response, Tensor, push_bytes_element};

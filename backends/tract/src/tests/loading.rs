@@ -1,7 +1,7 @@
 //! What is refused at load, and how the refusal reads.
 
 use nereid_backend_api::{DataType, ErrorCode, InstanceContext, InstanceKind};
-use nereid_model_config::proto::{BatchInput, ModelParameter, ModelTensorReshape};
+use nereid_model_config::proto::{ModelParameter, ModelTensorReshape};
 use tract_onnx::pb::tensor_proto::DataType as Element;
 
 use super::onnx::{add, file, floats, graph, identity, node, port, with_graph};
@@ -186,18 +186,6 @@ fn a_plan_cache_size_that_is_no_number_over_zero_is_refused() {
         config.parameters.insert("plan_cache_size".into(), ModelParameter { string_value: value.into() });
         let message = refusal(&identity(Element::Float, &[3]), config);
         assert!(message.contains(&format!("parameter 'plan_cache_size' is '{value}'")), "{message}");
-    }
-}
-
-#[test]
-fn ragged_batches_are_refused() {
-    let mut ragged = config(8, &[X], &[Y]);
-    ragged.input[0].allow_ragged_batch = true;
-    let mut made = config(8, &[X], &[Y]);
-    made.batch_input.push(BatchInput::default());
-    for config in [ragged, made] {
-        let message = refusal(&identity(Element::Float, &[-1, 3]), config);
-        assert!(message.contains("ragged batches"), "{message}");
     }
 }
 

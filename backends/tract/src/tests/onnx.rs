@@ -65,6 +65,16 @@ pub(crate) fn floats(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
     }
 }
 
+pub(crate) fn ints(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: dims.to_vec(),
+        data_type: Element::Int64 as i32,
+        int64_data: values.to_vec(),
+        ..Default::default()
+    }
+}
+
 pub(crate) fn graph(
     inputs: Vec<ValueInfoProto>,
     nodes: Vec<NodeProto>,
