@@ -3,6 +3,7 @@
 mod client;
 mod http;
 mod load;
+mod scheduling;
 mod server;
 mod summary;
 
@@ -16,11 +17,14 @@ use crate::project::Project;
 pub enum Bench {
     /// Small binary inference requests over HTTP, beside nginx answering with as many bytes
     Http(http::Options),
+    /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
+    Scheduling,
 }
 
 /// Runs one measurement.
 pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
+        Bench::Scheduling => scheduling::run(project),
     }
 }

@@ -1,0 +1,163 @@
+//! What scheduling costs: CPU time of the whole process for each request, from `Server::infer` to its answer, with a
+//! backend that does nothing; and how much of its time an instance executes, with one that takes a millisecond.
+//!
+//! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nereid_core::backend_api::{
+    Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
+    Response, Result, Tensor,
+};
+use nereid_core::{ModelSpec, Server, ServerOptions};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long each measurement takes, after a tenth of it to get warm.
+const DURATION: Duration = Duration::from_secs(2);
+
+/// A backend that takes that long for a batch, and may be executed by whoever enqueues if it says so.
+#[derive(Clone, Default)]
+struct Timed {
+    takes: Duration,
+    at_once: bool,
+    /// All executions together, in nanoseconds.
+    executing: Arc<AtomicU64>,
+}
+
+impl Backend for Timed {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Model for Timed {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn runs_at_once(&self, _: &Request) -> bool {
+        self.at_once
+    }
+}
+
+impl Instance for Timed {
+    fn execute(&mut self, mut batch: Batch) {
+        let start = Instant::now();
+        batch.inputs_ready();
+        while start.elapsed() < self.takes {
+            std::hint::spin_loop();
+        }
+        batch.outputs_ready();
+        let answers: Vec<_> = batch.requests().iter().map(|_| Ok(Response::default())).collect();
+        batch.complete(answers);
+        self.executing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// One line of the table.
+struct Row {
+    /// Processor time of a request, in microseconds.
+    cpu: f64,
+    /// Requests a second.
+    throughput: f64,
+    /// Requests of an execution.
+    batch: f64,
+    /// The part of the time in which the instance executed.
+    executing: f64,
+}
+
+fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
+    let text = format!(
+        r#"name: "m" backend: "timed" max_batch_size: 64 {scheduling}
+           input {{ name: "X" data_type: TYPE_FP32 dims: [ 4 ] }}
+           output {{ name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }}"#
+    );
+    let mut config = nereid_core::model_config::parse_text(&text).expect("a configuration");
+    nereid_core::model_config::normalise(&mut config);
+    let backends = BTreeMap::from([("timed".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
+    let server =
+        Arc::new(Server::new(ServerOptions { load_threads: 1, ..ServerOptions::default() }, backends));
+    let (name, directory) = ("m".to_owned(), ".".into());
+    let spec = ModelSpec { name, directory, config, versions: vec![1], labels: BTreeMap::new() };
+    server.load(vec![("m".into(), Ok(spec))]);
+    let statistics = || server.model("m", None).expect("it is loaded").statistics().snapshot();
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut clients = Vec::new();
+    for _ in 0..in_flight {
+        let (server, stopped) = (Arc::clone(&server), Arc::clone(&stopped));
+        clients.push(runtime.spawn(async move {
+            let contents = bytes::Bytes::from_static(&[0; 16]);
+            while !stopped.load(Ordering::Relaxed) {
+                let input = Tensor::new("X", DataType::Fp32, [1, 4], contents.clone());
+                let inputs = vec![input];
+                let request = InferRequest { model_name: "m".into(), inputs, ..InferRequest::default() };
+                server.infer(request).expect("admitted").single().await.expect("answered");
+                tokio::task::yield_now().await;
+            }
+        }));
+    }
+    std::thread::sleep(DURATION / 10);
+    let (before, cpu, executing) = (statistics(), process_time(), backend.executing.load(Ordering::Relaxed));
+    let start = Instant::now();
+    std::thread::sleep(DURATION);
+    let (after, took) = (statistics(), start.elapsed());
+    let cpu = process_time() - cpu;
+    let executing = backend.executing.load(Ordering::Relaxed) - executing;
+    stopped.store(true, Ordering::Relaxed);
+    for client in clients {
+        runtime.block_on(client).expect("every request was answered");
+    }
+    server.unload_all();
+
+    let requests = (after.success.count - before.success.count) as f64;
+    let executions = (after.execution_count - before.execution_count) as f64;
+    Row {
+        cpu: cpu.as_secs_f64() * 1e6 / requests,
+        throughput: requests / took.as_secs_f64(),
+        batch: requests / executions,
+        executing: executing as f64 / took.as_nanos() as f64,
+    }
+}
+
+/// Processor time of all threads of this process.
+fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn main() {
+    let idle = Timed::default();
+    let prompt = Timed { at_once: true, ..Timed::default() };
+    let busy = Timed { takes: Duration::from_millis(1), ..Timed::default() };
+    let dynamic = "dynamic_batching { }";
+    let delayed = "dynamic_batching { max_queue_delay_microseconds: 100 }";
+    println!(
+        "| backend | scheduler | in flight | CPU us/request | requests/s | requests/execution | executing |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let cases: [(&str, &Timed, &str, &str, &[usize]); 5] = [
+        ("idle", &idle, "default", "", &[1, 8, 64, 512]),
+        ("idle", &idle, "dynamic", dynamic, &[1, 8, 64, 512]),
+        ("idle", &idle, "dynamic, delay 100 us", delayed, &[1, 8, 64, 512]),
+        ("idle, executed by the caller", &prompt, "dynamic", dynamic, &[1, 8]),
+        ("1 ms a batch", &busy, "dynamic", dynamic, &[8, 64]),
+    ];
+    for (name, backend, scheduler, scheduling, loads) in cases {
+        for &in_flight in loads {
+            let row = measure(backend, scheduling, in_flight);
+            println!(
+                "| {name} | {scheduler} | {in_flight} | {:.2} | {:.0} | {:.1} | {:.1} % |",
+                row.cpu,
+                row.throughput,
+                row.batch,
+                row.executing * 100.0
+            );
+        }
+    }
+}
