@@ -20,5 +20,5 @@ pub use json::to_json;
 pub use normalise::normalise;
 pub use proto::ModelConfig;
 pub use text::{ParseError, parse_text, to_text};
-pub use validate::{ValidationError, validate};
+pub use validate::{Stage, ValidationError, ValidationErrors, validate};
 pub use version::{ServedVersions, served_versions};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Labels, ModelSpec};
-use nereid_model_config::ModelConfig;
+use nereid_model_config::{ModelConfig, Stage};
 
 /// The configuration's file name.
 const CONFIG: &str = "config.pbtxt";
@@ -52,7 +52,7 @@ fn read_config(folder: &Path, name: &str) -> Result<ModelConfig> {
         )));
     }
     nereid_model_config::normalise(&mut config);
-    nereid_model_config::validate(&config)
+    nereid_model_config::validate(&config, Stage::Final)
         .map_err(|error| Error::invalid_arg(format!("{}: {error}", path.display())))?;
     Ok(config)
 }

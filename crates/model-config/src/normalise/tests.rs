@@ -1,7 +1,7 @@
 //! Each default, alone.
 
 use super::*;
-use crate::{parse_text, to_text, validate};
+use crate::{Stage, parse_text, to_text, validate};
 
 fn normalised(text: &str) -> ModelConfig {
     let mut config = parse_text(text).unwrap();
@@ -138,6 +138,6 @@ fn what_is_wrong_is_left_to_validation() {
         r#"name: "m" platform: "ensemble""#,
         r#"name: "m" backend: "mine" max_batch_size: -1 dynamic_batching { }"#,
     ] {
-        assert!(validate(&normalised(text)).is_err(), "{text}");
+        assert!(validate(&normalised(text), Stage::BeforeCompletion).is_err(), "{text}");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::Fault;
+use super::Stage;
+use super::report::Report;
 use crate::DataType;
 use crate::proto::model_input::Format;
 use crate::proto::{self, ModelConfig, ModelInput, ModelOutput};
@@ -50,111 +51,128 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// A fault of one of the tensor's fields; the reason begins with the tensor's name.
-    fn fault(&self, field: &str, reason: impl AsRef<str>) -> Fault {
-        Fault::new(format!("{}.{field}", self.path), format!("tensor '{}': {}", self.name, reason.as_ref()))
+    /// Reports one of the tensor's fields; the reason begins with the tensor's name.
+    fn report(&self, report: &mut Report, field: &str, reason: impl AsRef<str>) {
+        report.add(format!("{}.{field}", self.path), format!("tensor '{}': {}", self.name, reason.as_ref()));
     }
 }
 
-pub(super) fn check(config: &ModelConfig) -> Result<(), Fault> {
-    let inputs = config.input.iter().enumerate().map(|(index, input)| Tensor::input(index, input));
-    check_all(config, inputs)?;
-    for (index, input) in config.input.iter().enumerate() {
-        check_format(&Tensor::input(index, input), input.format)?;
-    }
-    let outputs = config.output.iter().enumerate().map(|(index, output)| Tensor::output(index, output));
-    check_all(config, outputs)
-}
-
-fn check_all<'a>(config: &ModelConfig, tensors: impl Iterator<Item = Tensor<'a>>) -> Result<(), Fault> {
+pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
     let mut names = HashSet::new();
-    for tensor in tensors {
-        if tensor.name.is_empty() {
-            return Err(Fault::new(format!("{}.name", tensor.path), "must be given"));
-        }
-        if !names.insert(tensor.name) {
-            return Err(tensor.fault("name", "the name is taken by another tensor"));
-        }
-        let data_type = proto::DataType::try_from(tensor.data_type).ok().and_then(DataType::from_proto);
-        if data_type.is_none() {
-            let reason = match tensor.data_type {
-                0 => "must be given".to_owned(),
-                number => format!("{number} is not a data type"),
-            };
-            return Err(tensor.fault("data_type", reason));
-        }
-        check_shapes(config, &tensor)?;
-        check_platform(config, &tensor)?;
+    for (index, input) in config.input.iter().enumerate() {
+        let tensor = Tensor::input(index, input);
+        check_tensor(config, stage, &tensor, &mut names, report);
+        check_format(&tensor, input.format, report);
     }
-    Ok(())
+    names.clear();
+    for (index, output) in config.output.iter().enumerate() {
+        check_tensor(config, stage, &Tensor::output(index, output), &mut names, report);
+    }
 }
 
-fn check_shapes(config: &ModelConfig, tensor: &Tensor<'_>) -> Result<(), Fault> {
-    if tensor.dims.is_empty() {
-        return Err(tensor.fault("dims", "must be given"));
+fn check_tensor<'a>(
+    config: &ModelConfig,
+    stage: Stage,
+    tensor: &Tensor<'a>,
+    names: &mut HashSet<&'a str>,
+    report: &mut Report,
+) {
+    if tensor.name.is_empty() {
+        report.add(format!("{}.name", tensor.path), "must be given");
+    } else if !names.insert(tensor.name) {
+        tensor.report(report, "name", "the name is taken by another tensor");
     }
-    let dims = fixed_parts(tensor, "dims", tensor.dims)?;
-    let Some(reshape) = tensor.reshape else { return Ok(()) };
-    if reshape.is_empty() && config.max_batch_size == 0 {
+    let data_type = proto::DataType::try_from(tensor.data_type).ok().and_then(DataType::from_proto);
+    match tensor.data_type {
+        0 if stage == Stage::Final => tensor.report(report, "data_type", "must be given"),
+        number if number != 0 && data_type.is_none() => {
+            tensor.report(report, "data_type", format!("{number} is not a data type"));
+        }
+        _ => {}
+    }
+    check_shapes(config, stage, tensor, report);
+    check_platform(config, tensor, report);
+}
+
+fn check_shapes(config: &ModelConfig, stage: Stage, tensor: &Tensor<'_>, report: &mut Report) {
+    if tensor.dims.is_empty() && stage == Stage::Final {
+        tensor.report(report, "dims", "must be given");
+    }
+    let dims = fixed_parts(tensor, "dims", tensor.dims, report);
+    let Some(reshape) = tensor.reshape else { return };
+    // Completion may find that the model batches.
+    if reshape.is_empty() && config.max_batch_size == 0 && stage == Stage::Final {
         let reason = "cannot be empty unless the model batches: it would be a tensor without dimensions";
-        return Err(tensor.fault("reshape", reason));
+        tensor.report(report, "reshape", reason);
+        return;
     }
-    let reshaped = fixed_parts(tensor, "reshape", reshape)?;
+    let reshaped = fixed_parts(tensor, "reshape.shape", reshape, report);
+    let (Some(dims), Some(reshaped)) = (dims, reshaped) else { return };
+    if tensor.dims.is_empty() {
+        return;
+    }
     if dims.len() != reshaped.len() {
         let reason = format!("{reshape:?} and dims {:?} differ in their variable dimensions", tensor.dims);
-        return Err(tensor.fault("reshape", reason));
-    }
-    if dims != reshaped {
+        tensor.report(report, "reshape", reason);
+    } else if dims != reshaped {
         let reason = format!("{reshape:?} and dims {:?} differ in their number of elements", tensor.dims);
-        return Err(tensor.fault("reshape", reason));
+        tensor.report(report, "reshape", reason);
     }
-    Ok(())
 }
 
 /// The products of the dimensions before, between and after those of any size. Two shapes can hold the same
-/// elements if these are equal; an empty shape holds one element.
-fn fixed_parts(tensor: &Tensor<'_>, field: &str, shape: &[i64]) -> Result<Vec<i64>, Fault> {
+/// elements if these are equal; an empty shape holds one element. `None` where a dimension is wrong.
+fn fixed_parts(tensor: &Tensor<'_>, field: &str, shape: &[i64], report: &mut Report) -> Option<Vec<i64>> {
     let mut parts = vec![1_i64];
-    let mut total = 1_i64;
-    for &dim in shape {
+    let mut total = Some(1_i64);
+    let mut right = true;
+    for (index, &dim) in shape.iter().enumerate() {
         if dim == ANY_SIZE {
             parts.push(1);
             continue;
         }
         if dim < 1 {
             let reason = format!("{dim} is not a dimension, must be at least 1, or -1 for any size");
-            return Err(tensor.fault(field, reason));
+            tensor.report(report, &format!("{field}[{index}]"), reason);
+            right = false;
+            continue;
         }
-        total = total
-            .checked_mul(dim)
-            .ok_or_else(|| tensor.fault(field, format!("{shape:?} has more elements than can be counted")))?;
+        total = total.and_then(|total| total.checked_mul(dim));
         if let Some(part) = parts.last_mut() {
             // Cannot overflow where the total does not.
-            *part *= dim;
+            *part = part.wrapping_mul(dim);
         }
     }
-    Ok(parts)
+    if total.is_none() {
+        tensor.report(report, field, format!("{shape:?} has more elements than can be counted"));
+        right = false;
+    }
+    right.then_some(parts)
 }
 
-fn check_platform(config: &ModelConfig, tensor: &Tensor<'_>) -> Result<(), Fault> {
+fn check_platform(config: &ModelConfig, tensor: &Tensor<'_>, report: &mut Report) {
     let is_tensorrt = config.platform == TENSORRT_PLATFORM || config.backend == "tensorrt";
     if tensor.is_shape_tensor && !is_tensorrt {
-        return Err(tensor.fault("is_shape_tensor", "only TensorRT models have shape tensors"));
+        tensor.report(report, "is_shape_tensor", "only TensorRT models have shape tensors");
     }
-    if tensor.is_non_linear_format_io && !is_tensorrt {
-        return Err(tensor.fault("is_non_linear_format_io", "only TensorRT models have non-linear tensors"));
+    if !tensor.is_non_linear_format_io {
+        return;
     }
-    if tensor.is_non_linear_format_io && tensor.dims.len() != 3 {
-        return Err(tensor.fault("dims", "a non-linear tensor has 3 dimensions"));
+    if !is_tensorrt {
+        tensor.report(report, "is_non_linear_format_io", "only TensorRT models have non-linear tensors");
+    } else if !tensor.dims.is_empty() && tensor.dims.len() != 3 {
+        tensor.report(report, "dims", "a non-linear tensor has 3 dimensions");
     }
-    Ok(())
 }
 
-fn check_format(input: &Tensor<'_>, format: i32) -> Result<(), Fault> {
+fn check_format(input: &Tensor<'_>, format: i32, report: &mut Report) {
     match Format::try_from(format) {
-        Ok(Format::None) => Ok(()),
-        Ok(Format::Nhwc | Format::Nchw) if input.dims.len() == 3 => Ok(()),
-        Ok(_) => Err(input.fault("dims", "an image has 3 dimensions, as format says NHWC or NCHW")),
-        Err(_) => Err(input.fault("format", format!("{format} is not a format"))),
+        Ok(Format::None) => {}
+        Ok(Format::Nhwc | Format::Nchw) => {
+            if !input.dims.is_empty() && input.dims.len() != 3 {
+                input.report(report, "dims", "an image has 3 dimensions, as format says NHWC or NCHW");
+            }
+        }
+        Err(_) => input.report(report, "format", format!("{format} is not a format")),
     }
 }

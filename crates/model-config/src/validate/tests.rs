@@ -1,12 +1,16 @@
 //! Each rule, kept and broken.
 
-use super::validate;
-use crate::parse_text;
+use super::{Stage, ValidationError, ValidationErrors};
+use crate::{ModelConfig, parse_text};
+
+fn validate(config: &ModelConfig) -> Result<(), ValidationErrors> {
+    super::validate(config, Stage::Final)
+}
 
 /// A model that is in order, with `more` put behind it.
 fn result(more: &str) -> Result<(), String> {
     let text = format!("name: 'm' backend: 'mine' max_batch_size: 8\n{more}");
-    validate(&parse_text(&text).unwrap()).map_err(|error| error.to_string())
+    validate(&parse_text(&text).unwrap()).map_err(|errors| errors.to_string())
 }
 
 #[track_caller]
@@ -39,12 +43,79 @@ fn input(fields: &str) -> String {
 fn the_error_tells_model_field_and_reason_apart() {
     let error = validate(&parse_text("name: 'm' backend: 'b' max_batch_size: -1").unwrap()).unwrap_err();
     assert_eq!(error.model(), "m");
-    assert_eq!(error.field(), "max_batch_size");
-    assert_eq!(error.reason(), "is -1, must be 0 (no batching) or more");
+    assert_eq!(error.errors().len(), 1);
+    assert_eq!(error.errors()[0].field(), "max_batch_size");
+    assert_eq!(error.errors()[0].reason(), "is -1, must be 0 (no batching) or more");
     assert_eq!(
         error.to_string(),
         "model 'm', field 'max_batch_size': is -1, must be 0 (no batching) or more"
     );
+}
+
+#[test]
+fn all_broken_rules_are_found_in_one_go() {
+    let text =
+        "name: 'm' max_batch_size: -1 input { name: 'I' dims: [ 1, 0, -1, -2 ] data_type: 99 format: 7 }
+        output [ { name: 'O' dims: 1 }, { name: 'O' data_type: TYPE_FP32 dims: 1 } ]
+        version_policy { specific { versions: -1 } } instance_group { count: -2 gpus: -3 kind: 9 }
+        dynamic_batching { preferred_batch_size: 0 }";
+    let errors = validate(&parse_text(text).unwrap()).unwrap_err();
+    let fields: Vec<&str> = errors.errors().iter().map(ValidationError::field).collect();
+    let expected = [
+        "backend",
+        "max_batch_size",
+        "input[0].data_type",
+        "input[0].dims[1]",
+        "input[0].dims[3]",
+        "input[0].format",
+        "output[0].data_type",
+        "output[1].name",
+        "version_policy.specific.versions[0]",
+        "instance_group[0].count",
+        "instance_group[0].kind",
+        "instance_group[0].gpus[0]",
+        "dynamic_batching.preferred_batch_size[0]",
+    ];
+    assert_eq!(fields, expected);
+    let text = errors.to_string();
+    let start = "model 'm', field 'backend': 'backend' or 'platform' must be given; field 'max_batch_size': is -1, must";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn not_more_problems_are_listed_than_anybody_reads() {
+    let errors = validate(&parse_text(&"output { } ".repeat(10_000)).unwrap()).unwrap_err();
+    assert_eq!(errors.errors().len(), 200);
+}
+
+#[test]
+fn before_completion_what_a_backend_may_fill_in_may_be_missing() {
+    let check = |more: &str| {
+        let config = parse_text(&format!("name: 'm' backend: 'mine' {more}")).unwrap();
+        super::validate(&config, Stage::BeforeCompletion).map_err(|errors| errors.to_string())
+    };
+    for fine in [
+        "",
+        "input { name: 'I' }",
+        "output { name: 'O' label_filename: 'labels.txt' }",
+        "input { name: 'I' format: FORMAT_NCHW reshape { shape: 3 } }",
+        "input { name: 'I' dims: 1 reshape { } }",
+    ] {
+        assert_eq!(check(fine), Ok(()), "{fine}");
+    }
+    for (wrong, expected) in [
+        ("input { dims: 1 }", "model 'm', field 'input[0].name': must be given"),
+        (
+            "input { name: 'I' data_type: 99 }",
+            "model 'm', field 'input[0].data_type': tensor 'I': 99 is not a data type",
+        ),
+        (
+            "input { name: 'I' dims: [ 2 ] reshape { shape: 3 } }",
+            "model 'm', field 'input[0].reshape': tensor 'I': [3] and dims [2] differ in their number of elements",
+        ),
+    ] {
+        assert_eq!(check(wrong), Err(expected.to_owned()), "{wrong}");
+    }
 }
 
 #[test]
@@ -129,8 +200,8 @@ fn dims_are_positive_or_of_any_size() {
         fails(
             &input(&format!("dims: [ 4, {dim} ]")),
             &format!(
-                "model 'm', field 'input[0].dims': tensor 'I': {dim} is not a dimension, must be at least 1, or -1 \
-                 for any size"
+                "model 'm', field 'input[0].dims[1]': tensor 'I': {dim} is not a dimension, must be at least 1, or \
+                 -1 for any size"
             ),
         );
     }
@@ -141,7 +212,7 @@ fn dims_are_positive_or_of_any_size() {
     );
     fails(
         "output { name: 'O' data_type: TYPE_BOOL dims: 0 }",
-        "model 'm', field 'output[0].dims': tensor 'O': 0 is not a dimension, must be at least 1, or -1 for any size",
+        "model 'm', field 'output[0].dims[0]': tensor 'O': 0 is not a dimension, must be at least 1, or -1 for any size",
     );
 }
 
@@ -180,7 +251,8 @@ fn a_reshape_holds_the_same_elements() {
     );
     fails(
         &input("dims: [ 1 ] reshape { shape: [ 0 ] }"),
-        &format!("{field} 0 is not a dimension, must be at least 1, or -1 for any size"),
+        "model 'm', field 'input[0].reshape.shape[0]': tensor 'I': 0 is not a dimension, must be at least 1, or -1 for \
+         any size",
     );
     fails(
         "output { name: 'O' data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2 ] } }",
@@ -246,7 +318,7 @@ fn a_version_policy_names_versions() {
     );
     fails(
         "version_policy { specific { versions: [ 1, -1 ] } }",
-        "model 'm', field 'version_policy.specific.versions': -1 is not a version number",
+        "model 'm', field 'version_policy.specific.versions[1]': -1 is not a version number",
     );
 }
 
@@ -269,7 +341,7 @@ fn instance_groups_have_a_count_and_the_devices_of_their_kind() {
     }
     fails(
         "instance_group { gpus: -1 }",
-        "model 'm', field 'instance_group[0].gpus': -1 is not the number of a GPU",
+        "model 'm', field 'instance_group[0].gpus[0]': -1 is not the number of a GPU",
     );
 }
 
@@ -285,13 +357,13 @@ fn preferred_batch_sizes_lie_within_max_batch_size() {
         fails(
             &sizes("[ 4, 0 ]"),
             &format!(
-                "model 'm', field '{path}.preferred_batch_size': 0 is not a batch size, must be at least 1"
+                "model 'm', field '{path}.preferred_batch_size[1]': 0 is not a batch size, must be at least 1"
             ),
         );
         fails(
             &sizes("[ 9 ]"),
             &format!(
-                "model 'm', field '{path}.preferred_batch_size': 9 is more than max_batch_size, which is 8"
+                "model 'm', field '{path}.preferred_batch_size[0]': 9 is more than max_batch_size, which is 8"
             ),
         );
     }

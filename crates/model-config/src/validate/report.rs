@@ -1,0 +1,82 @@
+//! What is wrong with a configuration: where, and why. Knows no rule.
+
+use std::fmt;
+
+/// As many problems as anybody will read; a file of megabytes can have millions.
+const LIMIT: usize = 200;
+
+/// One broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValidationError {
+    field: String,
+    reason: String,
+}
+
+impl ValidationError {
+    /// The path of the field at fault, in the schema's names: `input[0].dims[1]`. Repeated fields have their index,
+    /// entries of maps their key in quotes: `model_warmup[0].inputs["IMAGE"].dims`.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// What is wrong, and what would be right.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl fmt::Display for ValidationError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "field '{}': {}", self.field, self.reason)
+    }
+}
+
+/// All rules that a configuration breaks: at least one, and 200 at most.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ValidationErrors {
+    model: String,
+    errors: Vec<ValidationError>,
+}
+
+impl ValidationErrors {
+    /// The model's name; empty where that is what is missing.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The broken rules, never none.
+    pub fn errors(&self) -> &[ValidationError] {
+        &self.errors
+    }
+}
+
+impl fmt::Display for ValidationErrors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "model '{}'", self.model)?;
+        for (index, error) in self.errors.iter().enumerate() {
+            write!(formatter, "{} {error}", if index == 0 { "," } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+/// The broken rules that were found so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    errors: Vec<ValidationError>,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, field: impl Into<String>, reason: impl Into<String>) {
+        if self.errors.len() < LIMIT {
+            self.errors.push(ValidationError { field: field.into(), reason: reason.into() });
+        }
+    }
+
+    pub(super) fn finish(self, model: &str) -> Result<(), ValidationErrors> {
+        if self.errors.is_empty() {
+            return Ok(());
+        }
+        Err(ValidationErrors { model: model.to_owned(), errors: self.errors })
+    }
+}
