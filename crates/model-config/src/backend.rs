@@ -7,6 +7,11 @@ use crate::proto::ModelConfig;
 /// The platform of a model that is a graph of other models. It has no backend.
 pub const ENSEMBLE_PLATFORM: &str = "ensemble";
 
+/// The one platform that knows profiles, shape tensors and elements in an order of its own.
+pub(crate) const TENSORRT_PLATFORM: &str = "tensorrt_plan";
+
+const TENSORFLOW: &str = "tensorflow";
+
 /// A platform, its backend, and the model's file where the configuration names none.
 struct Platform {
     name: &'static str,
@@ -14,22 +19,47 @@ struct Platform {
     filename: &'static str,
 }
 
-/// The first platform of a backend is what the backend runs where no platform is given.
+/// The first platform of a backend is what the backend runs where no platform is given; TensorFlow's has to be given.
+/// The order is the reference's: where a platform and a file name contradict each other, the earlier one decides.
 const PLATFORMS: &[Platform] = &[
+    Platform { name: "tensorflow_savedmodel", backend: TENSORFLOW, filename: "model.savedmodel" },
+    Platform { name: "tensorflow_graphdef", backend: TENSORFLOW, filename: "model.graphdef" },
+    Platform { name: TENSORRT_PLATFORM, backend: "tensorrt", filename: "model.plan" },
     Platform { name: "onnxruntime_onnx", backend: "onnxruntime", filename: "model.onnx" },
-    Platform { name: "tensorrt_plan", backend: "tensorrt", filename: "model.plan" },
     Platform { name: "pytorch_libtorch", backend: "pytorch", filename: "model.pt" },
     Platform { name: "libtorch", backend: "pytorch", filename: "model.pt" },
     Platform { name: "torch_aoti", backend: "pytorch", filename: "model.pt2" },
-    Platform { name: "tensorflow_savedmodel", backend: "tensorflow", filename: "model.savedmodel" },
-    Platform { name: "tensorflow_graphdef", backend: "tensorflow", filename: "model.graphdef" },
 ];
 
 /// Backends that have no platform of their own.
 const FILENAMES: &[(&str, &str)] = &[("openvino", "model.xml"), ("python", "model.py")];
 
+/// Backends that have neither a platform nor a file of a fixed name.
+const OTHERS: &[&str] = &["dali", "identity"];
+
 fn platform(name: &str) -> Option<&'static Platform> {
     PLATFORMS.iter().find(|platform| platform.name == name)
+}
+
+/// What a backend runs where no platform is given.
+fn first_platform(backend: &str) -> Option<&'static Platform> {
+    PLATFORMS.iter().find(|platform| platform.backend == backend && backend != TENSORFLOW)
+}
+
+fn platforms_of(backend: &str) -> Vec<&'static str> {
+    PLATFORMS.iter().filter(|platform| platform.backend == backend).map(|platform| platform.name).collect()
+}
+
+/// The names of all platforms that lead to a backend.
+pub(crate) fn platform_names() -> impl Iterator<Item = &'static str> {
+    PLATFORMS.iter().map(|platform| platform.name)
+}
+
+/// Whether a name is that of one of the reference's own backends.
+pub(crate) fn is_known_backend(name: &str) -> bool {
+    let of_platforms = PLATFORMS.iter().map(|platform| platform.backend);
+    let by_file = FILENAMES.iter().map(|&(backend, _)| backend);
+    of_platforms.chain(by_file).chain(OTHERS.iter().copied()).any(|known| known == name)
 }
 
 /// The backend that runs the model: the one it names, or else its platform's. `None` for an ensemble, and where
@@ -48,19 +78,7 @@ pub fn platform_name(config: &ModelConfig) -> &str {
     if !config.platform.is_empty() {
         return &config.platform;
     }
-    platform_of(&config.backend).unwrap_or(&config.backend)
-}
-
-/// What a backend runs where no platform is given; `None` if it has no platform of its own.
-pub(crate) fn platform_of(backend: &str) -> Option<&'static str> {
-    PLATFORMS.iter().find(|platform| platform.backend == backend).map(|platform| platform.name)
-}
-
-/// The backend that expects a file of this name.
-pub(crate) fn backend_of_file(filename: &str) -> Option<&'static str> {
-    let of_platforms = PLATFORMS.iter().map(|platform| (platform.backend, platform.filename));
-    let mut known = of_platforms.chain(FILENAMES.iter().copied());
-    known.find(|&(_, expected)| expected == filename).map(|(backend, _)| backend)
+    first_platform(&config.backend).map_or(&config.backend, |platform| platform.name)
 }
 
 /// The model's file in a version's folder: the one it names, or else what its platform or its backend expects.
@@ -70,24 +88,62 @@ pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
         return Some(&config.default_model_filename);
     }
     let backend = backend_name(config)?;
-    let named = platform(&config.platform).filter(|platform| platform.backend == backend);
+    let named = platform(&config.platform);
+    // TensorFlow's platforms have their file whoever runs them.
     named
-        .or_else(|| PLATFORMS.iter().find(|platform| platform.backend == backend))
+        .filter(|platform| platform.backend == backend || platform.backend == TENSORFLOW)
+        .or_else(|| first_platform(backend))
         .map(|platform| platform.filename)
         .or_else(|| FILENAMES.iter().find(|(name, _)| *name == backend).map(|(_, filename)| *filename))
 }
 
-/// Whether a backend can run a platform. Only the pairs in the table are known to be wrong: a backend from
-/// elsewhere may call its platforms as it likes.
-pub(crate) fn is_pair(backend: &str, platform_name: &str) -> bool {
-    match platform(platform_name) {
-        Some(platform) => platform.backend == backend || !is_known(backend),
-        None => !is_known(backend),
+/// Fills in backend, platform and file: each may be told from the others, and where none is given, from the model's
+/// name. What a version's folder holds would come before the name; whoever knows it fills it in first.
+pub(crate) fn fill(config: &mut ModelConfig) {
+    let by_file = PLATFORMS.iter().find(|platform| platform.filename == config.default_model_filename);
+    let by_file = by_file.filter(|platform| [platform.backend, ""].contains(&config.backend.as_str()));
+    if config.backend.is_empty() {
+        let backend = backend_of(&config.platform, &config.default_model_filename);
+        config.backend = backend.unwrap_or_default().to_owned();
+    }
+    if config.platform.is_empty() {
+        let platform = by_file.or_else(|| first_platform(&config.backend));
+        config.platform = platform.map_or("", |platform| platform.name).to_owned();
+    }
+    config.default_model_filename = default_model_filename(config).unwrap_or_default().to_owned();
+    if config.backend.is_empty()
+        && config.platform.is_empty()
+        && config.default_model_filename.is_empty()
+        && let Some((_, backend)) = config.name.split_once('.')
+    {
+        config.default_model_filename = format!("model.{backend}");
+        config.backend = backend.to_owned();
     }
 }
 
-fn is_known(backend: &str) -> bool {
-    PLATFORMS.iter().any(|platform| platform.backend == backend)
+/// The first backend that has either the platform or the file.
+fn backend_of(platform: &str, filename: &str) -> Option<&'static str> {
+    let tensorflow = |known: &Platform| known.backend == TENSORFLOW && !platform.is_empty();
+    let of_platforms = PLATFORMS.iter().find(|known| {
+        // A TensorFlow file says nothing beside another platform.
+        known.name == platform || (known.filename == filename && !tensorflow(known))
+    });
+    let by_file = || FILENAMES.iter().find(|&&(_, expected)| expected == filename);
+    of_platforms.map(|known| known.backend).or_else(|| by_file().map(|&(backend, _)| backend))
+}
+
+/// Whether a backend can run a platform, empty where none is given. Only the pairs in the table are known to be wrong:
+/// a backend from elsewhere may call its platforms as it likes.
+///
+/// # Errors
+/// The platforms that the backend runs.
+pub(crate) fn check_pair(backend: &str, platform_name: &str) -> Result<(), Vec<&'static str>> {
+    let platforms = platforms_of(backend);
+    let left_out = platform_name.is_empty() && first_platform(backend).is_some();
+    if platforms.is_empty() || left_out || platforms.contains(&platform_name) {
+        return Ok(());
+    }
+    Err(platforms)
 }
 
 #[cfg(test)]
@@ -160,10 +216,20 @@ mod tests {
 
     #[test]
     fn wrong_pairs_are_known() {
-        assert!(is_pair("onnxruntime", "onnxruntime_onnx"));
-        assert!(is_pair("mine", "onnxruntime_onnx"));
-        assert!(is_pair("mine", "anything"));
-        assert!(!is_pair("onnxruntime", "tensorrt_plan"));
-        assert!(!is_pair("onnxruntime", "anything"));
+        for (backend, platform) in [
+            ("onnxruntime", "onnxruntime_onnx"),
+            ("onnxruntime", ""),
+            ("pytorch", "torch_aoti"),
+            ("mine", "onnxruntime_onnx"),
+            ("mine", "anything"),
+            ("python", "anything"),
+            ("", "tensorrt_plan"),
+        ] {
+            assert_eq!(check_pair(backend, platform), Ok(()), "{backend} {platform}");
+        }
+        assert_eq!(check_pair("onnxruntime", "tensorrt_plan"), Err(vec!["onnxruntime_onnx"]));
+        assert_eq!(check_pair("onnxruntime", "anything"), Err(vec!["onnxruntime_onnx"]));
+        let tensorflow = vec!["tensorflow_savedmodel", "tensorflow_graphdef"];
+        assert_eq!(check_pair("tensorflow", ""), Err(tensorflow));
     }
 }

@@ -20,5 +20,5 @@ pub use json::to_json;
 pub use normalise::normalise;
 pub use proto::ModelConfig;
 pub use text::{ParseError, parse_text, to_text};
-pub use validate::{Stage, ValidationError, ValidationErrors, validate};
+pub use validate::{Stage, ValidationError, ValidationErrors, validate, validate_ensemble};
 pub use version::{ServedVersions, served_versions};

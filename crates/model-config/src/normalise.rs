@@ -3,14 +3,13 @@
 //! Looks at the configuration alone. What a model's files would tell, such as its tensors, is left as it is, and so
 //! is every value that [`validate`](crate::validate) has to judge.
 
-use crate::backend::{backend_of_file, default_model_filename, platform_of};
+use crate::backend::{self, ENSEMBLE_PLATFORM};
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_instance_group::Kind;
 use crate::proto::model_optimization_policy::PinnedMemoryBuffer;
 use crate::proto::model_sequence_batching::StrategyChoice;
 use crate::proto::model_version_policy::{Latest, PolicyChoice};
 use crate::proto::{ModelConfig, ModelInstanceGroup, ModelVersionPolicy};
-use crate::{ENSEMBLE_PLATFORM, backend_name};
 
 /// How long a sequence may be silent.
 const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
@@ -29,7 +28,7 @@ pub fn normalise(config: &mut ModelConfig) {
         // An ensemble has neither backend nor instances.
         return;
     }
-    fill_backend(config);
+    backend::fill(config);
     let optimization = config.optimization.get_or_insert_default();
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
@@ -57,18 +56,6 @@ fn fill_scheduling(config: &mut ModelConfig) {
         }
         Some(SchedulingChoice::EnsembleScheduling(_)) | None => {}
     }
-}
-
-/// Backend, platform and file: each may be told from the others.
-fn fill_backend(config: &mut ModelConfig) {
-    if config.backend.is_empty() {
-        let backend = backend_name(config).or_else(|| backend_of_file(&config.default_model_filename));
-        config.backend = backend.unwrap_or_default().to_owned();
-    }
-    if config.platform.is_empty() {
-        config.platform = platform_of(&config.backend).unwrap_or_default().to_owned();
-    }
-    config.default_model_filename = default_model_filename(config).unwrap_or_default().to_owned();
 }
 
 fn fill_instances(config: &mut ModelConfig) {

@@ -8,7 +8,7 @@ mod error;
 mod lexer;
 mod parser;
 mod printer;
-mod suggest;
+pub(crate) mod suggest;
 
 pub use error::ParseError;
 

@@ -2,16 +2,25 @@
 //!
 //! What the reference refuses is refused here, and a little that it lets pass: tensors of the same name, a negative
 //! number of instances, shapes that no tensor can have. All broken rules are found in one go. What only a backend, a
-//! device, the model's files or other models can tell is not looked at.
+//! device or the model's files can tell is not looked at.
 
+mod batch_io;
 mod batching;
+mod ensemble;
+mod enums;
+mod extras;
 mod instances;
+mod members;
 mod report;
+mod sequence;
+mod state;
 mod tensor;
+mod warmup;
 
+pub use members::validate_ensemble;
 pub use report::{ValidationError, ValidationErrors};
 
-use crate::backend::{ENSEMBLE_PLATFORM, backend_name, is_pair};
+use crate::backend::{ENSEMBLE_PLATFORM, backend_name, check_pair, is_known_backend, platform_names};
 use crate::proto::ModelConfig;
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_version_policy::PolicyChoice;
@@ -28,7 +37,8 @@ pub enum Stage {
 }
 
 /// Checks a configuration whose name has been filled in, and that has been [normalised](crate::normalise). Fields
-/// that are left out are held to their defaults.
+/// that are left out are held to their defaults. How an ensemble fits the models that it consists of is checked by
+/// [`validate_ensemble`].
 ///
 /// # Errors
 /// Every broken rule.
@@ -42,45 +52,77 @@ pub fn validate(config: &ModelConfig, stage: Stage) -> Result<(), ValidationErro
         let reason = format!("is {}, must be 0 (no batching) or more", config.max_batch_size);
         report.add("max_batch_size", reason);
     }
+    enums::check(config, &mut report);
     tensor::check(config, stage, &mut report);
+    batch_io::check(config, stage, &mut report);
     check_versions(config, &mut report);
     instances::check(config, &mut report);
-    batching::check(config, &mut report);
+    match &config.scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(batching)) => batching::check(config, batching, &mut report),
+        Some(SchedulingChoice::SequenceBatching(batching)) => sequence::check(config, batching, &mut report),
+        Some(SchedulingChoice::EnsembleScheduling(steps)) => ensemble::check(config, steps, &mut report),
+        None => {}
+    }
+    warmup::check(config, stage, &mut report);
+    extras::check(config, &mut report);
     report.finish(&config.name)
 }
 
 fn check_backend(config: &ModelConfig, report: &mut Report) {
     let is_ensemble = config.platform == ENSEMBLE_PLATFORM;
     let has_steps = matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)));
-    match (is_ensemble, has_steps) {
-        (true, _) => {
-            if !config.backend.is_empty() {
-                report.add("backend", "an ensemble has no backend");
-            }
-            if !has_steps {
-                report.add("ensemble_scheduling", "must be given for platform 'ensemble'");
-            }
-        }
-        (false, true) => {
+    if is_ensemble || has_steps {
+        if !is_ensemble {
             report.add("platform", "must be 'ensemble' where ensemble_scheduling is given");
         }
-        (false, false) if config.platform.is_empty() && config.backend.is_empty() => {
-            report.add("backend", "'backend' or 'platform' must be given");
+        if !has_steps {
+            report.add("ensemble_scheduling", "must be given for platform 'ensemble'");
         }
-        (false, false) if backend_name(config).is_none() => {
-            let reason = format!("'{}' is not a known platform; name a backend instead", config.platform);
-            report.add("platform", reason);
+        if is_ensemble && !config.backend.is_empty() {
+            report.add("backend", "an ensemble has no backend");
         }
-        (false, false)
-            if !config.backend.is_empty()
-                && !config.platform.is_empty()
-                && !is_pair(&config.backend, &config.platform) =>
-        {
-            let reason = format!("backend '{}' does not run platform '{}'", config.backend, config.platform);
-            report.add("platform", reason);
-        }
-        (false, false) => {}
+        return;
     }
+    if config.platform.is_empty() && config.backend.is_empty() {
+        report.add("backend", "'backend' or 'platform' must be given");
+    } else if backend_name(config).is_none() {
+        if is_known_backend(&config.platform) {
+            let reason = format!("'{}' is a backend; name it in the field 'backend'", config.platform);
+            report.add("platform", reason);
+        } else {
+            let reason = format!("'{}' is not a known platform; name a backend instead", config.platform);
+            let names = platform_names().chain([ENSEMBLE_PLATFORM]);
+            report.add_unknown("platform", reason, &config.platform, names);
+        }
+    } else if let Err(platforms) = check_pair(&config.backend, &config.platform) {
+        let platforms = platforms.join("' or '");
+        let reason = if config.platform.is_empty() {
+            format!("must be given for backend '{}': '{platforms}'", config.backend)
+        } else {
+            let (backend, platform) = (&config.backend, &config.platform);
+            format!("backend '{backend}' does not run platform '{platform}', must be '{platforms}'")
+        };
+        report.add("platform", reason);
+    }
+    if !stays_inside(&config.runtime) {
+        report.add("runtime", format!("'{}' leads out of the backend's folder", config.runtime));
+    }
+}
+
+/// Whether a path that is appended to a folder's stays below that folder.
+fn stays_inside(path: &str) -> bool {
+    let mut depth = 0_usize;
+    path.split('/').all(|part| {
+        match part {
+            "" | "." => {}
+            ".." => match depth.checked_sub(1) {
+                Some(above) => depth = above,
+                None => return false,
+            },
+            _ => depth += 1,
+        }
+        true
+    })
 }
 
 fn check_versions(config: &ModelConfig, report: &mut Report) {

@@ -61,7 +61,8 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
     let labelled = config.output.iter().filter(|output| !output.label_filename.is_empty());
     labelled
         .map(|output| {
-            let path = folder.join(&output.label_filename);
+            // A slash at its beginning is the folder's, as in the reference.
+            let path = folder.join(output.label_filename.trim_start_matches('/'));
             let text = fs::read_to_string(&path).map_err(|error| {
                 Error::not_found(format!(
                     "cannot read the labels of output '{}' in '{}': {error}",

@@ -4,7 +4,7 @@
 const SYNONYMS: [(&str, &str); 3] = [("float", "fp"), ("double", "fp64"), ("bytes", "string")];
 
 /// The candidate nearest to `name`, where one is near enough to be meant.
-pub(super) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name =
         SYNONYMS.iter().fold(name.to_ascii_lowercase(), |name, (theirs, ours)| name.replace(theirs, ours));
     let distance = |candidate: &str| {

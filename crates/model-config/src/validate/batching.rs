@@ -1,26 +1,49 @@
-//! The rules for the batchers' settings.
+//! The rules for the dynamic batcher's settings.
 
 use super::report::Report;
-use crate::proto::ModelConfig;
-use crate::proto::model_config::SchedulingChoice;
-use crate::proto::model_sequence_batching::StrategyChoice;
+use crate::proto::model_queue_policy::TimeoutAction;
+use crate::proto::{ModelConfig, ModelDynamicBatching, ModelQueuePolicy};
 
-pub(super) fn check(config: &ModelConfig, report: &mut Report) {
-    match &config.scheduling_choice {
-        Some(SchedulingChoice::DynamicBatching(batching)) => {
-            check_sizes(config, "dynamic_batching", &batching.preferred_batch_size, report);
+pub(super) fn check(config: &ModelConfig, batching: &ModelDynamicBatching, report: &mut Report) {
+    check_sizes(config, "dynamic_batching", &batching.preferred_batch_size, report);
+    let levels = batching.priority_levels;
+    if levels > 0 {
+        let default = batching.default_priority_level;
+        if default == 0 || default > levels {
+            let reason = format!("is {default}, must be from 1 to priority_levels, which is {levels}");
+            report.add("dynamic_batching.default_priority_level", reason);
         }
-        Some(SchedulingChoice::SequenceBatching(batching)) => {
-            if let Some(StrategyChoice::Oldest(oldest)) = &batching.strategy_choice {
-                check_sizes(config, "sequence_batching.oldest", &oldest.preferred_batch_size, report);
-            }
+        for &level in batching.priority_queue_policy.keys().filter(|&&level| level == 0 || level > levels) {
+            let reason =
+                format!("there is no level {level}, must be from 1 to priority_levels, which is {levels}");
+            report.add(format!("dynamic_batching.priority_queue_policy[{level}]"), reason);
         }
-        _ => {}
+    }
+    if batching.preserve_ordering {
+        check_order(batching, report);
+    }
+}
+
+/// An order that is to be kept leaves no request behind another.
+fn check_order(batching: &ModelDynamicBatching, report: &mut Report) {
+    if batching.priority_levels > 1 {
+        let reason = "must be 1 at most where preserve_ordering is true: levels would change the order";
+        report.add("dynamic_batching.priority_levels", reason);
+    }
+    let delays = |policy: &ModelQueuePolicy| {
+        policy.timeout_action == TimeoutAction::Delay as i32 && policy.default_timeout_microseconds > 0
+    };
+    let reason = "must be REJECT where preserve_ordering is true: a delay would change the order";
+    if batching.default_queue_policy.as_ref().is_some_and(delays) {
+        report.add("dynamic_batching.default_queue_policy.timeout_action", reason);
+    }
+    for (level, _) in batching.priority_queue_policy.iter().filter(|(_, policy)| delays(policy)) {
+        report.add(format!("dynamic_batching.priority_queue_policy[{level}].timeout_action"), reason);
     }
 }
 
 /// Preferred batch sizes lie within what the model can take.
-fn check_sizes(config: &ModelConfig, path: &str, sizes: &[i32], report: &mut Report) {
+pub(super) fn check_sizes(config: &ModelConfig, path: &str, sizes: &[i32], report: &mut Report) {
     for (index, &size) in sizes.iter().enumerate() {
         let field = format!("{path}.preferred_batch_size[{index}]");
         if size < 1 {

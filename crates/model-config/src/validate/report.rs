@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::suggest::nearest;
+
 /// As many problems as anybody will read; a file of megabytes can have millions.
 const LIMIT: usize = 200;
 
@@ -10,6 +12,7 @@ const LIMIT: usize = 200;
 pub struct ValidationError {
     field: String,
     reason: String,
+    nearest: Option<String>,
 }
 
 impl ValidationError {
@@ -22,6 +25,11 @@ impl ValidationError {
     /// What is wrong, and what would be right.
     pub fn reason(&self) -> &str {
         &self.reason
+    }
+
+    /// The name that was probably meant, where the field names something that does not exist. The reason has it too.
+    pub fn nearest(&self) -> Option<&str> {
+        self.nearest.as_deref()
     }
 }
 
@@ -68,8 +76,47 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn add(&mut self, field: impl Into<String>, reason: impl Into<String>) {
+        self.push(field.into(), reason.into(), None);
+    }
+
+    /// As [`Self::add`], for a name that is none of `names`.
+    pub(super) fn add_unknown<'a>(
+        &mut self,
+        field: impl Into<String>,
+        reason: impl Into<String>,
+        name: &str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) {
+        if self.errors.len() == LIMIT {
+            return;
+        }
+        let mut reason = reason.into();
+        // A model of so many tensors that this passes one over is not read by people.
+        let nearest = nearest(name, names.into_iter().take(LIMIT));
+        if let Some(nearest) = nearest {
+            reason += &format!("; did you mean '{nearest}'?");
+        }
+        self.push(field.into(), reason, nearest.map(str::to_owned));
+    }
+
+    /// As [`Self::add`], where `missing` is none of the names that are given; one of them may be meant.
+    pub(super) fn add_missing<'a>(
+        &mut self,
+        field: impl Into<String>,
+        reason: impl Into<String>,
+        missing: &str,
+        given: impl IntoIterator<Item = &'a str>,
+    ) {
+        let mut reason = reason.into();
+        if let Some(nearest) = nearest(missing, given.into_iter().take(LIMIT)) {
+            reason += &format!("; is it the one given as '{nearest}'?");
+        }
+        self.push(field.into(), reason, None);
+    }
+
+    fn push(&mut self, field: String, reason: String, nearest: Option<String>) {
         if self.errors.len() < LIMIT {
-            self.errors.push(ValidationError { field: field.into(), reason: reason.into() });
+            self.errors.push(ValidationError { field, reason, nearest });
         }
     }
 

@@ -2,17 +2,14 @@
 
 use std::collections::HashSet;
 
-use super::Stage;
 use super::report::Report;
-use crate::DataType;
+use super::{Stage, stays_inside};
+use crate::backend::TENSORRT_PLATFORM;
 use crate::proto::model_input::Format;
-use crate::proto::{self, ModelConfig, ModelInput, ModelOutput};
+use crate::proto::{DataType, ModelConfig, ModelInput, ModelOutput};
 
 /// A dimension of any size.
-const ANY_SIZE: i64 = -1;
-
-/// The one platform that knows shape tensors and elements in an order of its own.
-const TENSORRT_PLATFORM: &str = "tensorrt_plan";
+pub(super) const ANY_SIZE: i64 = -1;
 
 /// What inputs and outputs have in common.
 struct Tensor<'a> {
@@ -66,7 +63,12 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
     }
     names.clear();
     for (index, output) in config.output.iter().enumerate() {
-        check_tensor(config, stage, &Tensor::output(index, output), &mut names, report);
+        let tensor = Tensor::output(index, output);
+        check_tensor(config, stage, &tensor, &mut names, report);
+        if !stays_inside(&output.label_filename) {
+            let reason = format!("'{}' leads out of the model's folder", output.label_filename);
+            tensor.report(report, "label_filename", reason);
+        }
     }
 }
 
@@ -82,13 +84,8 @@ fn check_tensor<'a>(
     } else if !names.insert(tensor.name) {
         tensor.report(report, "name", "the name is taken by another tensor");
     }
-    let data_type = proto::DataType::try_from(tensor.data_type).ok().and_then(DataType::from_proto);
-    match tensor.data_type {
-        0 if stage == Stage::Final => tensor.report(report, "data_type", "must be given"),
-        number if number != 0 && data_type.is_none() => {
-            tensor.report(report, "data_type", format!("{number} is not a data type"));
-        }
-        _ => {}
+    if tensor.data_type == DataType::TypeInvalid as i32 && stage == Stage::Final {
+        tensor.report(report, "data_type", "must be given");
     }
     check_shapes(config, stage, tensor, report);
     check_platform(config, tensor, report);
@@ -166,13 +163,8 @@ fn check_platform(config: &ModelConfig, tensor: &Tensor<'_>, report: &mut Report
 }
 
 fn check_format(input: &Tensor<'_>, format: i32, report: &mut Report) {
-    match Format::try_from(format) {
-        Ok(Format::None) => {}
-        Ok(Format::Nhwc | Format::Nchw) => {
-            if !input.dims.is_empty() && input.dims.len() != 3 {
-                input.report(report, "dims", "an image has 3 dimensions, as format says NHWC or NCHW");
-            }
-        }
-        Err(_) => input.report(report, "format", format!("{format} is not a format")),
+    let is_image = matches!(Format::try_from(format), Ok(Format::Nhwc | Format::Nchw));
+    if is_image && !input.dims.is_empty() && input.dims.len() != 3 {
+        input.report(report, "dims", "an image has 3 dimensions, as format says NHWC or NCHW");
     }
 }

@@ -1,0 +1,215 @@
+//! The rules for an ensemble by itself: its steps, and the graph that the tensors between them make.
+//!
+//! A tensor of an ensemble is an input of the ensemble or written by one step; a step runs when all its tensors are
+//! there. Knows nothing of the models behind the steps: [`super::members`] does.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::report::Report;
+use crate::proto::model_ensembling::Step;
+use crate::proto::{ModelConfig, ModelEnsembling};
+
+/// The version that stands for the latest.
+const LATEST: i64 = -1;
+
+pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &mut Report) {
+    if config.optimization.is_some() {
+        report.add("optimization", "an ensemble executes nothing itself; its models have the field");
+    }
+    if ensemble.step.is_empty() {
+        report.add("ensemble_scheduling.step", "must be given");
+        return;
+    }
+    let mut whole = true;
+    for (index, step) in ensemble.step.iter().enumerate() {
+        let path = step_path(index);
+        if step.model_name.is_empty() {
+            report.add(format!("{path}.model_name"), "must be given");
+        } else if step.model_name == config.name {
+            report.add(format!("{path}.model_name"), "an ensemble cannot be a step of itself");
+        }
+        if step.model_version < LATEST {
+            let reason =
+                format!("is {}, must be a version's number, or -1 for the latest", step.model_version);
+            report.add(format!("{path}.model_version"), reason);
+        }
+        for (field, map) in [("input_map", &step.input_map), ("output_map", &step.output_map)] {
+            if map.is_empty() {
+                report.add(format!("{path}.{field}"), "must be given");
+                whole = false;
+            }
+        }
+    }
+    if whole {
+        let graph = Graph::new(config, &ensemble.step);
+        graph.check_writers(report);
+        graph.check_ends(config, report);
+        graph.check_cycles(report);
+    }
+}
+
+pub(super) fn step_path(index: usize) -> String {
+    format!("ensemble_scheduling.step[{index}]")
+}
+
+/// Where a tensor stands in a step: the step's index, and the key in its map.
+type Place<'a> = (usize, &'a str);
+
+/// A tensor between steps.
+#[derive(Default)]
+struct Tensor<'a> {
+    is_input: bool,
+    is_output: bool,
+    readers: Vec<Place<'a>>,
+    writers: Vec<Place<'a>>,
+}
+
+struct Graph<'a> {
+    steps: &'a [Step],
+    tensors: BTreeMap<&'a str, Tensor<'a>>,
+}
+
+impl<'a> Graph<'a> {
+    fn new(config: &'a ModelConfig, steps: &'a [Step]) -> Self {
+        let mut tensors: BTreeMap<&str, Tensor<'_>> = BTreeMap::new();
+        for (index, step) in steps.iter().enumerate() {
+            for (key, tensor) in &step.input_map {
+                tensors.entry(tensor).or_default().readers.push((index, key));
+            }
+            for (key, tensor) in &step.output_map {
+                tensors.entry(tensor).or_default().writers.push((index, key));
+            }
+        }
+        for input in &config.input {
+            if let Some(tensor) = tensors.get_mut(input.name.as_str()) {
+                tensor.is_input = true;
+            }
+        }
+        for output in &config.output {
+            if let Some(tensor) = tensors.get_mut(output.name.as_str()) {
+                tensor.is_output = true;
+            }
+        }
+        Self { steps, tensors }
+    }
+
+    /// Each tensor has one writer, and what a step reads or writes leads somewhere.
+    fn check_writers(&self, report: &mut Report) {
+        for (name, tensor) in &self.tensors {
+            for (index, key) in tensor.writers.iter().skip(1) {
+                let field = format!("{}.output_map[{key:?}]", step_path(*index));
+                let (first, _) = tensor.writers[0];
+                report.add(field, format!("tensor '{name}' is written by step {first} too"));
+            }
+            if tensor.readers.is_empty() && !tensor.is_output {
+                for (index, key) in tensor.writers.iter().take(1) {
+                    let field = format!("{}.output_map[{key:?}]", step_path(*index));
+                    let reason =
+                        format!("no step reads tensor '{name}', and it is no output of the ensemble");
+                    let wanted = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
+                    report.add_unknown(field, reason, name, wanted);
+                }
+            }
+            if tensor.writers.is_empty() && !tensor.is_input {
+                for (index, key) in &tensor.readers {
+                    let field = format!("{}.input_map[{key:?}]", step_path(*index));
+                    let reason =
+                        format!("no step writes tensor '{name}', and it is no input of the ensemble");
+                    let written = self.names(|tensor| tensor.is_input || !tensor.writers.is_empty());
+                    report.add_unknown(field, reason, name, written);
+                }
+            }
+        }
+    }
+
+    /// The ensemble's inputs go into the graph, and its outputs come out of it.
+    fn check_ends(&self, config: &ModelConfig, report: &mut Report) {
+        for (index, input) in config.input.iter().enumerate() {
+            if !self.tensors.contains_key(input.name.as_str()) {
+                let reason = format!("no step reads input '{}'", input.name);
+                let wanted = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
+                report.add_unknown(format!("input[{index}].name"), reason, &input.name, wanted);
+            }
+        }
+        for (index, output) in config.output.iter().enumerate() {
+            let written = |tensor: &Tensor<'_>| tensor.is_input || !tensor.writers.is_empty();
+            if !self.tensors.get(output.name.as_str()).is_some_and(written) {
+                let reason = format!("no step writes output '{}'", output.name);
+                report.add_unknown(
+                    format!("output[{index}].name"),
+                    reason,
+                    &output.name,
+                    self.names(written),
+                );
+            }
+        }
+    }
+
+    fn names(&self, wanted: impl Fn(&Tensor<'_>) -> bool) -> impl Iterator<Item = &'a str> {
+        self.tensors.iter().filter(move |(_, tensor)| wanted(tensor)).map(|(name, _)| *name)
+    }
+
+    /// From each step to those that read what it writes. Only tensors that come from a step make others wait; the rest
+    /// is there, or has been reported.
+    fn edges(&self) -> Vec<(usize, usize)> {
+        self.tensors
+            .values()
+            .filter(|tensor| !tensor.is_input)
+            .filter_map(|tensor| Some((tensor.writers.first()?.0, tensor)))
+            .flat_map(|(writer, tensor)| tensor.readers.iter().map(move |&(reader, _)| (writer, reader)))
+            .collect()
+    }
+
+    /// Steps that wait for each other never run.
+    fn check_cycles(&self, report: &mut Report) {
+        let edges = self.edges();
+        let backwards: Vec<(usize, usize)> = edges.iter().map(|&(from, to)| (to, from)).collect();
+        let mut left: HashSet<usize> = (0..self.steps.len()).collect();
+        // What runs, and then what nobody in a circle waits for.
+        for edges in [edges, backwards] {
+            for step in order_of(&edges, &left) {
+                left.remove(&step);
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        let mut steps: Vec<usize> = left.into_iter().collect();
+        steps.sort_unstable();
+        let reason = match steps[..] {
+            [_] => "reads what it writes itself, and never runs".to_owned(),
+            _ => format!("steps {steps:?} wait for each other's tensors, and never run"),
+        };
+        report.add(step_path(steps[0]), reason);
+    }
+}
+
+/// The steps in an order in which they can run; those that wait for each other are left out.
+pub(super) fn order(config: &ModelConfig, steps: &[Step]) -> Vec<usize> {
+    order_of(&Graph::new(config, steps).edges(), &(0..steps.len()).collect())
+}
+
+/// Those of `among` that no circle leads to, each behind the ones that lead to it.
+fn order_of(edges: &[(usize, usize)], among: &HashSet<usize>) -> Vec<usize> {
+    let mut waiting: BTreeMap<usize, usize> = among.iter().map(|&step| (step, 0)).collect();
+    let mut followers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &(from, to) in edges.iter().filter(|(from, to)| among.contains(from) && among.contains(to)) {
+        followers.entry(from).or_default().push(to);
+        *waiting.entry(to).or_default() += 1;
+    }
+    let free = waiting.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step);
+    let mut order: Vec<usize> = free.collect();
+    let mut done = 0;
+    while let Some(step) = order.get(done).copied() {
+        done += 1;
+        for follower in followers.get(&step).into_iter().flatten() {
+            if let Some(count) = waiting.get_mut(follower) {
+                *count -= 1;
+                if *count == 0 {
+                    order.push(*follower);
+                }
+            }
+        }
+    }
+    order
+}

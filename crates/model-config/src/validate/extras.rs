@@ -1,0 +1,44 @@
+//! The rules for what stands beside tensors and scheduling: cache, metrics, agents.
+
+use super::report::Report;
+use crate::proto::model_metrics::metric_control::MetricOptions;
+use crate::proto::{ModelConfig, ModelMetrics};
+
+pub(super) fn check(config: &ModelConfig, report: &mut Report) {
+    let is_decoupled = config.model_transaction_policy.is_some_and(|policy| policy.decoupled);
+    if is_decoupled && config.response_cache.is_some_and(|cache| cache.enable) {
+        let reason = "the answers of a decoupled model are not cached; must be false";
+        report.add("response_cache.enable", reason);
+    }
+    if let Some(metrics) = &config.model_metrics {
+        check_metrics(metrics, report);
+    }
+    if let Some(agents) = &config.model_repository_agents {
+        if agents.agents.is_empty() {
+            report.add("model_repository_agents", "names no agent; leave it out, or name one");
+        }
+        for (index, _) in agents.agents.iter().enumerate().filter(|(_, agent)| agent.name.is_empty()) {
+            report.add(format!("model_repository_agents.agents[{index}].name"), "must be given");
+        }
+    }
+}
+
+fn check_metrics(metrics: &ModelMetrics, report: &mut Report) {
+    for (index, control) in metrics.metric_control.iter().enumerate() {
+        let path = format!("model_metrics.metric_control[{index}]");
+        match &control.metric_identifier {
+            None => report.add(format!("{path}.metric_identifier"), "must be given"),
+            Some(identifier) if identifier.family.is_empty() => {
+                report.add(format!("{path}.metric_identifier.family"), "must be given");
+            }
+            Some(_) => {}
+        }
+        match &control.metric_options {
+            None => report.add(format!("{path}.histogram_options"), "must be given"),
+            Some(MetricOptions::HistogramOptions(options)) if options.buckets.is_empty() => {
+                report.add(format!("{path}.histogram_options.buckets"), "must be given");
+            }
+            Some(MetricOptions::HistogramOptions(_)) => {}
+        }
+    }
+}

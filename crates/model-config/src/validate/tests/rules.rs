@@ -1,0 +1,540 @@
+//! One line for each rule: who has it, what breaks it, and what is said then. Names of functions are the reference's
+//! in its core's `src`; "ours" are rules that the reference lacks.
+
+use super::{Stage, parse_text, validate};
+
+/// Source, configuration behind [`START`], field at fault, part of the reason.
+type Rule = (&'static str, &'static str, &'static str, &'static str);
+
+/// A model with an input and an output, and what makes the rules apply.
+const START: &str = "name: 'm' max_batch_size: 8
+    input { name: 'IMAGE' data_type: TYPE_FP32 dims: [ 3, -1 ] }
+    output { name: 'SCORES' data_type: TYPE_FP32 dims: 4 }
+";
+
+const RULES: &[Rule] = &[
+    ("ValidateModelConfig", "backend: 'b' max_batch_size: -1", "max_batch_size", "is -1, must be 0"),
+    ("ValidateModelConfig", "platform: 'tensorrt_plam'", "platform", "did you mean 'tensorrt_plan'?"),
+    ("ValidateModelConfig", "platform: 'openvino'", "platform", "is a backend; name it in the field 'backend'"),
+    (
+        "ValidateModelConfig",
+        "backend: 'tensorflow'",
+        "platform",
+        "must be given for backend 'tensorflow': 'tensorflow_savedmodel' or 'tensorflow_graphdef'",
+    ),
+    ("GetBackendLibraryProperties", "backend: 'b' runtime: '../x.so'", "runtime", "leads out of the backend's folder"),
+    (
+        "Model::Init",
+        "backend: 'b' output { name: 'O' data_type: TYPE_FP32 dims: 1 label_filename: 'a/../../l.txt' }",
+        "output[1].label_filename",
+        "leads out of the model's folder",
+    ),
+    // Batch inputs and outputs.
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_input { data_type: TYPE_INT32 }",
+        "batch_input[0].source_input",
+        "names 0 inputs, must name exactly one for BATCH_ELEMENT_COUNT",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_input { data_type: TYPE_INT64 source_input: 'IMAGE' }",
+        "batch_input[0].data_type",
+        "must be TYPE_INT32 or TYPE_FP32",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_input { data_type: TYPE_INT32 source_input: 'IMAEG' }",
+        "batch_input[0].source_input[0]",
+        "the model has no input 'IMAEG'; did you mean 'IMAGE'?",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_input { kind: 9 data_type: TYPE_INT32 source_input: 'IMAGE' }",
+        "batch_input[0].kind",
+        "9 means nothing here, must be one of BATCH_ELEMENT_COUNT",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_output { target_name: 'SCORES' source_input: [ 'IMAGE', 'IMAGE' ] }",
+        "batch_output[0].source_input",
+        "names 2 inputs",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_output { target_name: 'SCORE' source_input: 'IMAGE' }",
+        "batch_output[0].target_name[0]",
+        "the model has no output 'SCORE'; did you mean 'SCORES'?",
+    ),
+    (
+        "ValidateBatchIO",
+        "backend: 'b' batch_output { target_name: [ 'SCORES', 'SCORES' ] source_input: 'IMAGE' }",
+        "batch_output[0].target_name[1]",
+        "named twice",
+    ),
+    // Instance groups.
+    (
+        "ValidateInstanceGroup",
+        "backend: 'b' instance_group { profile: '0' }",
+        "instance_group[0].profile",
+        "only TensorRT models",
+    ),
+    (
+        "GetProfileIndex",
+        "backend: 'tensorrt' instance_group { profile: [ '0', 'x' ] }",
+        "instance_group[0].profile[1]",
+        "'x' is not the number of a profile",
+    ),
+    (
+        "ValidateInstanceGroup",
+        "backend: 'tensorrt' instance_group { profile: '-1' }",
+        "instance_group[0].profile[0]",
+        "'-1' is not the number of a profile",
+    ),
+    (
+        "GetProfileIndex (2.51 goes down)",
+        "backend: 'tensorrt' instance_group { profile: '99999999999' }",
+        "instance_group[0].profile[0]",
+        "is not the number of a profile",
+    ),
+    (
+        "ours",
+        "backend: 'b' instance_group [ { count: 4000 }, { gpus: [ 0, 1 ] count: 49 }, { } ]",
+        "instance_group[1].count",
+        "makes it 4098 instances, must be 4096 at most",
+    ),
+    (
+        "ours",
+        "backend: 'b' instance_group { count: 2147483647 gpus: [ 0, 1, 2, 3 ] }",
+        "instance_group[0].count",
+        "makes it 8589934588 instances",
+    ),
+    (
+        "RateLimiter::ResourceManager::ValidateMaxResources",
+        "backend: 'b' instance_group [ { rate_limiter { resources { name: 'r' count: 1 } } },
+            { rate_limiter { resources { name: 'r' count: 1 global: true } } } ]",
+        "instance_group[1].rate_limiter.resources[0].global",
+        "resource 'r' is both of each device and of all",
+    ),
+    (
+        "ours",
+        "backend: 'b' instance_group { rate_limiter { resources [ { name: 'r' count: 1 }, { name: 'r' count: 2 } ] } }",
+        "instance_group[0].rate_limiter.resources[1].name",
+        "resource 'r' is given twice, with 1 and 2",
+    ),
+    (
+        "ours",
+        "backend: 'b' instance_group { rate_limiter { resources { count: 1 } } }",
+        "instance_group[0].rate_limiter.resources[0].name",
+        "must be given",
+    ),
+    // The dynamic batcher.
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { priority_levels: 2 }",
+        "dynamic_batching.default_priority_level",
+        "is 0, must be from 1 to priority_levels, which is 2",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
+        "dynamic_batching.default_priority_level",
+        "is 3",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 1
+            priority_queue_policy { key: 3 value { } } }",
+        "dynamic_batching.priority_queue_policy[3]",
+        "there is no level 3",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 1
+            priority_queue_policy { key: 0 value { } } }",
+        "dynamic_batching.priority_queue_policy[0]",
+        "there is no level 0",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
+        "dynamic_batching.priority_levels",
+        "must be 1 at most where preserve_ordering is true",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { preserve_ordering: true
+            default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 } }",
+        "dynamic_batching.default_queue_policy.timeout_action",
+        "must be REJECT",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' dynamic_batching { preserve_ordering: true
+            priority_queue_policy { key: 1 value { timeout_action: DELAY default_timeout_microseconds: 1 } } }",
+        "dynamic_batching.priority_queue_policy[1].timeout_action",
+        "must be REJECT",
+    ),
+    (
+        "ours",
+        "backend: 'b' dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 7 } } }",
+        "dynamic_batching.priority_queue_policy[1].timeout_action",
+        "7 means nothing here, must be one of REJECT, DELAY",
+    ),
+    // The sequence batcher.
+    (
+        "ValidateModelConfig",
+        "backend: 'b' sequence_batching { direct { minimum_slot_utilization: 1.5 } }",
+        "sequence_batching.direct.minimum_slot_utilization",
+        "is 1.5, must be from 0 to 1",
+    ),
+    (
+        "ours",
+        "backend: 'b' sequence_batching { direct { minimum_slot_utilization: nan } }",
+        "sequence_batching.direct.minimum_slot_utilization",
+        "is NaN",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' sequence_batching { } response_cache { enable: true }",
+        "response_cache.enable",
+        "not cached",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' model_transaction_policy { decoupled: true } response_cache { enable: true }",
+        "response_cache.enable",
+        "not cached",
+    ),
+    (
+        "TritonModel::Create",
+        "backend: 'b' sequence_batching { } parameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { } }",
+        "parameters[\"TRITON_BATCH_STRATEGY_PATH\"]",
+        "must be left out",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { } }",
+        "sequence_batching.control_input[0].name",
+        "must be given",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input [ { name: 'C' }, { name: 'C' } ] }",
+        "sequence_batching.control_input[1].name",
+        "'C' is given twice",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { name: 'C'
+            control [ { fp32_false_true: [ 0, 1 ] }, { fp32_false_true: [ 0, 1 ] } ] } }",
+        "sequence_batching.control_input[0].control[1].kind",
+        "CONTROL_SEQUENCE_START is given twice, first to 'C'",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { name: 'C' control { kind: CONTROL_SEQUENCE_END } } }",
+        "sequence_batching.control_input[0].control[0]",
+        "CONTROL_SEQUENCE_END needs one of int32_false_true, fp32_false_true and bool_false_true",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { name: 'C' control {
+            int32_false_true: [ 0, 1 ] bool_false_true: [ false, true ] } } }",
+        "sequence_batching.control_input[0].control[0].bool_false_true",
+        "excludes int32_false_true",
+    ),
+    (
+        "GetBooleanSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { name: 'C' control { fp32_false_true: [ 1 ] } } }",
+        "sequence_batching.control_input[0].control[0].fp32_false_true",
+        "has 1 values, must have 2",
+    ),
+    (
+        "GetTypedSequenceControlProperties",
+        "backend: 'b' sequence_batching { control_input { name: 'C'
+            control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT64 int32_false_true: [ 0, 1 ] } } }",
+        "sequence_batching.control_input[0].control[0].int32_false_true",
+        "must be empty for CONTROL_SEQUENCE_CORRID",
+    ),
+    (
+        "ValidateModelConfig",
+        "backend: 'b' sequence_batching { control_input { name: 'C'
+            control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32 } } }",
+        "sequence_batching.control_input[0].control[0].data_type",
+        "must be one of TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32, TYPE_STRING",
+    ),
+    (
+        "ours",
+        "backend: 'b' sequence_batching { control_input { name: 'C' control { kind: 9 } } }",
+        "sequence_batching.control_input[0].control[0].kind",
+        "9 means nothing here",
+    ),
+    // State.
+    (
+        "ours",
+        "backend: 'b' sequence_batching { state { output_name: 'O' data_type: TYPE_FP32 dims: 1 } }",
+        "sequence_batching.state[0].input_name",
+        "must be given",
+    ),
+    (
+        "ours",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' dims: 1 } }",
+        "sequence_batching.state[0].data_type",
+        "must be given",
+    ),
+    (
+        "SequenceStates::Initialize (passes the second over)",
+        "backend: 'b' sequence_batching { state [
+            { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1 },
+            { input_name: 'J' output_name: 'O' data_type: TYPE_FP32 dims: 1 } ] }",
+        "sequence_batching.state[1].output_name",
+        "'O' is the name of another state too",
+    ),
+    (
+        "ours",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: -2 } }",
+        "sequence_batching.state[0].dims[0]",
+        "-2 is not a dimension",
+    ),
+    (
+        "SequenceStates::Initialize",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
+            use_growable_memory: true } } ",
+        "sequence_batching.state[0].use_growable_memory",
+        "needs use_same_buffer_for_input_output: true",
+    ),
+    (
+        "SequenceStates::Initialize",
+        "backend: 'b' instance_group { kind: KIND_CPU } sequence_batching { state { input_name: 'I' output_name: 'O'
+            data_type: TYPE_FP32 dims: 1 use_growable_memory: true use_same_buffer_for_input_output: true } } ",
+        "sequence_batching.state[0].use_growable_memory",
+        "needs instances of KIND_GPU",
+    ),
+    (
+        "SequenceBatchScheduler::Create",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
+            initial_state [ { name: 'A' data_type: TYPE_FP32 dims: 1 zero_data: true },
+                            { name: 'B' data_type: TYPE_FP32 dims: 1 zero_data: true } ] } }",
+        "sequence_batching.state[0].initial_state",
+        "there are 2, must be one at most",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
+            initial_state { name: 'A' data_type: TYPE_INT8 dims: 1 zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].data_type",
+        "is TYPE_INT8, must be the state's, which is TYPE_FP32",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
+            initial_state { data_type: TYPE_FP32 dims: 1 zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].name",
+        "must be given",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
+            initial_state { name: 'A' data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].dims",
+        "[1, 1] and the state's [1] differ in their number",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: -1
+            initial_state { name: 'A' data_type: TYPE_FP32 dims: -1 zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].dims[0]",
+        "is -1, must be the size at the start of a sequence",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 2
+            initial_state { name: 'A' data_type: TYPE_FP32 dims: 3 zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].dims[0]",
+        "is 3, must be 2 as in the state",
+    ),
+    (
+        "SequenceBatchScheduler::GenerateInitialStateData",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 2
+            initial_state { name: 'A' data_type: TYPE_FP32 dims: 2 } } }",
+        "sequence_batching.state[0].initial_state[0]",
+        "needs zero_data or data_file",
+    ),
+    (
+        "ours",
+        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: [-1, -1]
+            initial_state { name: 'A' data_type: TYPE_FP32 dims: [ 4294967296, 4294967296 ] zero_data: true } } }",
+        "sequence_batching.state[0].initial_state[0].dims",
+        "more elements than can be counted",
+    ),
+    // Warm-up.
+    (
+        "TritonModelInstance::GenerateWarmupData",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, -1 ] zero_data: true } } }",
+        "model_warmup[0].inputs[\"IMAGE\"].dims[1]",
+        "is -1, must be the size that the request has",
+    ),
+    (
+        "TritonModelInstance::GenerateWarmupData",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] } } }",
+        "model_warmup[0].inputs[\"IMAGE\"]",
+        "needs zero_data, random_data or input_data_file",
+    ),
+    (
+        "InferenceRequest::ValidateRequestInputs",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true } } }",
+        "model_warmup[0].inputs",
+        "lacks the input 'IMAGE'; is it the one given as 'IMGE'?",
+    ),
+    (
+        "InferenceRequest::Normalize",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMAGE' value { data_type: TYPE_INT8 dims: [ 3, 1 ] zero_data: true } } }",
+        "model_warmup[0].inputs[\"IMAGE\"].data_type",
+        "is TYPE_INT8, must be the input's, which is TYPE_FP32",
+    ),
+    (
+        "InferenceRequest::Normalize",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 1, 3, 1 ] random_data: true } } }",
+        "model_warmup[0].inputs[\"IMAGE\"].dims",
+        "[1, 3, 1] does not fit the input's, which are [3, -1]",
+    ),
+    (
+        "ours",
+        "backend: 'b' model_warmup { batch_size: 1
+            inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 9223372036854775807 ] zero_data: true } } }",
+        "model_warmup[0].inputs[\"IMAGE\"].dims",
+        "more bytes than can be counted",
+    ),
+    (
+        "ours",
+        "backend: 'b' model_warmup { batch_size: 65537
+            inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true } } }",
+        "model_warmup[0].batch_size",
+        "is 65537, must be 65536 at most",
+    ),
+    // The rest.
+    (
+        "CreateAgentModelListWithLoadAction",
+        "backend: 'b' model_repository_agents { agents { } }",
+        "model_repository_agents.agents[0].name",
+        "must be given",
+    ),
+    (
+        "CreateAgentModelListWithLoadAction (2.51 goes down)",
+        "backend: 'b' model_repository_agents { }",
+        "model_repository_agents",
+        "names no agent",
+    ),
+    (
+        "ValidateModelMetrics",
+        "backend: 'b' model_metrics { metric_control { histogram_options { buckets: 1 } } }",
+        "model_metrics.metric_control[0].metric_identifier",
+        "must be given",
+    ),
+    (
+        "ValidateModelMetrics",
+        "backend: 'b' model_metrics { metric_control { metric_identifier { } histogram_options { buckets: 1 } } }",
+        "model_metrics.metric_control[0].metric_identifier.family",
+        "must be given",
+    ),
+    (
+        "ValidateModelMetrics",
+        "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } } }",
+        "model_metrics.metric_control[0].histogram_options",
+        "must be given",
+    ),
+    (
+        "ValidateModelMetrics",
+        "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options { } } }",
+        "model_metrics.metric_control[0].histogram_options.buckets",
+        "must be given",
+    ),
+    (
+        "ours",
+        "backend: 'b' optimization { priority: 9 }",
+        "optimization.priority",
+        "9 means nothing here, must be one of PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN",
+    ),
+];
+
+#[test]
+fn each_rule_says_which_field_breaks_it_and_why() {
+    for (source, more, field, reason) in RULES {
+        // The text's reader takes no field twice.
+        let start = if more.contains("max_batch_size") {
+            START.replace("max_batch_size: 8", "")
+        } else {
+            START.into()
+        };
+        let config = parse_text(&(start + more)).unwrap();
+        let errors = validate(&config).expect_err(more);
+        let [error] = errors.errors() else { panic!("{source}: {more}\n{errors:#?}") };
+        assert_eq!(error.field(), *field, "{source}: {more}");
+        assert!(error.reason().contains(reason), "{source}: {more}\n{error}");
+    }
+}
+
+/// What comes near to breaking a rule.
+const FINE: &[&str] = &[
+    "backend: 'b' runtime: 'a/../x.so'",
+    "backend: 'b' output { name: 'O' data_type: TYPE_FP32 dims: 1 label_filename: '/labels.txt' }",
+    "backend: 'b' batch_input { data_type: TYPE_FP32 source_input: 'IMAGE' }",
+    "backend: 'tensorrt' instance_group { profile: [ '0', '12' ] }",
+    "backend: 'b' instance_group [ { count: 4000 }, { gpus: [ 0, 1 ] count: 48 } ]",
+    "backend: 'b' instance_group { rate_limiter { resources [ { name: 'r' count: 1 }, { name: 's' global: true } ] } }",
+    "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 2
+        priority_queue_policy { key: 2 value { timeout_action: DELAY default_timeout_microseconds: 1 } } }",
+    "backend: 'b' dynamic_batching { preserve_ordering: true priority_levels: 1 default_priority_level: 1
+        default_queue_policy { timeout_action: DELAY } }",
+    "backend: 'b' dynamic_batching { priority_queue_policy { key: 3 value { } } }",
+    "backend: 'b' sequence_batching { direct { minimum_slot_utilization: 1 } control_input [
+        { name: 'C' control [ { fp32_false_true: [ 0, 1 ] }, { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } ] },
+        { name: 'D' control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } },
+        { name: 'E' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } ] }",
+    "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'SCORES' data_type: TYPE_FP32 dims: [ -1, 2 ]
+        initial_state { name: 'A' data_type: TYPE_FP32 dims: [ 0, 2 ] data_file: 'f' } } }",
+    "backend: 'b' model_warmup { batch_size: 0 inputs { key: 'X' value { dims: -1 } } }",
+    "backend: 'b' model_warmup { batch_size: 9 count: 2
+        inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 7 ] zero_data: false } }
+        inputs { key: 'OTHER' value { data_type: TYPE_BOOL dims: 0 random_data: true } } }",
+    "backend: 'b' response_cache { enable: true }",
+    "backend: 'b' model_repository_agents { agents { name: 'checksum' } }",
+    "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options { buckets: 1 } } }",
+];
+
+#[test]
+fn what_comes_near_to_breaking_a_rule_passes() {
+    for more in FINE {
+        let config = parse_text(&(START.to_owned() + more)).unwrap();
+        assert_eq!(validate(&config), Ok(()), "{more}");
+    }
+}
+
+/// The reference leaves inputs and outputs to the second look, after the backend's.
+#[test]
+fn what_refers_to_inputs_and_outputs_waits_for_completion() {
+    for more in [
+        "batch_input { data_type: TYPE_INT32 source_input: 'NEW' }",
+        "batch_output { target_name: 'NEW' source_input: 'OTHER' }",
+        "model_warmup { batch_size: 1 inputs { key: 'NEW' value { dims: 1 zero_data: true } } }",
+        "model_warmup { batch_size: 1 inputs { key: 'IMAGE' value { dims: 1 zero_data: true } } }",
+    ] {
+        let config = parse_text(&format!("{START} backend: 'b' {more}")).unwrap();
+        assert_eq!(super::super::validate(&config, Stage::BeforeCompletion), Ok(()), "{more}");
+        assert!(validate(&config).is_err(), "{more}");
+    }
+}
+
+#[test]
+fn the_nearest_name_can_be_had_by_itself() {
+    let text = format!("{START} backend: 'b' batch_output {{ target_name: 'SCORE' source_input: 'X' }}");
+    let errors = validate(&parse_text(&text).unwrap()).unwrap_err();
+    let nearest: Vec<_> = errors.errors().iter().map(|error| error.nearest()).collect();
+    assert_eq!(nearest, [None, Some("SCORES")]);
+}
