@@ -1,8 +1,13 @@
-//! The configuration as JSON, for those who ask a server for it.
+//! The configuration as JSON, for those who ask a server for it. What is given as JSON is read by [`from_json`].
 //!
 //! Every plain field is written, also where it has its default; messages and the members of a choice only where they
 //! are set. Names are the schema's, 64-bit integers are numbers, and the order is that of field numbers and map keys,
 //! so that equal configurations give equal text. Driven by the descriptors: knows no field by name.
+
+mod lexer;
+mod reader;
+
+pub use reader::{JsonError, from_json};
 
 use prost_reflect::{DynamicMessage, Kind, MapKey, ReflectMessage, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};

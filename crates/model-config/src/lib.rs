@@ -10,13 +10,14 @@ mod data_type;
 mod json;
 mod normalise;
 pub mod proto;
+mod shorten;
 mod text;
 mod validate;
 mod version;
 
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use data_type::DataType;
-pub use json::to_json;
+pub use json::{JsonError, from_json, to_json};
 pub use normalise::normalise;
 pub use proto::ModelConfig;
 pub use text::{ParseError, parse_text, to_text};

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use crate::shorten::shorten;
 use crate::text::suggest::nearest;
 
 /// As many problems as anybody will read; a file of megabytes can have millions.
 const LIMIT: usize = 200;
+
+/// As much of a path or a reason, in characters.
+const SHOWN: usize = 1000;
 
 /// One broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +91,7 @@ impl Report {
         name: &str,
         names: impl IntoIterator<Item = &'a str>,
     ) {
-        if self.errors.len() == LIMIT {
+        if self.is_full() {
             return;
         }
         let mut reason = reason.into();
@@ -115,9 +119,15 @@ impl Report {
     }
 
     fn push(&mut self, field: String, reason: String, nearest: Option<String>) {
-        if self.errors.len() < LIMIT {
+        if !self.is_full() {
+            let (field, reason) = (shorten(&field, SHOWN).into_owned(), shorten(&reason, SHOWN).into_owned());
             self.errors.push(ValidationError { field, reason, nearest });
         }
+    }
+
+    /// Whether nothing more will be taken, so that nothing more need be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.errors.len() >= LIMIT
     }
 
     pub(super) fn finish(self, model: &str) -> Result<(), ValidationErrors> {

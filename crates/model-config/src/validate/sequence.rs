@@ -7,6 +7,7 @@ use super::{batching, state};
 use crate::proto::model_sequence_batching::control::Kind;
 use crate::proto::model_sequence_batching::{Control, StrategyChoice};
 use crate::proto::{DataType, ModelConfig, ModelSequenceBatching};
+use crate::shorten::shorten;
 
 /// A parameter that names a library of the dynamic batcher's.
 const STRATEGY_LIBRARY: &str = "TRITON_BATCH_STRATEGY_PATH";
@@ -61,6 +62,7 @@ fn check_controls(batching: &ModelSequenceBatching, report: &mut Report) {
             let path = format!("{path}.control[{position}]");
             let Ok(kind) = Kind::try_from(control.kind) else { continue };
             if let Some(first) = kinds.insert(kind, input.name.as_str()) {
+                let first = shorten(first, 60);
                 let reason = format!("{} is given twice, first to '{first}'", kind.as_str_name());
                 report.add(format!("{path}.kind"), reason);
             }

@@ -50,6 +50,9 @@ impl<'a> Tensor<'a> {
 
     /// Reports one of the tensor's fields; the reason begins with the tensor's name.
     fn report(&self, report: &mut Report, field: &str, reason: impl AsRef<str>) {
+        if report.is_full() {
+            return;
+        }
         report.add(format!("{}.{field}", self.path), format!("tensor '{}': {}", self.name, reason.as_ref()));
     }
 }

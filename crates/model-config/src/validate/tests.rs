@@ -92,6 +92,12 @@ fn all_broken_rules_are_found_in_one_go() {
 fn not_more_problems_are_listed_than_anybody_reads() {
     let errors = validate(&parse_text(&"output { } ".repeat(10_000)).unwrap()).unwrap_err();
     assert_eq!(errors.errors().len(), 200);
+    // A name of a megabyte, with a million wrong dimensions.
+    let (name, dims) = ("n".repeat(1_000_000), "-2, ".repeat(1_000_000));
+    let text = format!("output {{ name: '{name}' dims: [ {dims} 1 ] }}");
+    let errors = validate(&parse_text(&text).unwrap()).unwrap_err();
+    assert_eq!(errors.errors().len(), 200);
+    assert!(errors.to_string().len() < 300_000);
 }
 
 #[test]

@@ -1,0 +1,274 @@
+//! What the reader takes, and what it says to the rest. Taken and refused is what Triton 2.51 takes and refuses.
+
+use super::from_json;
+use crate::{parse_text, to_json};
+
+/// What is taken, and the same as text.
+const TAKEN: &[(&str, &str)] = &[
+    ("{}", ""),
+    (" {\n\"max_batch_size\" : 4 }\t", "max_batch_size: 4"),
+    (r#"{"maxBatchSize": 4}"#, "max_batch_size: 4"),
+    (r#"{"max_batch_size": "4"}"#, "max_batch_size: 4"),
+    (r#"{"max_batch_size": 4.0}"#, "max_batch_size: 4"),
+    (r#"{"max_batch_size": 0.4e1}"#, "max_batch_size: 4"),
+    (r#"{"max_batch_size": -0}"#, ""),
+    (r#"{"max_batch_size": null, "input": null}"#, ""),
+    (r#"{"max_batch_size": 1, "max_batch_size": 2, "maxBatchSize": 3}"#, "max_batch_size: 3"),
+    (r#"{"input": [{"name": "I"}, null, {"name": "J"}]}"#, "input { name: 'I' } input { name: 'J' }"),
+    (r#"{"input": {"name": "I", "dims": 4}}"#, "input { name: 'I' dims: 4 }"),
+    (
+        r#"{"input": [{"dims": ["4", 5, -1, 1e3, 9007199254740993, "-9223372036854775808"]}]}"#,
+        "input { dims: [ 4, 5, -1, 1000, 9007199254740993, -9223372036854775808 ] }",
+    ),
+    (
+        r#"{"input": [{"data_type": "TYPE_FP32"}, {"dataType": "type_fp32"}, {"data_type": "TYPE-FP32"},
+            {"data_type": 11}, {"data_type": "11"}, {"data_type": 11.0}]}"#,
+        "input { data_type: TYPE_FP32 } input { data_type: TYPE_FP32 } input { data_type: TYPE_FP32 }
+         input { data_type: TYPE_FP32 } input { data_type: TYPE_FP32 } input { data_type: TYPE_FP32 }",
+    ),
+    (r#"{"input": [{"data_type": 99}]}"#, "input { data_type: 99 }"),
+    (
+        r#"{"parameters": {"a": {"string_value": "b"}, "c": {"stringValue": "d"}, "e": null}}"#,
+        "parameters { key: 'a' value { string_value: 'b' } } parameters { key: 'c' value { string_value: 'd' } }
+         parameters { key: 'e' value { } }",
+    ),
+    (r#"{"metric_tags": {"a": "b", "c": null}}"#, "metric_tags { key: 'a' value: 'b' } metric_tags { key: 'c' value: '' }"),
+    (
+        r#"{"dynamic_batching": {"priority_queue_policy": {"18446744073709551615": {"timeout_action": "delay"}},
+            "max_queue_delay_microseconds": 18446744073709551615}}"#,
+        "dynamic_batching { priority_queue_policy { key: 18446744073709551615 value { timeout_action: DELAY } }
+            max_queue_delay_microseconds: 18446744073709551615 }",
+    ),
+    (r#"{"dynamic_batching": null, "sequence_batching": {}}"#, "sequence_batching { }"),
+    (
+        r#"{"sequence_batching": {"direct": {"minimum_slot_utilization": "0.5"}}}"#,
+        "sequence_batching { direct { minimum_slot_utilization: 0.5 } }",
+    ),
+    (
+        r#"{"sequence_batching": {"direct": {"minimum_slot_utilization": "-Infinity"}}}"#,
+        "sequence_batching { direct { minimum_slot_utilization: -inf } }",
+    ),
+    (
+        r#"{"sequence_batching": {"direct": {"minimum_slot_utilization": 1}}}"#,
+        "sequence_batching { direct { minimum_slot_utilization: 1 } }",
+    ),
+    (r#"{"response_cache": {"enable": true}}"#, "response_cache { enable: true }"),
+    (r#"{"response_cache": {"enable": "true"}}"#, "response_cache { enable: true }"),
+    (r#"{"version_policy": {"all": {}}}"#, "version_policy { all { } }"),
+    (r"{'backend': 'mine'}", "backend: 'mine'"),
+    (r#"{backend: "mine", }"#, "backend: 'mine'"),
+    (r#"{"input": [{"dims": [1, 2,],},],}"#, "input { dims: [ 1, 2 ] }"),
+    (r#"{"backend": "\u006dine \"\\\/\b\f\n\r\t\v\' \ud83d\ude00 µ"}"#, r#"backend: "mine \"\\/\b\f\n\r\t\v' 😀 µ""#),
+    (r#"{"optimization": {"graph": {"level": 1}}, "optimization": {"eager_batching": true}}"#,
+        "optimization { graph { level: 1 } eager_batching: true }"),
+    (r#"{"model_metrics": {"metric_control": [{"histogram_options": {"buckets": [1, 2.5, "1e3"]}}]}}"#,
+        "model_metrics { metric_control { histogram_options { buckets: [ 1, 2.5, 1000 ] } } }"),
+];
+
+#[test]
+fn what_triton_takes_is_taken() {
+    for (json, text) in TAKEN {
+        let config = from_json(json).unwrap_or_else(|error| panic!("{json}\n{error}"));
+        assert_eq!(config, parse_text(text).unwrap(), "{json}");
+    }
+}
+
+/// What is refused, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("", "line 1, column 1: expected an object: '{', found the end of the text"),
+    ("[]", "line 1, column 1: expected an object: '{', found '['"),
+    ("null", "line 1, column 1: expected an object: '{', found 'null'"),
+    ("\u{feff}{}", "line 1, column 1: '\\u{feff}' begins no value, name or mark of JSON"),
+    ("{\n  \"backend\": \"b\" // c\n}", "line 2, column 18: '/' begins no value, name or mark of JSON"),
+    ("{} {}", "line 1, column 4: expected the end behind the configuration, found '{'"),
+    ("{\"name\" \"m\"}", "line 1, column 9: expected ':', found \"m\""),
+    ("{\"name\": \"m\" \"backend\": \"b\"}", "line 1, column 14: expected ',' or '}', found \"backend\""),
+    ("{,}", "line 1, column 2: expected a field's name or '}', found ','"),
+    ("{true: 1}", "line 1, column 2: expected a field's name or '}', found 'true'"),
+    (
+        "{\"max_batch_sise\": 1}",
+        "line 1, column 2: ModelConfig has no field 'max_batch_sise'; did you mean 'max_batch_size'?",
+    ),
+    (
+        "{\"input\": [{}, {\"nmae\": 1}]}",
+        "line 1, column 17: field 'input[1]': ModelInput has no field 'nmae'; did you mean 'name'?",
+    ),
+    ("{\"[x]\": 1}", "line 1, column 2: ModelConfig has no field '[x]'"),
+    (
+        "{\"input\": [{\"data_type\": \"TYPE_FLOAT\"}]}",
+        "line 1, column 26: field 'input[0].data_type': \"TYPE_FLOAT\" is no value of DataType; did you mean \
+         'TYPE_FP16'?",
+    ),
+    (
+        "{\"input\": [{\"data_type\": \"\"}]}",
+        "line 1, column 26: field 'input[0].data_type': \"\" is no value of DataType",
+    ),
+    (
+        "{\"input\": [{\"data_type\": true}]}",
+        "line 1, column 26: field 'input[0].data_type': expected the name of an enumeration's value, found 'true'",
+    ),
+    (
+        "{\"max_batch_size\": 4.5}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '4.5'",
+    ),
+    (
+        "{\"max_batch_size\": \"4.0\"}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \"4.0\"",
+    ),
+    (
+        "{\"max_batch_size\": \" 4\"}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \" 4\"",
+    ),
+    (
+        "{\"max_batch_size\": \"\"}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \"\"",
+    ),
+    (
+        "{\"max_batch_size\": 99999999999}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '99999999999'",
+    ),
+    (
+        "{\"max_batch_size\": 007}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '007'",
+    ),
+    (
+        "{\"max_batch_size\": true}",
+        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found 'true'",
+    ),
+    (
+        "{\"version_policy\": {\"latest\": {\"num_versions\": -1}}}",
+        "line 1, column 48: field 'version_policy.latest.num_versions': expected a whole number from 0 on, of 32 \
+         bits, found '-1'",
+    ),
+    (
+        "{\"input\": [{\"dims\": [1, 9223372036854775808]}]}",
+        "line 1, column 25: field 'input[0].dims[1]': expected a whole number of 64 bits, found \
+         '9223372036854775808'",
+    ),
+    (
+        "{\"input\": [{\"dims\": [[1]]}]}",
+        "line 1, column 22: field 'input[0].dims[0]': expected a whole number of 64 bits, found '['",
+    ),
+    (
+        "{\"input\": [{\"dims\": [1 2]}]}",
+        "line 1, column 24: field 'input[0].dims': expected ',' or ']', found '2'",
+    ),
+    ("{\"input\": \"x\"}", "line 1, column 11: field 'input': expected an object: '{', found \"x\""),
+    ("{\"backend\": 5}", "line 1, column 13: field 'backend': expected a string, found '5'"),
+    (
+        "{\"response_cache\": {\"enable\": 1}}",
+        "line 1, column 31: field 'response_cache.enable': expected true or false, found '1'",
+    ),
+    (
+        "{\"response_cache\": {\"enable\": \"True\"}}",
+        "line 1, column 31: field 'response_cache.enable': expected true or false, found \"True\"",
+    ),
+    (
+        "{\"metric_tags\": {\"a\": 1}}",
+        "line 1, column 23: field 'metric_tags[\"a\"]': expected a string, found '1'",
+    ),
+    ("{\"parameters\": []}", "line 1, column 16: field 'parameters': expected an object: '{', found '['"),
+    (
+        "{\"parameters\": {\"a\": {}, \"a\": {}}}",
+        "line 1, column 26: field 'parameters[\"a\"]': the key is given twice",
+    ),
+    (
+        "{\"dynamic_batching\": {\"priority_queue_policy\": {\"x\": {}}}}",
+        "line 1, column 49: field 'dynamic_batching.priority_queue_policy[\"x\"]': expected a key that is \
+         a whole number from 0 on",
+    ),
+    (
+        "{\"dynamic_batching\": {}, \"sequence_batching\": {}}",
+        "line 1, column 26: field 'sequence_batching': 'sequence_batching' excludes 'dynamic_batching'; give one of \
+         them",
+    ),
+    (
+        "{\"dynamic_batching\": {}, \"dynamicBatching\": {}}",
+        "line 1, column 26: field 'dynamic_batching': 'dynamic_batching' is given twice",
+    ),
+    (
+        "{\"sequence_batching\": {\"direct\": {\"minimum_slot_utilization\": 1e39}}}",
+        "line 1, column 63: field 'sequence_batching.direct.minimum_slot_utilization': expected a number, found '1e39'",
+    ),
+    (
+        "{\"sequence_batching\": {\"direct\": {\"minimum_slot_utilization\": \"nan\"}}}",
+        "line 1, column 63: field 'sequence_batching.direct.minimum_slot_utilization': expected a number, found \
+         \"nan\"",
+    ),
+    ("{\"name\": \"m", "line 1, column 10: field 'name': the string has no end"),
+    ("{\"name\": \"m\\", "line 1, column 12: field 'name': the string ends within an escape"),
+    ("{\"name\": \"\\u12x4\"}", "line 1, column 11: field 'name': '\\u' needs four hexadecimal digits"),
+    ("{\"name\": \"\\u12", "line 1, column 11: field 'name': '\\u' needs four hexadecimal digits"),
+    (
+        "{\"name\": \"\\ud800\"}",
+        "line 1, column 11: field 'name': half of a character; its other half is not there",
+    ),
+    (
+        "{\"name\": \"\\ud800\\u0041\"}",
+        "line 1, column 11: field 'name': half of a character; its other half is not there",
+    ),
+];
+
+#[test]
+fn what_triton_refuses_is_refused_with_the_place_and_the_reason() {
+    for (json, expected) in REFUSED {
+        let error = from_json(json).expect_err(json);
+        assert_eq!(error.to_string(), *expected, "{json}");
+    }
+}
+
+#[test]
+fn an_error_tells_its_parts() {
+    let error = from_json("{\n \"input\": [{\"name\": 1}]}").unwrap_err();
+    assert_eq!((error.line(), error.column()), (2, 21));
+    assert_eq!(error.field(), "input[0].name");
+    assert_eq!(error.message(), "expected a string, found '1'");
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    for text in [
+        include_str!("../../text/tests/image.pbtxt"),
+        include_str!("../../text/tests/ensemble.pbtxt"),
+        include_str!("../../text/tests/sequence.pbtxt"),
+        "",
+    ] {
+        let config = parse_text(text).unwrap();
+        assert_eq!(from_json(&to_json(&config)).as_ref(), Ok(&config), "{text}");
+    }
+}
+
+#[test]
+fn no_text_is_too_deep_or_too_long() {
+    for text in [
+        "[".repeat(1_000_000),
+        "{".repeat(1_000_000),
+        "{\"input\":".repeat(1_000_000),
+        format!("{{\"input\":[{}", "[".repeat(1_000_000)),
+        format!("{{\"{}\": 1}}", "x".repeat(1_000_000)),
+        format!("{{\"metric_tags\": {{\"{}\": 1}}}}", "x".repeat(1_000_000)),
+        format!("{{\"max_batch_size\": {}}}", "9".repeat(1_000_000)),
+        format!("{{\"max_batch_size\": 1e{}}}", "9".repeat(1_000_000)),
+    ] {
+        let error = from_json(&text).unwrap_err();
+        assert!(error.to_string().len() < 500, "{error}");
+    }
+}
+
+/// Every part of a good text, and every text with one byte of it changed, is read or refused.
+#[test]
+fn nothing_makes_the_reader_panic() {
+    let text = to_json(&parse_text(include_str!("../../text/tests/sequence.pbtxt")).unwrap());
+    for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
+        assert!(from_json(&text[..end]).is_err());
+    }
+    for index in 0..text.len() {
+        for byte in [b'"', b'{', b']', b'\\', b'0', b',', b'u'] {
+            let mut changed = text.clone().into_bytes();
+            changed[index] = byte;
+            if let Ok(changed) = String::from_utf8(changed) {
+                let _ = from_json(&changed);
+            }
+        }
+    }
+}

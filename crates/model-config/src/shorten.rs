@@ -1,0 +1,23 @@
+//! Keeps messages readable: a configuration's names may be as long as its file.
+
+use std::borrow::Cow;
+
+/// The first `most` characters of a text, with dots where more follow.
+pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn only_what_is_too_long_is_cut() {
+        assert_eq!(shorten("", 0), "");
+        assert_eq!(shorten("µµµ", 3), "µµµ");
+        assert_eq!(shorten("µµµ", 2), "µµ...");
+    }
+}
