@@ -1,8 +1,8 @@
 //! The configuration as JSON, for those who ask a server for it. What is given as JSON is read by [`from_json`].
 //!
 //! Every plain field is written, also where it has its default; messages and the members of a choice only where they
-//! are set. Names are the schema's, 64-bit integers are numbers, and the order is that of field numbers and map keys,
-//! so that equal configurations give equal text. Driven by the descriptors: knows no field by name.
+//! are set. Names are the schema's, 64-bit integers are numbers (but for a few fields, see [`AS_STRINGS`]), and the order
+//! is that of field numbers and map keys, so that equal configurations give equal text. Driven by the descriptors.
 
 mod lexer;
 mod reader;
@@ -13,6 +13,14 @@ use prost_reflect::{DynamicMessage, Kind, MapKey, ReflectMessage, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::proto::{self, ModelConfig};
+
+/// The fields whose 64-bit integers are strings, as protobuf writes them. The reference turns all others into numbers and
+/// passes these over; whoever reads its configurations knows them so.
+const AS_STRINGS: [&str; 3] = [
+    "inference.ModelSequenceBatching.InitialState.dims",
+    "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+    "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+];
 
 /// The configuration as a JSON object.
 pub fn to_json(config: &ModelConfig) -> String {
@@ -28,7 +36,8 @@ impl Serialize for Message<'_> {
         for field in self.0.descriptor().fields() {
             if !field.supports_presence() || self.0.has_field(&field) {
                 let value = self.0.get_field(&field);
-                map.serialize_entry(field.name(), &Item { value: &value, kind: &field.kind() })?;
+                let as_strings = AS_STRINGS.contains(&field.full_name());
+                map.serialize_entry(field.name(), &Item { value: &value, kind: &field.kind(), as_strings })?;
             }
         }
         map.end()
@@ -39,6 +48,8 @@ impl Serialize for Message<'_> {
 struct Item<'a> {
     value: &'a Value,
     kind: &'a Kind,
+    /// Whether 64-bit integers are strings.
+    as_strings: bool,
 }
 
 impl Serialize for Item<'_> {
@@ -46,6 +57,7 @@ impl Serialize for Item<'_> {
         match self.value {
             Value::Bool(value) => serializer.serialize_bool(*value),
             Value::I32(value) => serializer.serialize_i32(*value),
+            Value::I64(value) if self.as_strings => serializer.collect_str(value),
             Value::I64(value) => serializer.serialize_i64(*value),
             Value::U32(value) => serializer.serialize_u32(*value),
             Value::U64(value) => serializer.serialize_u64(*value),
@@ -62,7 +74,8 @@ impl Serialize for Item<'_> {
             }
             Value::Message(message) => Message(message).serialize(serializer),
             Value::List(list) => {
-                serializer.collect_seq(list.iter().map(|value| Item { value, kind: self.kind }))
+                let as_strings = self.as_strings;
+                serializer.collect_seq(list.iter().map(|value| Item { value, kind: self.kind, as_strings }))
             }
             Value::Map(map) => {
                 let entry = self.kind.as_message().expect("a map's entries are messages");
@@ -70,7 +83,9 @@ impl Serialize for Item<'_> {
                 let mut entries: Vec<_> = map.iter().collect();
                 entries.sort_by_key(|&(key, _)| key);
                 serializer.collect_map(
-                    entries.into_iter().map(|(key, value)| (Key(key), Item { value, kind: &kind })),
+                    entries
+                        .into_iter()
+                        .map(|(key, value)| (Key(key), Item { value, kind: &kind, as_strings: false })),
                 )
             }
             Value::Bytes(_) => unreachable!("the schema has no such field"),

@@ -62,9 +62,30 @@ fn a_set_member_of_a_choice_shows_even_its_default() {
     let state = &config["sequence_batching"]["state"];
     assert_eq!(
         state[0]["initial_state"],
-        json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": [1], "zero_data": false }])
+        json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": ["1"], "zero_data": false }])
     );
     assert_eq!(state[1]["initial_state"], json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": [] }]));
+}
+
+/// Source: ModelConfigToJson in the reference's `model_config_utils.cc`, which misses these.
+#[test]
+fn a_few_large_integers_are_strings() {
+    let config = json_of(
+        "instance_group { secondary_devices { device_id: 7 } }
+         optimization { cuda { graph_spec {
+            input { key: 'I' value { dim: [ 1, -2 ] } }
+            graph_lower_bound { input { key: 'I' value { dim: 3 } } }
+         } } }",
+    );
+    assert_eq!(config["instance_group"][0]["secondary_devices"][0]["device_id"], "7");
+    let graph = &config["optimization"]["cuda"]["graph_spec"][0];
+    assert_eq!(graph["input"]["I"]["dim"], json!(["1", "-2"]));
+    assert_eq!(graph["graph_lower_bound"]["input"]["I"]["dim"], json!(["3"]));
+    for name in AS_STRINGS {
+        let (message, field) = name.rsplit_once('.').unwrap();
+        let message = proto::descriptor().parent_pool().get_message_by_name(message).unwrap();
+        assert!(matches!(message.get_field_by_name(field).unwrap().kind(), Kind::Int64), "{name}");
+    }
 }
 
 #[test]
