@@ -52,6 +52,8 @@ fn what_is_given_stands() {
     assert_eq!(normalised("version_policy { }").version_policy, Some(ModelVersionPolicy::default()));
 }
 
+/// Source: AutoCompleteBackendFields in the reference's `model_config_utils.cc`, without what it looks up in the version's
+/// folder.
 #[test]
 fn backend_platform_and_file_are_told_from_each_other() {
     for (text, expected) in [
@@ -62,6 +64,35 @@ fn backend_platform_and_file_are_told_from_each_other() {
         (r#"backend: "python""#, ["python", "", "model.py"]),
         (r#"default_model_filename: "model.py""#, ["python", "", "model.py"]),
         (r#"backend: "mine" platform: "onnxruntime_onnx""#, ["mine", "onnxruntime_onnx", ""]),
+        (r#"platform: "pytorch_libtorch""#, ["pytorch", "pytorch_libtorch", "model.pt"]),
+        (r#"backend: "pytorch""#, ["pytorch", "pytorch_libtorch", "model.pt"]),
+        (r#"default_model_filename: "model.pt2""#, ["pytorch", "torch_aoti", "model.pt2"]),
+        (
+            r#"default_model_filename: "model.savedmodel""#,
+            ["tensorflow", "tensorflow_savedmodel", "model.savedmodel"],
+        ),
+        (
+            r#"backend: "tensorflow" default_model_filename: "model.graphdef""#,
+            ["tensorflow", "tensorflow_graphdef", "model.graphdef"],
+        ),
+        // Validation asks for the platform.
+        (r#"backend: "tensorflow""#, ["tensorflow", "", ""]),
+        (
+            r#"backend: "mine" platform: "tensorflow_graphdef""#,
+            ["mine", "tensorflow_graphdef", "model.graphdef"],
+        ),
+        // As contradictory as it was; validation says so.
+        (
+            r#"platform: "onnxruntime_onnx" default_model_filename: "model.plan""#,
+            ["tensorrt", "onnxruntime_onnx", "model.plan"],
+        ),
+        (
+            r#"platform: "onnxruntime_onnx" default_model_filename: "model.savedmodel""#,
+            ["onnxruntime", "onnxruntime_onnx", "model.savedmodel"],
+        ),
+        (r#"name: "model.custom.x""#, ["custom.x", "", "model.custom.x"]),
+        (r#"name: "model.custom" backend: "mine""#, ["mine", "", ""]),
+        (r#"name: "model.custom" default_model_filename: "f""#, ["", "", "f"]),
         (r#"default_model_filename: "other.bin""#, ["", "", "other.bin"]),
         ("", ["", "", ""]),
     ] {
