@@ -1,11 +1,13 @@
-//! The model configuration: its schema, its text format (`config.pbtxt`) and the rules it must obey.
+//! The model configuration: its schema, its text format (`config.pbtxt`), how it is completed, and the rules it must
+//! obey.
 //!
-//! Pure data. This crate opens no file and knows no backend library, no device and no server: callers hand it text
-//! and lists of versions, and get values and errors back.
+//! Pure data. This crate opens no file and knows no backend library, no device and no server: callers hand it text,
+//! lists of versions and of a model's tensors, and get values and errors back.
 
 #![forbid(unsafe_code)]
 
 mod backend;
+mod complete;
 mod data_type;
 mod json;
 mod normalise;
@@ -16,6 +18,10 @@ mod validate;
 mod version;
 
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
+pub use complete::{
+    CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, complete_backend,
+    complete_tensors, telling_files,
+};
 pub use data_type::DataType;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::normalise;

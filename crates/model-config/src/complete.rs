@@ -1,0 +1,321 @@
+//! Completes a configuration from what a model's files say, as the reference does.
+//!
+//! Opens no file: the names of files and the tensors of a model are handed in. What follows from the configuration
+//! alone is the business of [`normalise`](crate::normalise).
+
+use crate::DataType;
+use crate::proto::model_config::SchedulingChoice;
+use crate::proto::{
+    ModelConfig, ModelDynamicBatching, ModelInput, ModelOutput, ModelSequenceBatching, ModelTensorReshape,
+    ModelTransactionPolicy,
+};
+
+/// A dimension of any size.
+const ANY_SIZE: i64 = -1;
+
+/// The one backend that needs to know its platform, even where a configuration names the backend itself.
+const TENSORFLOW: &str = "tensorflow";
+
+/// What a version's folder must hold to tell the backend, foremost first.
+const TELLING: &[Telling] = &[
+    Telling::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
+    Telling { form: Form::Folder, ..Telling::file("model.savedmodel", TENSORFLOW, "tensorflow_savedmodel") },
+    Telling::file("model.plan", "tensorrt", "tensorrt_plan"),
+    Telling { form: Form::Either, ..Telling::file("model.onnx", "onnxruntime", "onnxruntime_onnx") },
+    Telling { form: Form::Either, ..Telling::file("model.xml", "openvino", "") },
+    Telling::file("model.pt", "pytorch", "pytorch_libtorch"),
+    Telling::file("model.pt2", "pytorch", "torch_aoti"),
+    Telling { form: Form::Either, ..Telling::file("model.py", "python", "") },
+];
+
+struct Telling {
+    name: &'static str,
+    form: Form,
+    backend: &'static str,
+    /// Empty where the backend has no platforms.
+    platform: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    File,
+    Folder,
+    Either,
+}
+
+impl Telling {
+    const fn file(name: &'static str, backend: &'static str, platform: &'static str) -> Self {
+        Self { name, form: Form::File, backend, platform }
+    }
+
+    fn is(&self, entry: &FolderEntry) -> bool {
+        let fits = match self.form {
+            Form::File => !entry.is_folder,
+            Form::Folder => entry.is_folder,
+            Form::Either => true,
+        };
+        fits && entry.name == self.name
+    }
+}
+
+/// A file or a folder in a version's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderEntry {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+}
+
+/// One input or output, as the model's file declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelTensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub data_type: DataType,
+    /// All its dimensions, a batch dimension included; -1 for one of any size. `None` if the file does not say how
+    /// many there are.
+    pub dims: Option<Vec<i64>>,
+}
+
+/// The inputs and outputs of a model, as its file declares them. Constants that the file holds are not inputs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelTensors {
+    /// In the order in which they are to be listed.
+    pub inputs: Vec<ModelTensor>,
+    /// In the order in which they are to be listed.
+    pub outputs: Vec<ModelTensor>,
+}
+
+/// Why a configuration cannot be completed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    /// The configuration wants batches, and the model cannot take any.
+    #[error(
+        "max_batch_size is {max_batch_size}, but {tensor} of the model has the dimensions {dims:?}: the first \
+         dimension of all inputs and outputs must be variable, or max_batch_size 0"
+    )]
+    NotBatching {
+        /// What the configuration wants.
+        max_batch_size: i32,
+        /// The first tensor that does not go in batches, such as `input 'X'`.
+        tensor: String,
+        /// Its dimensions.
+        dims: Vec<i64>,
+    },
+    /// The file leaves open what is to be completed.
+    #[error("the model does not say how many dimensions {tensor} has: list all {role}s in the configuration")]
+    UnknownDimensions {
+        /// The tensor, such as `output 'Y'`.
+        tensor: String,
+        /// `input` or `output`.
+        role: &'static str,
+    },
+    /// A backend put another scheduler in the place of the one configured.
+    #[error("the configuration chooses {configured}, but its backend completes it with {completed}")]
+    AnotherScheduler {
+        /// The field of the scheduler in the configuration.
+        configured: &'static str,
+        /// The field of the one that the backend completed.
+        completed: &'static str,
+    },
+}
+
+/// Tells the backend of a configuration that names neither backend nor platform nor file: from what the folders of
+/// its versions hold, given in the order of the versions, or else from a model name of the form `<any>.<backend>`.
+///
+/// Leaves the configuration as it is where nothing tells.
+pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<Item = Vec<FolderEntry>>) {
+    let open = config.backend.is_empty() || config.backend == TENSORFLOW;
+    if !open || !config.platform.is_empty() || !config.default_model_filename.is_empty() {
+        return;
+    }
+    let told = |entries: Vec<FolderEntry>| {
+        let candidates =
+            TELLING.iter().filter(|telling| config.backend.is_empty() || telling.backend == config.backend);
+        candidates.into_iter().find(|telling| entries.iter().any(|entry| telling.is(entry)))
+    };
+    if let Some(telling) = versions.into_iter().find_map(told) {
+        telling.backend.clone_into(&mut config.backend);
+        telling.platform.clone_into(&mut config.platform);
+    } else if config.backend.is_empty()
+        && config.scheduling_choice.as_ref().is_none_or(|choice| scheduler(choice) != ENSEMBLE)
+        && let Some((_, backend)) = config.name.split_once('.').filter(|(_, backend)| !backend.is_empty())
+    {
+        config.default_model_filename = format!("model.{backend}");
+        config.backend = backend.to_owned();
+    }
+}
+
+/// Files and folders by which [`complete_backend`] knows a backend, for messages.
+pub fn telling_files() -> impl Iterator<Item = &'static str> {
+    TELLING.iter().map(|telling| telling.name)
+}
+
+/// Completes inputs, outputs, `max_batch_size` and the scheduler from the tensors of a model: what the reference's
+/// backend for ONNX Runtime does.
+///
+/// A list of inputs or outputs that the configuration gives stays as it is, and where both are given so does
+/// everything. A model whose inputs and outputs all begin with a variable dimension takes batches: of up to
+/// `default_max_batch_size` where the configuration leaves that open (0 or less: of none), and collected by the
+/// dynamic batcher if they may hold more than one and no scheduler is chosen.
+///
+/// # Errors
+/// The configuration wants batches of a model that takes none, or the model does not say what is missing.
+pub fn complete_tensors(
+    config: &mut ModelConfig,
+    model: &ModelTensors,
+    default_max_batch_size: i32,
+) -> Result<(), CompletionError> {
+    let has_inputs = !config.input.is_empty() || !config.batch_input.is_empty();
+    let has_outputs = !config.output.is_empty();
+    if has_inputs && has_outputs {
+        return Ok(());
+    }
+    complete_batching(config, model, default_max_batch_size)?;
+    let batching = config.max_batch_size > 0;
+    let given = Given::by(config);
+    if !has_inputs {
+        let missing = model.inputs.iter().filter(|tensor| !given.inputs.contains(&tensor.name));
+        config.input = missing
+            .map(|tensor| {
+                let (dims, reshape) = shape("input", tensor, batching)?;
+                let data_type = tensor.data_type.to_proto() as i32;
+                Ok(ModelInput {
+                    name: tensor.name.clone(),
+                    data_type,
+                    dims,
+                    reshape,
+                    ..ModelInput::default()
+                })
+            })
+            .collect::<Result<_, _>>()?;
+    }
+    if !has_outputs {
+        let missing = model.outputs.iter().filter(|tensor| !given.outputs.contains(&tensor.name));
+        config.output = missing
+            .map(|tensor| {
+                let (dims, reshape) = shape("output", tensor, batching)?;
+                let data_type = tensor.data_type.to_proto() as i32;
+                Ok(ModelOutput {
+                    name: tensor.name.clone(),
+                    data_type,
+                    dims,
+                    reshape,
+                    ..ModelOutput::default()
+                })
+            })
+            .collect::<Result<_, _>>()?;
+    }
+    Ok(())
+}
+
+fn complete_batching(
+    config: &mut ModelConfig,
+    model: &ModelTensors,
+    default_max_batch_size: i32,
+) -> Result<(), CompletionError> {
+    let inputs = model.inputs.iter().map(|tensor| ("input", tensor));
+    let outputs = model.outputs.iter().map(|tensor| ("output", tensor));
+    let goes_in_batches =
+        |tensor: &ModelTensor| tensor.dims.as_ref().is_some_and(|dims| dims.first() == Some(&ANY_SIZE));
+    if let Some((role, tensor)) = inputs.chain(outputs).find(|(_, tensor)| !goes_in_batches(tensor)) {
+        return match config.max_batch_size {
+            0 => Ok(()),
+            max_batch_size => Err(CompletionError::NotBatching {
+                max_batch_size,
+                tensor: format!("{role} '{}'", tensor.name),
+                dims: tensor.dims.clone().unwrap_or_default(),
+            }),
+        };
+    }
+    if config.max_batch_size == 0 {
+        config.max_batch_size = default_max_batch_size.max(0);
+    }
+    if config.max_batch_size > 1 && config.scheduling_choice.is_none() {
+        config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(ModelDynamicBatching::default()));
+    }
+    Ok(())
+}
+
+/// `dims` and `reshape` of a tensor.
+fn shape(
+    role: &'static str,
+    tensor: &ModelTensor,
+    batching: bool,
+) -> Result<(Vec<i64>, Option<ModelTensorReshape>), CompletionError> {
+    let Some(dims) = &tensor.dims else {
+        let tensor = format!("{role} '{}'", tensor.name);
+        return Err(CompletionError::UnknownDimensions { tensor, role });
+    };
+    let dims = dims.iter().skip(usize::from(batching)).copied().collect::<Vec<_>>();
+    if !dims.is_empty() {
+        return Ok((dims, None));
+    }
+    // A configuration cannot say "no dimensions" but by reshaping one to none, and that only of a model that batches.
+    Ok((vec![1], batching.then(ModelTensorReshape::default)))
+}
+
+/// Tensors of the model that do not come from requests nor go to their answers, but from and to the sequence batcher.
+#[derive(Default)]
+struct Given {
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+}
+
+impl Given {
+    fn by(config: &ModelConfig) -> Self {
+        let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else {
+            return Self::default();
+        };
+        let ModelSequenceBatching { control_input, state, .. } = batching;
+        let controls = control_input.iter().map(|control| control.name.clone());
+        Self {
+            inputs: controls.chain(state.iter().map(|state| state.input_name.clone())).collect(),
+            outputs: state.iter().map(|state| state.output_name.clone()).collect(),
+        }
+    }
+}
+
+/// Takes over from `completed`, a configuration that a backend hands back, what a backend may complete:
+/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, and whether the model is decoupled. All else
+/// stays as it is in `config`.
+///
+/// # Errors
+/// The backend changed the choice of the scheduler.
+pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Result<(), CompletionError> {
+    match (&config.scheduling_choice, completed.scheduling_choice) {
+        (None, choice) => config.scheduling_choice = choice,
+        (Some(own), Some(other)) if scheduler(own) != scheduler(&other) => {
+            let (configured, completed) = (scheduler(own), scheduler(&other));
+            return Err(CompletionError::AnotherScheduler { configured, completed });
+        }
+        (Some(own), None) => {
+            let (configured, completed) = (scheduler(own), "no scheduler");
+            return Err(CompletionError::AnotherScheduler { configured, completed });
+        }
+        (Some(_), Some(_)) => {}
+    }
+    config.max_batch_size = completed.max_batch_size;
+    config.input = completed.input;
+    config.output = completed.output;
+    if let Some(ModelTransactionPolicy { decoupled }) = completed.model_transaction_policy {
+        config.model_transaction_policy.get_or_insert_default().decoupled = decoupled;
+    }
+    Ok(())
+}
+
+const ENSEMBLE: &str = "ensemble_scheduling";
+
+/// The field of a scheduler.
+fn scheduler(choice: &SchedulingChoice) -> &'static str {
+    match choice {
+        SchedulingChoice::DynamicBatching(_) => "dynamic_batching",
+        SchedulingChoice::SequenceBatching(_) => "sequence_batching",
+        SchedulingChoice::EnsembleScheduling(_) => ENSEMBLE,
+    }
+}
+
+#[cfg(test)]
+mod tests;

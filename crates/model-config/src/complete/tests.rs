@@ -1,0 +1,249 @@
+//! The rules of completion, each with what it is given and what comes out. The configurations that come out are those
+//! that the reference shows for the same models, unless a test says otherwise.
+
+use super::*;
+use crate::{parse_text, to_text};
+
+fn tensor(name: &str, dims: &[i64]) -> ModelTensor {
+    ModelTensor { name: name.into(), data_type: DataType::Fp32, dims: Some(dims.into()) }
+}
+
+/// A model with an input `X` and an output `Y` of these dimensions.
+fn model(input: &[i64], output: &[i64]) -> ModelTensors {
+    ModelTensors { inputs: vec![tensor("X", input)], outputs: vec![tensor("Y", output)] }
+}
+
+#[track_caller]
+fn completed_with(default: i32, text: &str, model: &ModelTensors) -> Result<ModelConfig, CompletionError> {
+    let mut config = parse_text(text).unwrap();
+    complete_tensors(&mut config, model, default).map(|()| config)
+}
+
+#[track_caller]
+fn check(text: &str, model: &ModelTensors, expected: &str) {
+    check_default(4, text, model, expected);
+}
+
+#[track_caller]
+fn check_default(default: i32, text: &str, model: &ModelTensors, expected: &str) {
+    let config = completed_with(default, text, model).unwrap();
+    assert_eq!(to_text(&config), to_text(&parse_text(expected).unwrap()));
+}
+
+const THREE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
+    output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+
+#[test]
+fn nothing_given_and_all_begin_with_a_variable_dimension_the_model_batches() {
+    let expected = format!("max_batch_size: 4 dynamic_batching {{ }} {THREE}");
+    check("", &model(&[-1, 3], &[-1, 3]), &expected);
+}
+
+#[test]
+fn one_tensor_without_a_variable_first_dimension_keeps_the_model_from_batching() {
+    let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ -1, 2 ] }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] }";
+    check("", &model(&[-1, 2], &[4]), expected);
+    let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ 2, -1 ] }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ -1 ] }";
+    check("", &model(&[2, -1], &[-1]), expected);
+    let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ 1, 3 ] }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ 1, 3 ] }";
+    check("", &model(&[1, 3], &[1, 3]), expected);
+}
+
+#[test]
+fn a_tensor_of_the_batch_dimension_alone_is_reshaped_to_none() {
+    let expected = "max_batch_size: 4 dynamic_batching { }
+        input { name: 'X' data_type: TYPE_FP32 dims: [ 1 ] reshape { } }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+    check("", &model(&[-1], &[-1, 3]), expected);
+}
+
+#[test]
+fn a_scalar_has_one_dimension_of_one() {
+    let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ 1 ] }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ 1 ] }";
+    check("", &model(&[], &[]), expected);
+}
+
+#[test]
+fn a_batch_size_that_is_given_stays_and_asks_for_the_dynamic_batcher_from_two_on() {
+    let batching = model(&[-1, 3], &[-1, 3]);
+    check("max_batch_size: 16", &batching, &format!("max_batch_size: 16 dynamic_batching {{ }} {THREE}"));
+    check("max_batch_size: 1", &batching, &format!("max_batch_size: 1 {THREE}"));
+}
+
+#[test]
+fn the_default_batch_size_may_be_one_none_or_less() {
+    let batching = model(&[-1, 3], &[-1, 3]);
+    check_default(7, "", &batching, &format!("max_batch_size: 7 dynamic_batching {{ }} {THREE}"));
+    check_default(1, "", &batching, &format!("max_batch_size: 1 {THREE}"));
+    for none in [0, -2] {
+        let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ -1, 3 ] }
+            output { name: 'Y' data_type: TYPE_FP32 dims: [ -1, 3 ] }";
+        check_default(none, "", &batching, expected);
+    }
+}
+
+#[test]
+fn batches_of_a_model_that_takes_none_are_refused() {
+    let error = completed_with(4, "max_batch_size: 2", &model(&[-1, 3], &[2, 3])).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.starts_with("max_batch_size is 2, but output 'Y' of the model has the dimensions [2, 3]")
+    );
+    assert!(completed_with(4, "max_batch_size: 1", &model(&[], &[-1])).is_err());
+}
+
+#[test]
+fn where_inputs_and_outputs_are_given_nothing_is_touched() {
+    check(THREE, &model(&[-1, 3], &[-1, 3]), THREE);
+    let batching = format!("max_batch_size: 9 {THREE}");
+    check(&batching, &model(&[-1, 3], &[-1, 3]), &batching);
+    // Whether that fits the model is not for completion to say.
+    check(&batching, &model(&[5], &[5]), &batching);
+    let ragged = "max_batch_size: 4 batch_input { kind: BATCH_ITEM_SHAPE target_name: 'X' }
+        output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+    check(ragged, &model(&[-1, 3], &[-1, 3]), ragged);
+}
+
+#[test]
+fn a_list_that_is_given_stays_and_the_other_is_completed() {
+    let batching = model(&[-1, 3], &[-1, 3]);
+    let input = "input { name: 'OTHER' data_type: TYPE_INT8 dims: [ -1 ] }";
+    let output = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+    check(input, &batching, &format!("max_batch_size: 4 dynamic_batching {{ }} {input} {output}"));
+    let input = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }";
+    let output = "output { name: 'Y' label_filename: 'labels.txt' }";
+    check(output, &batching, &format!("max_batch_size: 4 dynamic_batching {{ }} {input} {output}"));
+}
+
+#[test]
+fn a_scheduler_that_is_chosen_stays() {
+    let batching = model(&[-1, 3], &[-1, 3]);
+    let dynamic = "dynamic_batching { max_queue_delay_microseconds: 7 }";
+    check(dynamic, &batching, &format!("max_batch_size: 4 {dynamic} {THREE}"));
+    let sequence = "sequence_batching { }";
+    check(sequence, &batching, &format!("max_batch_size: 4 {sequence} {THREE}"));
+}
+
+/// The reference lists them as inputs, too, and then refuses the model for having too many.
+#[test]
+fn what_the_sequence_batcher_gives_and_takes_is_not_listed() {
+    let tensors = |names: &[&str]| names.iter().map(|name| tensor(name, &[-1, 3])).collect();
+    let model = ModelTensors { inputs: tensors(&["START", "X", "S"]), outputs: tensors(&["Y", "S_OUT"]) };
+    let sequence = "sequence_batching {
+        control_input { name: 'START' control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
+        state { input_name: 'S' output_name: 'S_OUT' data_type: TYPE_FP32 dims: [ 3 ] } }";
+    check(sequence, &model, &format!("max_batch_size: 4 {sequence} {THREE}"));
+}
+
+#[test]
+fn unknown_dimensions_are_refused_only_where_they_are_needed() {
+    let mut open = model(&[-1, 3], &[]);
+    open.outputs[0].dims = None;
+    let message = completed_with(4, "", &open).unwrap_err().to_string();
+    assert!(message.contains("output 'Y'") && message.contains("list all outputs"), "{message}");
+    let output = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+    // Such an output does not say that it goes in batches.
+    check(output, &open, &format!("input {{ name: 'X' data_type: TYPE_FP32 dims: [ -1, 3 ] }} {output}"));
+}
+
+fn entries(names: &[&str]) -> Vec<FolderEntry> {
+    let entry = |name: &&str| FolderEntry {
+        name: name.trim_end_matches('/').to_owned(),
+        is_folder: name.ends_with('/'),
+    };
+    names.iter().map(entry).collect()
+}
+
+/// Backend, platform and file of a configuration, told from version folders; a name ending in `/` is a folder.
+#[track_caller]
+fn check_backend(text: &str, versions: &[&[&str]], expected: [&str; 3]) {
+    let mut config = parse_text(text).unwrap();
+    complete_backend(&mut config, versions.iter().map(|names| entries(names)));
+    let told = [&config.backend, &config.platform, &config.default_model_filename];
+    assert_eq!(told.map(String::as_str), expected, "{text} {versions:?}");
+}
+
+#[test]
+fn the_file_in_a_versions_folder_tells_the_backend() {
+    for (file, backend, platform) in [
+        ("model.onnx", "onnxruntime", "onnxruntime_onnx"),
+        ("model.onnx/", "onnxruntime", "onnxruntime_onnx"),
+        ("model.plan", "tensorrt", "tensorrt_plan"),
+        ("model.graphdef", "tensorflow", "tensorflow_graphdef"),
+        ("model.savedmodel/", "tensorflow", "tensorflow_savedmodel"),
+        ("model.xml", "openvino", ""),
+        ("model.pt", "pytorch", "pytorch_libtorch"),
+        ("model.pt2", "pytorch", "torch_aoti"),
+        ("model.py", "python", ""),
+        ("model.savedmodel", "", ""),
+        ("model.plan/", "", ""),
+        ("weights.bin", "", ""),
+    ] {
+        check_backend("name: 'm'", &[&["a.txt", file]], [backend, platform, ""]);
+    }
+}
+
+#[test]
+fn of_several_files_the_foremost_counts_and_of_several_versions_the_first_that_tells() {
+    check_backend("", &[&["model.py", "model.onnx"]], ["onnxruntime", "onnxruntime_onnx", ""]);
+    check_backend("", &[&[], &["model.py"], &["model.onnx"]], ["python", "", ""]);
+    check_backend("", &[], ["", "", ""]);
+}
+
+#[test]
+fn what_the_configuration_names_is_not_told_anew() {
+    let onnx: &[&[&str]] = &[&["model.onnx"]];
+    check_backend("backend: 'mine'", onnx, ["mine", "", ""]);
+    check_backend("platform: 'tensorrt_plan'", onnx, ["", "tensorrt_plan", ""]);
+    check_backend("default_model_filename: 'my.bin'", onnx, ["", "", "my.bin"]);
+    // TensorFlow's two forms are different platforms.
+    let both: &[&[&str]] = &[&["model.onnx", "model.savedmodel/"]];
+    check_backend("backend: 'tensorflow'", both, ["tensorflow", "tensorflow_savedmodel", ""]);
+    check_backend("backend: 'tensorflow'", onnx, ["tensorflow", "", ""]);
+}
+
+#[test]
+fn else_the_models_name_tells_the_backend() {
+    check_backend("name: 'model.identity'", &[&[]], ["identity", "", "model.identity"]);
+    check_backend("name: 'any.my.own'", &[], ["my.own", "", "model.my.own"]);
+    check_backend("name: 'model.identity'", &[&["model.py"]], ["python", "", ""]);
+    for nameless in ["name: 'model'", "name: 'model.'", "name: 'a.b' ensemble_scheduling { }"] {
+        check_backend(nameless, &[&[]], ["", "", ""]);
+    }
+}
+
+#[track_caller]
+fn check_adoption(own: &str, completed: &str, expected: &str) {
+    let mut config = parse_text(own).unwrap();
+    adopt_completed(&mut config, parse_text(completed).unwrap()).unwrap();
+    assert_eq!(to_text(&config), to_text(&parse_text(expected).unwrap()));
+}
+
+#[test]
+fn of_a_completed_configuration_only_what_a_backend_may_complete_is_taken_over() {
+    check_adoption(
+        "name: 'm' backend: 'b' input { name: 'OLD' }",
+        &format!("name: 'other' backend: 'c' max_batch_size: 5 dynamic_batching {{ }} {THREE}
+            parameters {{ key: 'k' value {{ string_value: 'v' }} }} model_transaction_policy {{ decoupled: true }}"),
+        &format!("name: 'm' backend: 'b' max_batch_size: 5 dynamic_batching {{ }} {THREE}
+            model_transaction_policy {{ decoupled: true }}"),
+    );
+    let decoupled = "model_transaction_policy { decoupled: true }";
+    check_adoption(decoupled, "", decoupled);
+    let dynamic = "dynamic_batching { preserve_ordering: true }";
+    check_adoption(dynamic, "dynamic_batching { }", dynamic);
+}
+
+#[test]
+fn a_backend_may_not_change_the_scheduler() {
+    for completed in ["", "sequence_batching { }"] {
+        let mut config = parse_text("dynamic_batching { }").unwrap();
+        let error = adopt_completed(&mut config, parse_text(completed).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("chooses dynamic_batching"), "{error}");
+        assert_eq!(config, parse_text("dynamic_batching { }").unwrap());
+    }
+}
