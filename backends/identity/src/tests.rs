@@ -17,7 +17,13 @@ output { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] }
 
 fn load(config: &str) -> Result<Box<dyn Model>> {
     let config = nereid_model_config::parse_text(config).unwrap();
-    IdentityBackend.load(ModelContext { name: "m".into(), version: 1, directory: "m".into(), config })
+    IdentityBackend.load(ModelContext {
+        name: "m".into(),
+        version: 1,
+        directory: "m".into(),
+        config,
+        complete: true,
+    })
 }
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Holds a model's configuration against what its file says, and learns from both what to serve.
 //!
-//! Only a real contradiction is refused: a variable dimension on either side fits any on the other.
+//! A dimension that varies in the model may be fixed by the configuration, but not the other way round.
 
 use std::num::NonZeroUsize;
 
@@ -47,30 +47,33 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
         find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
     }
     let controls = control_inputs(config);
-    for port in &signature.inputs {
-        if !config.input.iter().any(|input| input.name == port.name)
-            && !controls.contains(&port.name.as_str())
-            && !batch_inputs.iter().any(|made| made.target() == port.name)
-        {
-            return Err(Error::invalid_arg(format!(
-                "the model needs the input '{}' ({} {}), which the configuration does not list",
-                port.name,
-                port.data_type,
-                port.describe_dims()
-            )));
-        }
+    let listed = |port: &&Port| {
+        config.input.iter().any(|input| input.name == port.name)
+            || controls.contains(&port.name.as_str())
+            || batch_inputs.iter().any(|made| made.target() == port.name)
+    };
+    let missing = signature.inputs.iter().filter(|port| !listed(port));
+    let missing: Vec<_> = missing
+        .map(|port| format!("'{}' ({} {})", port.name, port.data_type, port.describe_dims()))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let inputs = if missing.len() == 1 { "input" } else { "inputs" };
+    let missing = missing.join(", ");
+    Err(Error::invalid_arg(if config.input.is_empty() {
+        format!(
+            "the model needs the {inputs} {missing}, but the configuration has no field 'input': list all inputs, or \
+             let the server complete the configuration"
+        )
+    } else {
+        format!("the model needs the {inputs} {missing}, which the configuration does not list")
+    }))
 }
 
-/// Checks the configured outputs, in their order. They may be fewer than the graph has.
+/// Checks the configured outputs, in their order. They may be fewer than the graph has, even none: the model then
+/// answers without outputs.
 pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
-    if config.output.is_empty() {
-        return Err(Error::invalid_arg(format!(
-            "the configuration lists no outputs, but the model's are {}",
-            names(&signature.outputs)
-        )));
-    }
     let batching = config.max_batch_size > 0;
     let batch_outputs = BatchOutput::all(config)?;
     let outputs = config.output.iter().map(|output| {
@@ -120,12 +123,21 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
             names(ports)
         )));
     };
-    if data_type != Some(port.data_type) {
-        let data_type = data_type.map_or("no type", DataType::protocol_name);
-        return Err(Error::invalid_arg(format!(
-            "{role} '{name}' is {data_type} in the configuration, but {} in the model",
-            port.data_type
-        )));
+    match data_type {
+        Some(data_type) if data_type == port.data_type => {}
+        Some(data_type) => {
+            return Err(Error::invalid_arg(format!(
+                "{role} '{name}' is {data_type} in the configuration, but {} in the model",
+                port.data_type
+            )));
+        }
+        None => {
+            return Err(Error::invalid_arg(format!(
+                "{role} '{name}' has no data_type in the configuration (it is {} in the model): give all of each \
+                 {role}, or leave out all {role}s to have them completed",
+                port.data_type
+            )));
+        }
     }
     let dims = match dims {
         Dims::Like(dims) => dims,
@@ -144,7 +156,7 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
         }
     }
     let scalar = port.is_scalar() && !batching && shape.element_count() == Some(1);
-    if scalar || port.accepts(&shape) {
+    if scalar || port.accepts_all(&shape) {
         return Ok(port);
     }
     let batch = if batching { " with the batch dimension" } else { "" };

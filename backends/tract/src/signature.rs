@@ -3,6 +3,7 @@
 //! Read from the file's protobuf alone. Knows nothing of the model's configuration, nor of how the graph is run.
 
 use nereid_backend_api::{DataType, Error, Result, Shape};
+use nereid_model_config::{ModelTensor, ModelTensors};
 use smallvec::SmallVec;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
@@ -58,6 +59,17 @@ impl Signature {
             outputs: graph.output.iter().map(|info| Port::of("output", info)).collect::<Result<_>>()?,
         })
     }
+
+    /// What a configuration can be completed from.
+    pub(crate) fn tensors(&self) -> ModelTensors {
+        let tensor = |port: &Port| ModelTensor {
+            name: port.name.clone(),
+            data_type: port.data_type,
+            dims: port.dims.as_ref().map(|dims| dims.iter().map(|dim| dim.unwrap_or(-1)).collect()),
+        };
+        let tensors = |ports: &[Port]| ports.iter().map(tensor).collect();
+        ModelTensors { inputs: tensors(&self.inputs), outputs: tensors(&self.outputs) }
+    }
 }
 
 impl Port {
@@ -92,12 +104,18 @@ impl Port {
         self.dims.as_ref().is_some_and(|dims| dims.is_empty())
     }
 
-    /// Whether a tensor of `shape` may stand here. In `shape`, as in a configuration, -1 is any size.
+    /// Whether a tensor of `shape` may stand here. In `shape`, -1 is a size that is not known yet.
     pub(crate) fn accepts(&self, shape: &[i64]) -> bool {
         self.dims.as_ref().is_none_or(|dims| {
             dims.len() == shape.len()
                 && dims.iter().zip(shape).all(|(own, &dim)| dim == -1 || own.is_none_or(|own| own == dim))
         })
+    }
+
+    /// Whether all tensors of `shape` may stand here. In `shape`, -1 is any size, which the file has to leave open, too.
+    pub(crate) fn accepts_all(&self, shape: &[i64]) -> bool {
+        let leaves_open = |dims: &Dims| dims.iter().zip(shape).all(|(own, &dim)| dim != -1 || own.is_none());
+        self.accepts(shape) && self.dims.as_ref().is_none_or(leaves_open)
     }
 
     /// The dimensions as a configuration would write them, or "of any rank".
@@ -131,9 +149,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_variable_dimension_accepts_all_sizes() {
+        let port = port(Some(&[None, Some(3)]));
+        assert!(port.accepts_all(&[7, 3]) && port.accepts_all(&[-1, 3]));
+        assert!(!port.accepts_all(&[7, -1]) && !port.accepts_all(&[7, 4]) && !port.accepts_all(&[3]));
+    }
+
+    #[test]
     fn without_a_declared_rank_any_shape_is_accepted() {
         let port = port(None);
         assert!(port.accepts(&[]) && port.accepts(&[1, 2, 3]) && !port.is_scalar());
+        assert!(port.accepts_all(&[]) && port.accepts_all(&[-1, 2, 3]));
         assert_eq!(port.describe_dims(), "of any rank");
     }
 

@@ -1,5 +1,6 @@
 //! Loads models made here and runs them through the backend's public traits.
 
+mod completion;
 mod execution;
 mod loading;
 pub(crate) mod onnx;

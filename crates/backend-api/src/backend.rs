@@ -10,7 +10,8 @@ use crate::{Batch, Request, Result};
 
 /// A kind of model the server can run. One object for the whole server.
 pub trait Backend: Send + Sync {
-    /// Loads one version of a model: reads its files and checks its configuration against them.
+    /// Loads one version of a model: reads its files, completes its configuration from them if it
+    /// [may](ModelContext::complete), and checks it against them.
     ///
     /// # Errors
     /// Makes the model unavailable; the message is the reason its users see.
@@ -19,6 +20,14 @@ pub trait Backend: Send + Sync {
 
 /// A loaded version of a model: what its instances share.
 pub trait Model: Send + Sync {
+    /// The configuration with what its backend completed. Of it, the server takes over the inputs and outputs,
+    /// `max_batch_size`, the scheduler where none was chosen, and whether the model is decoupled; it checks the
+    /// result before it makes instances. `None` where the backend does not complete configurations, or was not asked
+    /// to.
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        None
+    }
+
     /// Makes one instance. Called once for each instance the configuration asks for.
     ///
     /// # Errors
@@ -74,6 +83,9 @@ pub struct ModelContext {
     pub directory: PathBuf,
     /// The model's configuration, checked by itself but not yet against the model.
     pub config: ModelConfig,
+    /// Whether the backend may complete the configuration: inputs and outputs may then be missing from it. If not,
+    /// it has to be whole.
+    pub complete: bool,
 }
 
 impl ModelContext {

@@ -20,6 +20,7 @@ mod parameters;
 mod request;
 mod responder;
 mod response;
+mod settings;
 mod shape;
 mod tensor;
 
@@ -37,5 +38,6 @@ pub use parameters::{ParameterValue, Parameters};
 pub use request::{CorrelationId, InferRequest, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseSink};
 pub use response::Response;
+pub use settings::BackendSettings;
 pub use shape::Shape;
 pub use tensor::{Buffers, Tensor};

@@ -7,6 +7,7 @@
 
 mod admission;
 mod classification;
+mod completion;
 mod inflight;
 mod instance;
 mod limit;
@@ -19,6 +20,7 @@ mod statistics;
 mod table;
 mod timer;
 
+pub use completion::Completion;
 pub use inflight::ResponseStream;
 pub use model::{Labels, Model, ModelSpec};
 pub use nereid_backend_api as backend_api;

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use nereid_backend_api::{
-    Backend, Error, InferRequest, ModelConfig, ModelContext, Request, Responder, Result,
-};
+use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Request, Responder, Result};
 
 use crate::admission::admit;
+use crate::completion::{self, Completion};
 use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::{Pool, plan_instances};
 use crate::limit::Slot;
@@ -42,8 +41,10 @@ pub struct ModelSpec {
     pub name: String,
     /// Its folder.
     pub directory: PathBuf,
-    /// Its checked configuration.
+    /// Its configuration, with the defaults filled in, checked as far as it has come.
     pub config: ModelConfig,
+    /// Whether its backend completes the configuration.
+    pub completion: Completion,
     /// The versions to serve, ascending.
     pub versions: Vec<u64>,
     /// Labels by the name of the output.
@@ -74,15 +75,10 @@ impl Model {
         backend: &dyn Backend,
         services: &Services,
     ) -> Result<Self> {
-        configured::check_offered(&spec.config)?;
-        let signature = Signature::new(&spec.config)?;
-        let (instances, needs) = plan_instances(&spec.name, &spec.config)?.into_iter().unzip();
-        let model = backend.load(ModelContext {
-            name: spec.name.clone(),
-            version,
-            directory: spec.directory.clone(),
-            config: spec.config.clone(),
-        })?;
+        let (model, config) = completion::load(spec, version, backend)?;
+        configured::check_offered(&config)?;
+        let signature = Signature::new(&config)?;
+        let (instances, needs) = plan_instances(&spec.name, &config)?.into_iter().unzip();
         let statistics = Arc::new(ModelStatistics::default());
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
@@ -94,11 +90,11 @@ impl Model {
             timer: &services.timer,
             hold: services.hold_batches,
         };
-        let scheduler = configured::scheduler(&spec.config, surroundings);
+        let scheduler = configured::scheduler(&config, surroundings);
         let loaded = Self {
             name: spec.name.clone(),
             version,
-            config: spec.config.clone(),
+            config,
             signature,
             labels: spec.labels.clone(),
             statistics,
@@ -131,7 +127,7 @@ impl Model {
         self.version
     }
 
-    /// Its configuration.
+    /// Its configuration, completed.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }

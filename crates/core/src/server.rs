@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use arc_swap::{ArcSwap, Guard};
-use nereid_backend_api::{Backend, Error, InferRequest, Result};
+use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Result};
 
+use crate::completion;
 use crate::inflight::ResponseStream;
 use crate::limit::Limit;
 use crate::model::{Model, ModelSpec, Services};
@@ -113,6 +114,16 @@ impl Server {
             }
         });
         self.open.store(true, Ordering::Release);
+    }
+
+    /// The configuration by which a version of a model would be served: completed by its backend, normalised and
+    /// checked. The backend reads the model's files, but no instance is made, and the model does not become known.
+    ///
+    /// # Errors
+    /// Why the version cannot be loaded.
+    pub fn completed_config(&self, spec: &ModelSpec, version: u64) -> Result<ModelConfig> {
+        let (_, config) = completion::load(spec, version, self.backend(spec)?)?;
+        Ok(config)
     }
 
     /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.

@@ -122,29 +122,21 @@ pub enum CompletionError {
     },
 }
 
-/// Tells the backend of a configuration that names neither backend nor platform nor file: from what the folders of
-/// its versions hold, given in the order of the versions, or else from a model name of the form `<any>.<backend>`.
-///
-/// Leaves the configuration as it is where nothing tells.
+/// Tells the backend of a configuration that names neither backend nor platform nor file from what the folders of its
+/// versions hold, given in the order of the versions: the first that tells counts. Goes before
+/// [`normalise`](crate::normalise), which goes by the model's name where nothing else tells.
 pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<Item = Vec<FolderEntry>>) {
     let open = config.backend.is_empty() || config.backend == TENSORFLOW;
     if !open || !config.platform.is_empty() || !config.default_model_filename.is_empty() {
         return;
     }
+    let may_be = |telling: &&Telling| config.backend.is_empty() || telling.backend == config.backend;
     let told = |entries: Vec<FolderEntry>| {
-        let candidates =
-            TELLING.iter().filter(|telling| config.backend.is_empty() || telling.backend == config.backend);
-        candidates.into_iter().find(|telling| entries.iter().any(|entry| telling.is(entry)))
+        TELLING.iter().filter(may_be).find(|telling| entries.iter().any(|entry| telling.is(entry)))
     };
     if let Some(telling) = versions.into_iter().find_map(told) {
         telling.backend.clone_into(&mut config.backend);
         telling.platform.clone_into(&mut config.platform);
-    } else if config.backend.is_empty()
-        && config.scheduling_choice.as_ref().is_none_or(|choice| scheduler(choice) != ENSEMBLE)
-        && let Some((_, backend)) = config.name.split_once('.').filter(|(_, backend)| !backend.is_empty())
-    {
-        config.default_model_filename = format!("model.{backend}");
-        config.backend = backend.to_owned();
     }
 }
 
@@ -287,12 +279,12 @@ impl Given {
 pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Result<(), CompletionError> {
     match (&config.scheduling_choice, completed.scheduling_choice) {
         (None, choice) => config.scheduling_choice = choice,
-        (Some(own), Some(other)) if scheduler(own) != scheduler(&other) => {
-            let (configured, completed) = (scheduler(own), scheduler(&other));
+        (Some(own), Some(other)) if scheduler_name(own) != scheduler_name(&other) => {
+            let (configured, completed) = (scheduler_name(own), scheduler_name(&other));
             return Err(CompletionError::AnotherScheduler { configured, completed });
         }
         (Some(own), None) => {
-            let (configured, completed) = (scheduler(own), "no scheduler");
+            let (configured, completed) = (scheduler_name(own), "no scheduler");
             return Err(CompletionError::AnotherScheduler { configured, completed });
         }
         (Some(_), Some(_)) => {}
@@ -306,14 +298,12 @@ pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Resu
     Ok(())
 }
 
-const ENSEMBLE: &str = "ensemble_scheduling";
-
-/// The field of a scheduler.
-fn scheduler(choice: &SchedulingChoice) -> &'static str {
+/// The field that chooses a scheduler, such as `dynamic_batching`.
+pub fn scheduler_name(choice: &SchedulingChoice) -> &'static str {
     match choice {
         SchedulingChoice::DynamicBatching(_) => "dynamic_batching",
         SchedulingChoice::SequenceBatching(_) => "sequence_batching",
-        SchedulingChoice::EnsembleScheduling(_) => ENSEMBLE,
+        SchedulingChoice::EnsembleScheduling(_) => "ensemble_scheduling",
     }
 }
 

@@ -20,7 +20,7 @@ mod version;
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use complete::{
     CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, complete_backend,
-    complete_tensors, telling_files,
+    complete_tensors, scheduler_name, telling_files,
 };
 pub use data_type::DataType;
 pub use json::{JsonError, from_json, to_json};

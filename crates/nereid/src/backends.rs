@@ -7,12 +7,14 @@ use nereid_backend_api::Backend;
 use nereid_identity::IdentityBackend;
 use nereid_tract::TractBackend;
 
-/// The one place where backends are registered.
-pub(crate) fn all() -> BTreeMap<String, Arc<dyn Backend>> {
+use crate::options::Options;
+
+/// The one place where backends are registered, each with its settings.
+pub(crate) fn all(options: &Options) -> BTreeMap<String, Arc<dyn Backend>> {
     let backends: [(&str, Arc<dyn Backend>); 2] = [
         ("identity", Arc::new(IdentityBackend)),
         // The embedded engine stands in for ONNX Runtime.
-        ("onnxruntime", Arc::new(TractBackend::default())),
+        ("onnxruntime", Arc::new(TractBackend::stand_in(options.backend_settings("onnxruntime")))),
     ];
     backends.into_iter().map(|(name, backend)| (name.to_owned(), backend)).collect()
 }

@@ -7,15 +7,17 @@ use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Parser, ValueEnum};
+use nereid_backend_api::BackendSettings;
 use nereid_core::{RateLimit, ResourceLimit};
+use nereid_repository::ReadOptions;
 
 use crate::logging::Logging;
 
 /// Serves the models of a repository over HTTP.
 #[derive(Debug, Parser)]
-#[command(name = "nereid", version, disable_help_subcommand = true)]
+#[command(name = "nereid", version, disable_help_subcommand = true, args_override_self = true)]
 pub(crate) struct Options {
     /// Folder of models to serve. May be given several times.
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
@@ -28,6 +30,22 @@ pub(crate) struct Options {
     /// Exit when a model cannot be loaded at start. If false, the others are served.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub exit_on_error: bool,
+
+    /// Do not complete configurations from the models' files: each model needs a whole one.
+    #[arg(long)]
+    pub disable_auto_complete_config: bool,
+
+    /// Deprecated: true is --disable-auto-complete-config.
+    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
+    pub strict_model_config: Option<bool>,
+
+    /// Take a model's configuration from configs/NAME.pbtxt in its folder, where that exists.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub model_config_name: Option<String>,
+
+    /// Setting of a backend, or of all backends if none is named. May be given several times.
+    #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
+    pub backend_config: Vec<BackendSetting>,
 
     /// Seconds to wait for requests in progress when told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -95,7 +113,47 @@ pub(crate) struct Options {
     pub log_error: bool,
 }
 
+/// A setting for one backend, or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BackendSetting {
+    backend: Option<String>,
+    key: String,
+    value: String,
+}
+
 impl Options {
+    /// How model folders are read.
+    pub(crate) fn read_options(&self) -> ReadOptions {
+        let strict = self.disable_auto_complete_config || self.strict_model_config == Some(true);
+        ReadOptions { complete: !strict, config_name: self.model_config_name.clone() }
+    }
+
+    /// The settings of a backend.
+    pub(crate) fn backend_settings(&self, backend: &str) -> BackendSettings {
+        let for_all = self.backend_config.iter().filter(|setting| setting.backend.is_none());
+        let its_own =
+            self.backend_config.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
+        // Of the same key, the last one counts.
+        for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
+    }
+
+    /// What about these options is better said otherwise.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match (self.strict_model_config, self.disable_auto_complete_config) {
+            (None, _) => None,
+            (Some(false), true) => {
+                Some("--disable-auto-complete-config overrides the deprecated --strict-model-config=false")
+            }
+            (Some(true), _) => {
+                Some("--strict-model-config is deprecated: use --disable-auto-complete-config")
+            }
+            (Some(false), false) => Some(
+                "--strict-model-config is deprecated: configurations are completed unless \
+                 --disable-auto-complete-config is given",
+            ),
+        }
+    }
+
     /// How long to wait for requests in progress when told to stop.
     pub(crate) fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.exit_timeout_secs)
@@ -160,6 +218,22 @@ fn boolean() -> BoolishValueParser {
     BoolishValueParser::new()
 }
 
+/// The reference's form: what stands before the first comma is the backend, what follows up to the next equals sign the
+/// setting, and the rest its value.
+fn backend_setting(text: &str) -> Result<BackendSetting, String> {
+    let (backend, setting) = match text.split_once(',') {
+        Some(("", _)) => return Err("no backend stands before the comma".into()),
+        Some((backend, setting)) => (Some(backend.to_owned()), setting),
+        None => (None, text),
+    };
+    match setting.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok(BackendSetting { backend, key: key.to_owned(), value: value.to_owned() })
+        }
+        _ => Err("it has the form [<backend>,]<setting>=<value>".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -209,15 +283,76 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
-        for arguments in [
-            ["--http-port=70000"],
-            ["--strict-readiness=maybe"],
-            ["--http-thread-count=0"],
-            ["--rate-limit=sometimes"],
-            ["--nope=1"],
+    fn of_an_option_given_twice_the_last_one_counts() {
+        let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
+        assert_eq!((options.http_port, options.id.as_str()), (2, "b"));
+    }
+
+    #[test]
+    fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
+        for (arguments, complete, advice) in [
+            ([].as_slice(), true, None),
+            (&["--disable-auto-complete-config"], false, None),
+            (&["--strict-model-config=true"], false, Some("use --disable-auto-complete-config")),
+            (&["--strict-model-config=OFF"], true, Some("are completed unless")),
+            (
+                &["--disable-auto-complete-config", "--strict-model-config", "false"],
+                false,
+                Some("overrides the deprecated"),
+            ),
         ] {
-            assert!(parsed(&arguments).is_err(), "{arguments:?}");
+            let options = parsed(arguments).unwrap();
+            assert_eq!(options.read_options().complete, complete, "{arguments:?}");
+            assert_eq!(options.advice().is_some(), advice.is_some(), "{arguments:?}");
+            let text = options.advice().unwrap_or_default();
+            assert!(text.contains(advice.unwrap_or_default()), "{arguments:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_backends_own_settings_go_before_those_for_all() {
+        let options = parsed(&[
+            "--backend-config=onnxruntime,default-max-batch-size=8",
+            "--backend-config=default-max-batch-size=2",
+            "--backend-config=path=/a=b",
+            "--backend-config=python,path=/c,d",
+        ])
+        .unwrap();
+        let of = |backend: &str, key: &str| options.backend_settings(backend).get(key).map(str::to_owned);
+        assert_eq!(of("onnxruntime", "default-max-batch-size").as_deref(), Some("8"));
+        assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
+        assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
+        assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
+    }
+
+    #[test]
+    fn a_configurations_name_is_kept() {
+        let options = parsed(&["--model-config-name=h100"]).unwrap();
+        assert_eq!(options.read_options().config_name.as_deref(), Some("h100"));
+        assert_eq!(parsed(&[]).unwrap().read_options().config_name, None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for argument in [
+            "--http-port=70000",
+            "--strict-readiness=maybe",
+            "--http-thread-count=0",
+            "--rate-limit=sometimes",
+            "--nope=1",
+            "--disable-auto-complete-config=true",
+            "--strict-model-config",
+            "--strict-model-config=maybe",
+            "--model-config-name=",
+            "--backend-config=",
+            "--backend-config=setting",
+            "--backend-config=setting=",
+            "--backend-config==value",
+            "--backend-config=,setting=value",
+            "--backend-config=backend,=value",
+            "--backend-config=setting=a,b",
+        ] {
+            assert!(parsed(&[argument]).is_err(), "{argument}");
         }
         assert!(Options::try_parse_from(["nereid"]).is_err());
     }

@@ -30,6 +30,9 @@ const BACKLOG: u32 = 1024;
 /// # Errors
 /// Why it could not start, or that requests were still in progress when the time to exit was over.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
+    if let Some(advice) = options.advice() {
+        tracing::warn!("{advice}");
+    }
     let runtime = Builder::new_multi_thread()
         .worker_threads(options.http_threads())
         .thread_name("nereid-io")
@@ -41,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let server = Arc::new(Server::new(server_options(options), backends::all()));
+    let server = Arc::new(Server::new(server_options(options), backends::all(options)));
     let loaded = load(&server, find_models(options)?);
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -110,10 +113,11 @@ fn stop_signal(runtime: &Runtime) -> Result<JoinHandle<()>, String> {
 
 /// The models of all repositories. One that stands in several is known, and unavailable.
 fn find_models(options: &Options) -> Result<Vec<(String, Result<ModelSpec>)>, String> {
+    let read = options.read_options();
     let mut models = BTreeMap::<String, Result<ModelSpec>>::new();
     for path in &options.model_repository {
         let repository = LocalRepository::new(path);
-        for (name, model) in repository.models().map_err(|error| error.to_string())? {
+        for (name, model) in repository.models(&read).map_err(|error| error.to_string())? {
             let model = match models.get(&name) {
                 None => model,
                 Some(_) => {

@@ -8,4 +8,4 @@ mod local;
 mod model_folder;
 
 pub use local::LocalRepository;
-pub use model_folder::read_model;
+pub use model_folder::{ReadOptions, read_model};

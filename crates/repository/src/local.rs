@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nereid_core::ModelSpec;
 use nereid_core::backend_api::{Error, Result};
 
-use crate::model_folder::read_model;
+use crate::model_folder::{ReadOptions, read_model};
 
 /// A folder that holds a folder for each model.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// The folder itself cannot be read.
-    pub fn models(&self) -> Result<Vec<(String, Result<ModelSpec>)>> {
+    pub fn models(&self, options: &ReadOptions) -> Result<Vec<(String, Result<ModelSpec>)>> {
         let unreadable = |error: std::io::Error| {
             Error::not_found(format!("cannot read the model repository '{}': {error}", self.path.display()))
         };
@@ -42,7 +42,7 @@ impl LocalRepository {
             }
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if !name.starts_with('.') {
-                models.push((name.clone(), read_model(&folder, &name)));
+                models.push((name.clone(), read_model(&folder, &name, options)));
             }
         }
         models.sort_by(|(one, _), (other, _)| one.cmp(other));

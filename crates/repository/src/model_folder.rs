@@ -2,45 +2,75 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Labels, ModelSpec};
-use nereid_model_config::{ModelConfig, Stage};
+use nereid_core::{Completion, Labels, ModelSpec};
+use nereid_model_config::{FolderEntry, ModelConfig, Stage};
 
 /// The configuration's file name.
 const CONFIG: &str = "config.pbtxt";
+
+/// The folder of further configurations, of which [`ReadOptions::config_name`] chooses one.
+const CONFIGS: &str = "configs";
+
+/// How model folders are read.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// Whether a configuration may be completed from the model's files. It may then lack inputs and outputs, or be
+    /// missing altogether.
+    pub complete: bool,
+    /// Which of a model's configurations to take: `configs/<name>.pbtxt` where the model has it, `config.pbtxt`
+    /// otherwise and where no name is given.
+    pub config_name: Option<String>,
+}
+
+impl Default for ReadOptions {
+    /// Completes, and takes `config.pbtxt`.
+    fn default() -> Self {
+        Self { complete: true, config_name: None }
+    }
+}
 
 /// Reads the folder of the model `name`.
 ///
 /// # Errors
 /// A configuration or a label file that cannot be read or is wrong; the message names the file.
-pub fn read_model(folder: &Path, name: &str) -> Result<ModelSpec> {
-    let config = read_config(folder, name)?;
+pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<ModelSpec> {
+    let versions = versions(folder)?;
+    let (config, given) = read_config(folder, name, &versions, options)?;
     let labels = read_labels(folder, &config)?;
-    let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions(folder)?);
+    let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
     }
     let versions = choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
-    Ok(ModelSpec { name: name.to_owned(), directory: folder.to_owned(), config, versions, labels })
+    let completion = match (options.complete, given) {
+        (false, _) => Completion::Off,
+        (true, true) => Completion::Allowed,
+        (true, false) => Completion::Needed,
+    };
+    Ok(ModelSpec {
+        name: name.to_owned(),
+        directory: folder.to_owned(),
+        config,
+        completion,
+        versions,
+        labels,
+    })
 }
 
-fn read_config(folder: &Path, name: &str) -> Result<ModelConfig> {
-    let path = folder.join(CONFIG);
-    let bytes = fs::read(&path)
-        .map_err(|error| Error::not_found(format!("cannot read '{}': {error}", path.display())))?;
-    // A comment in another encoding does no harm; a name in one will not be found.
-    let text = String::from_utf8_lossy(&bytes);
-    let mut config = nereid_model_config::parse_text(&text).map_err(|error| {
-        Error::invalid_arg(format!(
-            "{}:{}:{}: {}",
-            path.display(),
-            error.line(),
-            error.column(),
-            error.message()
-        ))
-    })?;
+/// The configuration with the backend told and the defaults filled in, and whether there is a file of it.
+fn read_config(
+    folder: &Path,
+    name: &str,
+    versions: &[i64],
+    options: &ReadOptions,
+) -> Result<(ModelConfig, bool)> {
+    let path = config_path(folder, options)?;
+    let given = !options.complete || exists(&path)?;
+    let mut config = if given { parse_config(&path, options)? } else { ModelConfig::default() };
     if config.name.is_empty() {
         name.clone_into(&mut config.name);
     }
@@ -51,10 +81,57 @@ fn read_config(folder: &Path, name: &str) -> Result<ModelConfig> {
             config.name
         )));
     }
+    let folders = versions.iter().map(|version| entries(&folder.join(version.to_string())));
+    // A folder that cannot be read tells nothing; the backend will say so if it is the one to serve.
+    nereid_model_config::complete_backend(&mut config, folders.map(Result::unwrap_or_default));
     nereid_model_config::normalise(&mut config);
-    nereid_model_config::validate(&config, Stage::Final)
-        .map_err(|error| Error::invalid_arg(format!("{}: {error}", path.display())))?;
-    Ok(config)
+    let stage = if options.complete { Stage::BeforeCompletion } else { Stage::Final };
+    nereid_model_config::validate(&config, stage).map_err(|error| {
+        let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
+        let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
+        let place = if given { &path } else { folder };
+        Error::invalid_arg(format!("{}: {error}{hint}", place.display()))
+    })?;
+    Ok((config, given))
+}
+
+/// The file of the configuration to take. It need not exist.
+fn config_path(folder: &Path, options: &ReadOptions) -> Result<PathBuf> {
+    if let Some(name) = &options.config_name {
+        let path = folder.join(CONFIGS).join(format!("{name}.pbtxt"));
+        if exists(&path)? {
+            return Ok(path);
+        }
+    }
+    Ok(folder.join(CONFIG))
+}
+
+fn exists(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(|error| unreadable(path, &error))
+}
+
+fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
+    let bytes = fs::read(path).map_err(|error| {
+        let missing = !options.complete && error.kind() == ErrorKind::NotFound;
+        let hint = if missing { "; it may be missing only where configurations are completed" } else { "" };
+        Error::not_found(format!("cannot read '{}': {error}{hint}", path.display()))
+    })?;
+    // A comment in another encoding does no harm; a name in one will not be found.
+    let text = String::from_utf8_lossy(&bytes);
+    nereid_model_config::parse_text(&text).map_err(|error| {
+        Error::invalid_arg(format!(
+            "{}:{}:{}: {}",
+            path.display(),
+            error.line(),
+            error.column(),
+            error.message()
+        ))
+    })
+}
+
+fn nothing_tells_the_backend() -> String {
+    let files: Vec<_> = nereid_model_config::telling_files().collect();
+    format!("; nor does a version's folder hold a file that tells it ({})", files.join(", "))
 }
 
 fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, Labels>> {
@@ -75,19 +152,29 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
         .collect()
 }
 
-/// The folders whose name is a version: a whole number without a leading zero (0 itself is one).
+/// The folders whose name is a version: a whole number without a leading zero (0 itself is one). Ascending.
 fn versions(folder: &Path) -> Result<Vec<i64>> {
-    let unreadable =
-        |error: std::io::Error| Error::not_found(format!("cannot read '{}': {error}", folder.display()));
-    let mut versions = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let version = entry.file_name().to_str().and_then(version);
-        if let Some(version) = version.filter(|_| entry.path().is_dir()) {
-            versions.push(version);
+    let folders = entries(folder)?.into_iter().filter(|entry| entry.is_folder);
+    let mut versions: Vec<_> = folders.filter_map(|entry| version(&entry.name)).collect();
+    versions.sort_unstable();
+    Ok(versions)
+}
+
+/// What a folder holds. Names that are not UTF-8 mean nothing here, and are passed over.
+fn entries(folder: &Path) -> Result<Vec<FolderEntry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
+        let entry = entry.map_err(|error| unreadable(folder, &error))?;
+        if let Ok(name) = entry.file_name().into_string() {
+            // Follows links: model files are often linked from elsewhere.
+            entries.push(FolderEntry { name, is_folder: entry.path().is_dir() });
         }
     }
-    Ok(versions)
+    Ok(entries)
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    Error::not_found(format!("cannot read '{}': {error}", path.display()))
 }
 
 fn version(name: &str) -> Option<i64> {

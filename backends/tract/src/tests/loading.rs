@@ -105,9 +105,18 @@ fn names_that_the_model_lacks_are_refused_with_those_it_has() {
 }
 
 #[test]
-fn a_configuration_without_outputs_is_refused() {
-    let message = refusal(&add(&[3]), config(0, &[X, Y], &[]));
-    assert!(message.ends_with("the configuration lists no outputs, but the model's are 'Z'"), "{message}");
+fn a_configuration_without_outputs_is_served_without_outputs() {
+    let mut served = serve(&add(&[3]), config(0, &[X, Y], &[]));
+    let values = [1.0, 2.0, 3.0];
+    let response = served.infer(vec![fp32("X", &[3], &values), fp32("Y", &[3], &values)]).unwrap();
+    assert!(response.outputs.is_empty());
+}
+
+#[test]
+fn a_configuration_without_inputs_is_refused_with_all_that_the_model_needs() {
+    let message = refusal(&add(&[3]), config(0, &[], &[]));
+    assert!(message.contains("inputs 'X' (FP32 [3]), 'Y' (FP32 [3]), but"), "{message}");
+    assert!(message.contains("no field 'input'"), "{message}");
 }
 
 #[test]
@@ -147,17 +156,17 @@ fn another_type_is_refused() {
 }
 
 #[test]
-fn shapes_are_refused_only_where_they_contradict() {
+fn a_variable_dimension_of_the_model_may_be_fixed_but_not_the_other_way_round() {
     let fits = |max_batch_size, model: &[i64], dims: &[i64]| {
         let config = config(max_batch_size, &[("X", DataType::Fp32, dims)], &[("Y", DataType::Fp32, dims)]);
         load_from(&folder(&identity(Element::Float, model)), config).map(|_| ()).map_err(|it| it.to_string())
     };
     fits(0, &[2, 3], &[2, 3]).unwrap();
     fits(0, &[2, -1], &[2, 7]).unwrap();
-    fits(0, &[2, 3], &[-1, 3]).unwrap();
     fits(8, &[-1, 3], &[3]).unwrap();
     fits(8, &[-1, -1], &[5]).unwrap();
     fits(0, &[], &[1]).unwrap();
+    assert!(fits(0, &[2, 3], &[-1, 3]).is_err() && fits(8, &[-1, 3], &[-1]).is_err());
     let message = fits(0, &[2, 3], &[2, 4]).unwrap_err();
     assert!(message.ends_with("input 'X' has the shape [2,4] in the configuration, but [2,3] in the model"));
     let message = fits(8, &[-1, 3], &[2, 3]).unwrap_err();

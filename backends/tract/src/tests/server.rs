@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use nereid_backend_api::{
-    Answer, Backend, Batch, BatchMonitor, DataType, ExecutionTimes, InferRequest, Instance, InstanceContext,
-    InstanceKind, Model, ModelConfig, ModelContext, Phase, Request, RequestedOutput, Responder, Response,
-    ResponseSink, Result, Tensor,
+    Answer, Backend, BackendSettings, Batch, BatchMonitor, DataType, ExecutionTimes, InferRequest, Instance,
+    InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Phase, Request, RequestedOutput,
+    Responder, Response, ResponseSink, Result, Tensor,
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput};
 use tempfile::TempDir;
@@ -43,11 +43,24 @@ pub(crate) fn folder(file: &[u8]) -> TempDir {
     folder
 }
 
-/// Loads what the folder holds.
+/// Loads what the folder holds, with a configuration that is whole.
 pub(crate) fn load_from(folder: &TempDir, config: ModelConfig) -> Result<Box<dyn Model>> {
+    TractBackend::new(BackendSettings::default(), "it is under test").load(context(folder, config))
+}
+
+/// Loads what the folder holds, and has its configuration completed.
+pub(crate) fn complete_from(
+    folder: &TempDir,
+    config: ModelConfig,
+    settings: BackendSettings,
+) -> Result<Box<dyn Model>> {
+    let context = ModelContext { complete: true, ..context(folder, config) };
+    TractBackend::new(settings, "it is under test").load(context)
+}
+
+fn context(folder: &TempDir, config: ModelConfig) -> ModelContext {
     let directory = folder.path().to_owned();
-    let context = ModelContext { name: "m".into(), version: 1, directory, config };
-    TractBackend::new("it is under test").load(context)
+    ModelContext { name: "m".into(), version: 1, directory, config, complete: false }
 }
 
 /// The message with which a load is refused.

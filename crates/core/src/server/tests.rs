@@ -13,6 +13,7 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
 use super::*;
+use crate::Completion;
 
 /// What a scripted instance does with each batch.
 type Script = fn(Batch);
@@ -63,8 +64,14 @@ fn config() -> ModelConfig {
 
 fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
     let labels = BTreeMap::from([("OUT".to_owned(), vec!["no".to_owned(), "yes".to_owned()])]);
-    let spec =
-        ModelSpec { name: "m".into(), directory: "m".into(), config, versions: versions.to_vec(), labels };
+    let spec = ModelSpec {
+        name: "m".into(),
+        directory: "m".into(),
+        config,
+        completion: Completion::Off,
+        versions: versions.to_vec(),
+        labels,
+    };
     ("m".into(), Ok(spec))
 }
 

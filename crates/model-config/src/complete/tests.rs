@@ -207,13 +207,15 @@ fn what_the_configuration_names_is_not_told_anew() {
 }
 
 #[test]
-fn else_the_models_name_tells_the_backend() {
-    check_backend("name: 'model.identity'", &[&[]], ["identity", "", "model.identity"]);
-    check_backend("name: 'any.my.own'", &[], ["my.own", "", "model.my.own"]);
-    check_backend("name: 'model.identity'", &[&["model.py"]], ["python", "", ""]);
-    for nameless in ["name: 'model'", "name: 'model.'", "name: 'a.b' ensemble_scheduling { }"] {
-        check_backend(nameless, &[&[]], ["", "", ""]);
-    }
+fn a_file_goes_before_the_models_name() {
+    let normalised = |versions: &[&[&str]]| {
+        let mut config = parse_text("name: 'model.identity'").unwrap();
+        complete_backend(&mut config, versions.iter().map(|names| entries(names)));
+        crate::normalise(&mut config);
+        [config.backend, config.default_model_filename]
+    };
+    assert_eq!(normalised(&[&["model.py"]]), ["python", "model.py"]);
+    assert_eq!(normalised(&[&["other.py"]]), ["identity", "model.identity"]);
 }
 
 #[track_caller]

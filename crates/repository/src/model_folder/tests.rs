@@ -27,7 +27,17 @@ fn repository(files: &[(&str, &str)], folders: &[&str]) -> TempDir {
 }
 
 fn read(repository: &TempDir) -> Result<ModelSpec> {
-    read_model(&repository.path().join("m"), "m")
+    read_with(repository, &ReadOptions::default())
+}
+
+fn read_with(repository: &TempDir, options: &ReadOptions) -> Result<ModelSpec> {
+    read_model(&repository.path().join("m"), "m", options)
+}
+
+const WITHOUT_COMPLETION: ReadOptions = ReadOptions { complete: false, config_name: None };
+
+fn named(name: &str) -> ReadOptions {
+    ReadOptions { config_name: Some(name.into()), ..ReadOptions::default() }
 }
 
 #[test]
@@ -64,12 +74,12 @@ fn the_version_policy_chooses() {
 fn what_is_wrong_is_said_with_its_file() {
     let bytes = "\u{fffd}";
     let cases = [
-        (vec![], "config.pbtxt"),
         (vec![("config.pbtxt", "backend: \"identity\"\nnope: 1\n")], "config.pbtxt:2:"),
         (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "a model named 'other'"),
         (vec![("config.pbtxt", "max_batch_size: -1 backend: \"identity\"")], "max_batch_size"),
         (vec![("config.pbtxt", CONFIG_TEXT)], "labels.txt"),
         (vec![("config.pbtxt", bytes)], "config.pbtxt"),
+        (vec![("config.pbtxt", "max_batch_size: 4")], "model.onnx, model.xml"),
     ];
     for (files, expected) in cases {
         let folder = repository(&files, &["1"]);
@@ -93,13 +103,88 @@ fn a_repository_gives_good_and_bad_models_and_passes_over_the_rest() {
     fs::create_dir(folder.path().join("bad")).unwrap();
     fs::create_dir(folder.path().join(".git")).unwrap();
     fs::write(folder.path().join("README"), "").unwrap();
-    let models = LocalRepository::new(folder.path()).models().unwrap();
+    let models = LocalRepository::new(folder.path()).models(&ReadOptions::default()).unwrap();
     let found: Vec<_> = models.iter().map(|(name, model)| (name.as_str(), model.is_ok())).collect();
     assert_eq!(found, [("bad", false), ("m", true)]);
 }
 
 #[test]
 fn a_repository_that_is_not_there_is_an_error() {
-    let error = LocalRepository::new("no/such/folder").models().unwrap_err();
+    let error = LocalRepository::new("no/such/folder").models(&ReadOptions::default()).unwrap_err();
     assert!(error.message().contains("no/such/folder"), "{error}");
+}
+
+#[test]
+fn without_a_configuration_name_and_backend_are_told_and_the_rest_is_for_the_backend() {
+    let folder = repository(&[("2/model.onnx", "")], &["2", "10", "configs"]);
+    let model = read(&folder).unwrap();
+    assert_eq!(model.completion, Completion::Needed);
+    assert_eq!(model.versions, [10]);
+    let config = model.config;
+    assert_eq!((config.name.as_str(), config.backend.as_str()), ("m", "onnxruntime"));
+    assert_eq!(config.default_model_filename, "model.onnx");
+    assert_eq!(config.instance_group[0].count, 2);
+    assert!(config.input.is_empty());
+}
+
+#[test]
+fn a_configuration_that_is_there_may_be_completed() {
+    let folder = repository(&[("config.pbtxt", "max_batch_size: 3"), ("1/model.onnx", "")], &["1"]);
+    let model = read(&folder).unwrap();
+    assert_eq!((model.completion, model.config.max_batch_size), (Completion::Allowed, 3));
+    assert_eq!(model.config.backend, "onnxruntime");
+}
+
+#[test]
+fn without_completion_the_configuration_has_to_be_there_and_whole() {
+    let folder = repository(&[("1/model.onnx", "")], &["1"]);
+    let error = read_with(&folder, &WITHOUT_COMPLETION).unwrap_err();
+    assert!(error.message().contains("config.pbtxt"), "{error}");
+    assert!(error.message().contains("only where configurations are completed"), "{error}");
+
+    fs::write(folder.path().join("m/config.pbtxt"), "input { name: 'X' }").unwrap();
+    assert!(read(&folder).is_ok());
+    let error = read_with(&folder, &WITHOUT_COMPLETION).unwrap_err();
+    assert!(error.message().contains("input[0].data_type"), "{error}");
+    assert!(error.message().contains("input[0].dims"), "{error}");
+
+    fs::write(folder.path().join("m/config.pbtxt"), "max_batch_size: 4").unwrap();
+    let model = read_with(&folder, &WITHOUT_COMPLETION).unwrap();
+    assert_eq!((model.completion, model.config.backend.as_str()), (Completion::Off, "onnxruntime"));
+}
+
+#[test]
+fn nothing_tells_the_backend_of_an_empty_folder() {
+    let error = read(&repository(&[], &["1"])).unwrap_err();
+    assert!(error.message().contains("'backend' or 'platform' must be given; nor does"), "{error}");
+}
+
+#[test]
+fn a_name_chooses_among_a_models_configurations() {
+    let files = [
+        ("configs/big.pbtxt", "max_batch_size: 64"),
+        ("config.pbtxt", "max_batch_size: 1"),
+        ("1/model.onnx", ""),
+    ];
+    let folder = repository(&files, &["1", "configs"]);
+    let size = |options: &ReadOptions| read_with(&folder, options).unwrap().config.max_batch_size;
+    assert_eq!(size(&named("big")), 64);
+    assert_eq!(size(&ReadOptions::default()), 1);
+    // A model without a configuration of that name goes by its usual one.
+    assert_eq!(size(&named("other")), 1);
+    // The usual one may be missing, with or without a named one.
+    fs::remove_file(folder.path().join("m/config.pbtxt")).unwrap();
+    assert_eq!(size(&named("big")), 64);
+    assert_eq!(read_with(&folder, &named("big")).unwrap().completion, Completion::Allowed);
+    assert_eq!(read_with(&folder, &named("other")).unwrap().completion, Completion::Needed);
+}
+
+#[test]
+fn a_chosen_configuration_that_is_wrong_is_not_passed_over() {
+    let files =
+        [("configs/big.pbtxt", "max_batch_size: x"), ("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")];
+    let folder = repository(&files, &["1", "configs"]);
+    let error = read_with(&folder, &named("big")).unwrap_err();
+    assert!(error.message().contains("configs/big.pbtxt:1:"), "{error}");
+    assert!(read(&folder).is_ok());
 }

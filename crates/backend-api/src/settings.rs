@@ -1,0 +1,66 @@
+//! What the server's operator sets for a backend, whatever its models.
+
+use std::collections::BTreeMap;
+
+use crate::{Error, Result};
+
+/// The largest batch of a model that takes batches and does not say of what size. Set for all backends or for one.
+const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
+
+/// The settings of one backend: those given for all backends, and over them its own. A backend gets them when it is
+/// made, and passes over those it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendSettings(BTreeMap<String, String>);
+
+impl BackendSettings {
+    /// A setting, as it was written.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// `default-max-batch-size`: the `max_batch_size` to complete the configuration of a batching model with; 4 where
+    /// it is not set.
+    ///
+    /// # Errors
+    /// `InvalidArg` if it is no whole number.
+    pub fn default_max_batch_size(&self) -> Result<i32> {
+        self.get(DEFAULT_MAX_BATCH_SIZE).map_or(Ok(4), |value| {
+            value.trim().parse().map_err(|_| {
+                Error::invalid_arg(format!(
+                    "the backend setting '{DEFAULT_MAX_BATCH_SIZE}' is '{value}', but takes a whole number"
+                ))
+            })
+        })
+    }
+}
+
+/// Of settings of the same key, the last one counts.
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for BackendSettings {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(settings: I) -> Self {
+        Self(settings.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_batch_size_is_four_unless_set() {
+        let size = |value: &str| {
+            BackendSettings::from_iter([(DEFAULT_MAX_BATCH_SIZE, value)]).default_max_batch_size()
+        };
+        assert_eq!(BackendSettings::default().default_max_batch_size(), Ok(4));
+        assert_eq!([size("16"), size(" 0 "), size("-1")], [Ok(16), Ok(0), Ok(-1)]);
+        for value in ["", "many", "4.5", "99999999999"] {
+            let error = size(value).unwrap_err();
+            assert!(error.message().contains(&format!("'default-max-batch-size' is '{value}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_settings_of_the_same_key_the_last_one_counts() {
+        let settings = BackendSettings::from_iter([("a", "1"), ("b", "2"), ("a", "3")]);
+        assert_eq!([settings.get("a"), settings.get("b"), settings.get("c")], [Some("3"), Some("2"), None]);
+    }
+}

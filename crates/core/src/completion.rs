@@ -1,0 +1,91 @@
+//! Loads a version of a model as far as its instances: has the backend read it and complete its configuration, and
+//! checks the outcome.
+
+use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Result};
+use nereid_model_config::{Stage, adopt_completed, normalise, scheduler_name, validate};
+
+use crate::model::ModelSpec;
+
+/// Whether the backend completes a model's configuration from the model's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The configuration has to be whole.
+    Off,
+    /// What the configuration leaves out may be completed.
+    Allowed,
+    /// There is no configuration but what followed from the model's files so far: a backend that completes nothing
+    /// cannot serve the model.
+    Needed,
+}
+
+/// Loads a version and gives it with the configuration to serve it by.
+///
+/// # Errors
+/// Says why it cannot be served.
+pub(crate) fn load(
+    spec: &ModelSpec,
+    version: u64,
+    backend: &dyn Backend,
+) -> Result<(Box<dyn Model>, ModelConfig)> {
+    let model = backend.load(ModelContext {
+        name: spec.name.clone(),
+        version,
+        directory: spec.directory.clone(),
+        config: spec.config.clone(),
+        complete: spec.completion != Completion::Off,
+    })?;
+    let config = completed(spec, model.completed_config())?;
+    if let Some(changes) = changes(&spec.config, &config) {
+        tracing::info!("completed the configuration of '{}' version {version}: {changes}", spec.name);
+    }
+    Ok((model, config))
+}
+
+fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<ModelConfig> {
+    let mut config = spec.config.clone();
+    match (spec.completion, handed_back) {
+        (Completion::Off, _) => return Ok(config),
+        (Completion::Needed, None) => {
+            return Err(Error::not_found(format!(
+                "model '{}' has no configuration file, and its backend '{}' does not complete one: write a \
+                 config.pbtxt that lists its inputs and outputs",
+                spec.name, config.backend
+            )));
+        }
+        (Completion::Allowed, None) => {}
+        (Completion::Allowed | Completion::Needed, Some(completed)) => {
+            adopt_completed(&mut config, completed.clone()).map_err(|error| {
+                Error::internal(format!("the configuration of model '{}': {error}", spec.name))
+            })?;
+            normalise(&mut config);
+        }
+    }
+    validate(&config, Stage::Final)
+        .map_err(|errors| Error::invalid_arg(format!("the configuration, as completed: {errors}")))?;
+    Ok(config)
+}
+
+/// What completion added, for the log: whoever tunes the model has to know what was chosen in its place.
+fn changes(given: &ModelConfig, completed: &ModelConfig) -> Option<String> {
+    let mut changes = Vec::new();
+    if given.input != completed.input {
+        let names: Vec<_> = completed.input.iter().map(|input| format!("'{}'", input.name)).collect();
+        changes.push(format!("input {}", names.join(", ")));
+    }
+    if given.output != completed.output {
+        let names: Vec<_> = completed.output.iter().map(|output| format!("'{}'", output.name)).collect();
+        changes.push(format!("output {}", names.join(", ")));
+    }
+    if given.max_batch_size != completed.max_batch_size {
+        changes.push(format!("max_batch_size {}", completed.max_batch_size));
+    }
+    if given.scheduling_choice.is_none()
+        && let Some(choice) = &completed.scheduling_choice
+    {
+        changes.push(scheduler_name(choice).to_owned());
+    }
+    (!changes.is_empty()).then(|| changes.join("; "))
+}
+
+#[cfg(test)]
+mod tests;

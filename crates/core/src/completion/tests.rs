@@ -1,0 +1,145 @@
+//! What becomes of the configuration that a backend hands back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use nereid_backend_api::{ErrorCode, Instance, InstanceContext};
+use nereid_model_config::parse_text;
+use nereid_model_config::proto::model_config::SchedulingChoice;
+
+use super::*;
+use crate::{Server, ServerOptions};
+
+const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
+    output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
+
+/// A backend that hands back this configuration where it may complete one; it makes no instances.
+struct Handing(Option<ModelConfig>);
+
+impl Backend for Handing {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Self(self.0.clone().filter(|_| context.complete))))
+    }
+}
+
+impl Model for Handing {
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        self.0.as_ref()
+    }
+
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Err(Error::internal("it makes no instances"))
+    }
+}
+
+fn config(text: &str) -> ModelConfig {
+    let mut config = parse_text(&format!("name: 'm' backend: 'handing' {text}")).unwrap();
+    normalise(&mut config);
+    config
+}
+
+fn spec(completion: Completion, text: &str) -> ModelSpec {
+    ModelSpec {
+        name: "m".into(),
+        directory: "m".into(),
+        config: config(text),
+        completion,
+        versions: vec![1],
+        labels: BTreeMap::new(),
+    }
+}
+
+fn complete(completion: Completion, text: &str, handed_back: Option<&str>) -> Result<ModelConfig> {
+    let backend = Handing(handed_back.map(|text| parse_text(text).unwrap()));
+    load(&spec(completion, text), 1, &backend).map(|(_, config)| config)
+}
+
+#[test]
+fn what_the_backend_completed_is_normalised_as_if_it_had_been_given() {
+    let handed = format!("max_batch_size: 6 dynamic_batching {{ }} {WHOLE}");
+    for completion in [Completion::Allowed, Completion::Needed] {
+        let completed = complete(completion, "", Some(&handed)).unwrap();
+        assert_eq!(completed, config(&handed));
+        let Some(SchedulingChoice::DynamicBatching(batching)) = completed.scheduling_choice else {
+            panic!("the dynamic batcher is switched on")
+        };
+        assert_eq!(batching.preferred_batch_size, [6]);
+    }
+}
+
+#[test]
+fn a_configuration_that_is_there_may_do_without_the_backends_help() {
+    let completed = complete(Completion::Allowed, WHOLE, None).unwrap();
+    assert_eq!(completed, config(WHOLE));
+}
+
+#[test]
+fn without_a_configuration_a_backend_that_completes_nothing_is_refused() {
+    let error = complete(Completion::Needed, "", None).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    assert!(error.message().contains("'m' has no configuration file, and its backend 'handing'"), "{error}");
+}
+
+#[test]
+fn what_comes_out_of_completion_has_to_be_right() {
+    let without_type = "input { name: 'X' dims: [ 3 ] }";
+    for handed_back in [None, Some(without_type)] {
+        let error = complete(Completion::Allowed, without_type, handed_back).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArg);
+        assert!(error.message().contains("input[0].data_type"), "{error}");
+    }
+    let error =
+        complete(Completion::Allowed, "dynamic_batching { }", Some("sequence_batching { }")).unwrap_err();
+    assert!(error.message().contains("chooses dynamic_batching"), "{error}");
+}
+
+#[test]
+fn with_completion_off_nothing_is_taken_over() {
+    assert_eq!(complete(Completion::Off, WHOLE, Some("max_batch_size: 5")).unwrap(), config(WHOLE));
+}
+
+#[test]
+fn a_server_tells_the_completed_configuration_without_making_instances() {
+    let backend = Handing(Some(parse_text(WHOLE).unwrap()));
+    let options = ServerOptions {
+        name: "test".into(),
+        version: "0".into(),
+        strict_readiness: true,
+        load_threads: 1,
+        ..ServerOptions::default()
+    };
+    let server = Server::new(options, BTreeMap::from([("handing".to_owned(), Arc::new(backend) as _)]));
+    let spec = spec(Completion::Needed, "");
+    assert_eq!(server.completed_config(&spec, 1).unwrap(), config(WHOLE));
+    assert_eq!(server.models().index().count(), 0);
+    let unknown = ModelSpec { config: ModelConfig { backend: "nope".into(), ..config("") }, ..spec };
+    assert!(server.completed_config(&unknown, 1).unwrap_err().message().contains("there are handing"));
+}
+
+#[test]
+fn a_backend_is_told_whether_it_may_complete() {
+    struct Noting(Mutex<Vec<bool>>);
+    impl Backend for Noting {
+        fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+            self.0.lock().unwrap().push(context.complete);
+            Err(Error::unavailable("only noted"))
+        }
+    }
+    let backend = Noting(Mutex::default());
+    for completion in [Completion::Off, Completion::Allowed, Completion::Needed] {
+        assert!(load(&spec(completion, WHOLE), 1, &backend).is_err());
+    }
+    assert_eq!(*backend.0.lock().unwrap(), [false, true, true]);
+}
+
+#[test]
+fn the_log_tells_what_was_completed() {
+    let completed = config(&format!("max_batch_size: 6 dynamic_batching {{ }} {WHOLE}"));
+    let told = changes(&config(""), &completed).unwrap();
+    assert_eq!(told, "input 'X'; output 'Y'; max_batch_size 6; dynamic_batching");
+    assert_eq!(changes(&completed, &completed), None);
+    assert_eq!(
+        changes(&config("dynamic_batching { }"), &config("max_batch_size: 2 dynamic_batching { }")).unwrap(),
+        "max_batch_size 2"
+    );
+}
