@@ -12,7 +12,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{ModelSpec, Server, ServerOptions};
+use nereid_core::{Completion, ModelSpec, Server, ServerOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long each measurement takes, after a tenth of it to get warm.
@@ -81,7 +81,8 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
     let server =
         Arc::new(Server::new(ServerOptions { load_threads: 1, ..ServerOptions::default() }, backends));
     let (name, directory) = ("m".to_owned(), ".".into());
-    let spec = ModelSpec { name, directory, config, versions: vec![1], labels: BTreeMap::new() };
+    let completion = Completion::Off;
+    let spec = ModelSpec { name, directory, config, completion, versions: vec![1], labels: BTreeMap::new() };
     server.load(vec![("m".into(), Ok(spec))]);
     let statistics = || server.model("m", None).expect("it is loaded").statistics().snapshot();
 
