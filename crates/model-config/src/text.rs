@@ -7,10 +7,15 @@
 mod error;
 mod lexer;
 mod parser;
+mod places;
 mod printer;
+mod reading;
 pub(crate) mod suggest;
+mod watch;
 
-pub use error::ParseError;
+pub use error::{ParseError, Place};
+pub use places::Places;
+pub use reading::{Reading, TextProblem, read_text};
 
 use crate::proto::{self, ModelConfig};
 use error::Problem;

@@ -1,50 +1,146 @@
 //! What is wrong with a text, and where.
 
+use std::fmt;
+
+/// A place in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The column in characters, counted from 1. A tab is one character.
+    pub column: usize,
+}
+
+/// `line:column`, as editors take it behind a file's name.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
 /// Why a text is no configuration, and where that shows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {message}")]
+#[error("line {}, column {}: {message}", place.line, place.column)]
 pub struct ParseError {
-    line: usize,
-    column: usize,
+    place: Place,
     message: String,
+    nearest: Option<String>,
 }
 
 impl ParseError {
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
     /// The line, counted from 1.
     pub fn line(&self) -> usize {
-        self.line
+        self.place.line
     }
 
     /// The column in characters, counted from 1. A tab is one character.
     pub fn column(&self) -> usize {
-        self.column
+        self.place.column
     }
 
     /// What is wrong, without the place.
     pub fn message(&self) -> &str {
         &self.message
     }
+
+    /// The name that was probably meant, where a field or a value has one that does not exist. The message has it
+    /// too.
+    pub fn nearest(&self) -> Option<&str> {
+        self.nearest.as_deref()
+    }
 }
 
 /// An error at a byte of the text, before anybody has counted lines.
 #[derive(Debug)]
 pub(super) struct Problem {
-    offset: usize,
+    pub(super) offset: usize,
     message: String,
+    /// The field's name as the text has it, where the schema has no such field.
+    pub(super) unknown: Option<String>,
+    nearest: Option<String>,
+    /// Whether a single value is at fault, and the text goes on behind it.
+    in_value: bool,
 }
 
 impl Problem {
     pub(super) fn new(offset: usize, message: impl Into<String>) -> Self {
-        Self { offset, message: message.into() }
+        Self { offset, message: message.into(), unknown: None, nearest: None, in_value: false }
+    }
+
+    /// Adds the name that was meant instead of the one that stands there.
+    pub(super) fn meaning(mut self, nearest: Option<&str>) -> Self {
+        if let Some(nearest) = nearest {
+            self.message += &format!("; did you mean '{nearest}'?");
+            self.nearest = Some(nearest.to_owned());
+        }
+        self
+    }
+
+    /// Says that the text has a field that the schema has not.
+    pub(super) fn unknown_field(mut self, name: &str) -> Self {
+        self.unknown = Some(name.to_owned());
+        self
+    }
+
+    /// Says that one value is at fault and the text goes on behind it.
+    pub(super) fn of_value(mut self) -> Self {
+        self.in_value = true;
+        self
+    }
+
+    /// Says that nothing behind the problem can be read.
+    pub(super) fn of_syntax(mut self) -> Self {
+        self.in_value = false;
+        self
+    }
+
+    pub(super) fn is_of_value(&self) -> bool {
+        self.in_value
     }
 
     pub(super) fn locate(self, text: &str) -> ParseError {
-        let before = text.get(..self.offset).unwrap_or(text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        ParseError {
-            line: before.bytes().filter(|&byte| byte == b'\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            message: self.message,
+        let mut cursor = Cursor::new(text);
+        let place = cursor.place(self.offset);
+        self.at(place)
+    }
+
+    pub(super) fn at(self, place: Place) -> ParseError {
+        ParseError { place, message: self.message, nearest: self.nearest }
+    }
+}
+
+/// Counts lines and columns. Going forward through a text it looks at every byte once.
+#[derive(Debug)]
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    offset: usize,
+    place: Place,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, offset: 0, place: Place { line: 1, column: 1 } }
+    }
+
+    /// Where a byte of the text is.
+    pub(super) fn place(&mut self, offset: usize) -> Place {
+        if offset < self.offset {
+            *self = Self::new(self.text);
         }
+        let passed = self.text.get(self.offset..offset).unwrap_or_default();
+        match passed.rfind('\n') {
+            Some(newline) => {
+                self.place.line += passed.bytes().filter(|&byte| byte == b'\n').count();
+                self.place.column = passed[newline + 1..].chars().count() + 1;
+            }
+            None => self.place.column += passed.chars().count(),
+        }
+        self.offset += passed.len();
+        self.place
     }
 }

@@ -28,6 +28,26 @@ impl Token<'_> {
         self.kind == TokenKind::Symbol(symbol)
     }
 
+    /// What closes the bracket that the token opens.
+    pub(super) fn closing(&self) -> Option<char> {
+        match self.kind {
+            TokenKind::Symbol('{') => Some('}'),
+            TokenKind::Symbol('[') => Some(']'),
+            TokenKind::Symbol('<') => Some('>'),
+            _ => None,
+        }
+    }
+
+    /// Whether the token opens a message or a list.
+    pub(super) fn opens(&self) -> bool {
+        self.closing().is_some()
+    }
+
+    /// Whether a value of any type, or a list, can begin so.
+    pub(super) fn begins_value(&self) -> bool {
+        self.opens() || self.is_symbol('-') || !matches!(self.kind, TokenKind::Symbol(_) | TokenKind::End)
+    }
+
     /// The token as error messages call it.
     pub(super) fn describe(&self) -> String {
         const LONGEST: usize = 40;
@@ -43,6 +63,7 @@ impl Token<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Lexer<'a> {
     text: &'a str,
     offset: usize,

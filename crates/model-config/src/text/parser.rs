@@ -1,6 +1,7 @@
 //! Builds a message from tokens, led by the schema's descriptors.
 //!
-//! It descends only where the schema does, so the text cannot choose the depth.
+//! It descends only where the schema does, so the text cannot choose the depth. What is wrong with a single field or
+//! value is handed to the [`Watch`], which says whether to go on behind it.
 
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
@@ -9,26 +10,46 @@ use prost_reflect::{
 use super::error::Problem;
 use super::lexer::{Lexer, Token, TokenKind, unescape};
 use super::suggest::nearest;
+use super::watch::{Strict, Watch};
 
-/// Reads a whole text as one message.
+/// Reads a whole text as one message, or up to its first problem.
 pub(super) fn parse(descriptor: MessageDescriptor, text: &str) -> Result<DynamicMessage, Problem> {
-    let mut lexer = Lexer::new(text);
-    let token = lexer.next()?;
-    let mut parser = Parser { lexer, token };
     let mut message = DynamicMessage::new(descriptor);
-    while parser.token.kind != TokenKind::End {
-        parser.field(&mut message)?;
-    }
+    parse_into(&mut message, text, &mut Strict)?;
     Ok(message)
 }
 
-struct Parser<'a> {
+/// Reads a whole text into `message`, as far as `watch` lets it. Fields and values that are wrong are left out; in a
+/// list the default stands for them, so that the others keep their places.
+///
+/// # Errors
+/// The problem that ended the reading. `message` has what stands before it, but for the field of the first level that
+/// it is in.
+pub(super) fn parse_into<W: Watch>(
+    message: &mut DynamicMessage,
+    text: &str,
+    watch: &mut W,
+) -> Result<(), Problem> {
+    let mut lexer = Lexer::new(text);
+    let token = lexer.next()?;
+    let mut parser = Parser { lexer, token, watch };
+    while parser.token.kind != TokenKind::End {
+        parser.field(message)?;
+    }
+    Ok(())
+}
+
+/// The number of the key's field in every map's entry, by protobuf's own rule.
+const KEY: u32 = 1;
+
+struct Parser<'a, 'w, W> {
     lexer: Lexer<'a>,
     /// The next token that has not been used.
     token: Token<'a>,
+    watch: &'w mut W,
 }
 
-impl<'a> Parser<'a> {
+impl<'a, W: Watch> Parser<'a, '_, W> {
     fn advance(&mut self) -> Result<Token<'a>, Problem> {
         let next = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.token, next))
@@ -47,32 +68,26 @@ impl<'a> Parser<'a> {
         Problem::new(self.token.start, format!("expected {expected}, found {}", self.token.describe()))
     }
 
+    /// As [`Self::expected`], where a value of the right type was expected.
+    fn expected_value(&self, expected: &str) -> Problem {
+        self.expected(expected).of_value()
+    }
+
     fn field(&mut self, message: &mut DynamicMessage) -> Result<(), Problem> {
         if self.token.kind != TokenKind::Ident {
             return Err(self.expected("a field name"));
         }
         let name = self.advance()?;
         let descriptor = message.descriptor();
-        let Some(field) = descriptor.get_field_by_name(name.text) else {
-            return Err(unknown_field(&name, &descriptor));
-        };
-        check_not_set(message, &field, &name)?;
-
-        let is_message = matches!(field.kind(), Kind::Message(_));
-        if !self.accept(':')? && !is_message {
-            return Err(self.expected(&format!("':' after '{}'", field.name())));
-        }
-        if field.is_map() {
-            self.elements(&field, |value| insert_entry(message, &field, value))?;
-        } else if field.is_list() {
-            self.elements(&field, |value| {
-                if let Some(list) = message.get_field_mut(&field).as_list_mut() {
-                    list.push(value);
+        match descriptor.get_field_by_name(name.text) {
+            Some(field) => self.known_field(&name, &field, message)?,
+            None => {
+                self.watch.note(unknown_field(&name, &descriptor))?;
+                if !self.accept(':')? && !self.token.opens() {
+                    return Err(self.expected(&format!("':' after {}", name.describe())));
                 }
-            })?;
-        } else {
-            let value = self.value(&field)?;
-            message.set_field(&field, value);
+                self.skip_value()?;
+            }
         }
         if !self.accept(',')? {
             self.accept(';')?;
@@ -80,17 +95,66 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    fn known_field(
+        &mut self,
+        name: &Token<'_>,
+        field: &FieldDescriptor,
+        message: &mut DynamicMessage,
+    ) -> Result<(), Problem> {
+        let mut spare;
+        let taken = check_not_set(message, field, name);
+        self.watch.enter(field, name.start);
+        let message = match taken {
+            Ok(()) => message,
+            // What is given twice is still looked at, but the first one counts.
+            Err(problem) => {
+                self.watch.note(problem)?;
+                spare = DynamicMessage::new(message.descriptor());
+                &mut spare
+            }
+        };
+        let is_message = matches!(field.kind(), Kind::Message(_));
+        if !self.accept(':')? && !is_message {
+            return Err(self.expected(&format!("':' after '{}'", field.name())));
+        }
+        if field.is_map() {
+            self.elements(name, field, |value| {
+                if let Some(entry) = value {
+                    insert_entry(message, field, entry);
+                }
+            })?;
+        } else if field.is_list() {
+            self.elements(name, field, |value| {
+                if let Some(list) = message.get_field_mut(field).as_list_mut() {
+                    list.push(value.unwrap_or_else(|| Value::default_value(&field.kind())));
+                }
+            })?;
+        } else if let Some(value) = self.value(field)? {
+            if message.descriptor().is_map_entry() && field.number() == KEY {
+                self.watch.key(&value);
+            }
+            message.set_field(field, value);
+        }
+        self.watch.leave();
+        Ok(())
+    }
+
     /// One value, or a list of them in brackets.
-    fn elements(&mut self, field: &FieldDescriptor, mut add: impl FnMut(Value)) -> Result<(), Problem> {
+    fn elements(
+        &mut self,
+        name: &Token<'_>,
+        field: &FieldDescriptor,
+        mut add: impl FnMut(Option<Value>),
+    ) -> Result<(), Problem> {
         if !self.accept('[')? {
-            add(self.value(field)?);
+            add(self.element(name.start, field)?);
             return Ok(());
         }
         if self.accept(']')? {
             return Ok(());
         }
         loop {
-            add(self.value(field)?);
+            add(self.element(self.token.start, field)?);
             if self.accept(']')? {
                 return Ok(());
             }
@@ -100,7 +164,71 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value(&mut self, field: &FieldDescriptor) -> Result<Value, Problem> {
+    fn element(&mut self, start: usize, field: &FieldDescriptor) -> Result<Option<Value>, Problem> {
+        self.watch.enter_element(start);
+        let value = self.value(field)?;
+        self.watch.leave();
+        Ok(value)
+    }
+
+    /// One value; `None` for one that is wrong and was skipped.
+    fn value(&mut self, field: &FieldDescriptor) -> Result<Option<Value>, Problem> {
+        let (lexer, token) = (self.lexer, self.token);
+        match self.exact_value(field) {
+            Ok(value) => Ok(Some(value)),
+            Err(problem) if problem.is_of_value() && token.begins_value() => {
+                self.watch.note(problem.of_syntax())?;
+                (self.lexer, self.token) = (lexer, token);
+                self.skip_value()?;
+                Ok(None)
+            }
+            Err(problem) => Err(problem.of_syntax()),
+        }
+    }
+
+    /// Passes over any value, or a list, whatever its form. The text may nest it as deep as it likes.
+    fn skip_value(&mut self) -> Result<(), Problem> {
+        let first = self.token;
+        if !first.opens() {
+            while self.accept('-')? {}
+            match self.token.kind {
+                TokenKind::Ident | TokenKind::Integer | TokenKind::Float => self.advance()?,
+                TokenKind::String => {
+                    while self.token.kind == TokenKind::String {
+                        self.advance()?;
+                    }
+                    return Ok(());
+                }
+                _ => return Err(self.expected("a value")),
+            };
+            return Ok(());
+        }
+        let mut open = Vec::new();
+        loop {
+            if let Some(closing) = self.token.closing() {
+                open.push((self.token, closing));
+            } else if let Some(&(opening, closing)) = open.last() {
+                match self.token.kind {
+                    TokenKind::End => {
+                        return Err(Problem::new(opening.start, format!("'{}' is not closed", opening.text)));
+                    }
+                    TokenKind::Symbol(symbol @ ('}' | ']' | '>')) if symbol == closing => {
+                        open.pop();
+                    }
+                    TokenKind::Symbol('}' | ']' | '>') => {
+                        return Err(self.expected(&format!("'{closing}' to close '{}'", opening.text)));
+                    }
+                    _ => {}
+                }
+            }
+            self.advance()?;
+            if open.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn exact_value(&mut self, field: &FieldDescriptor) -> Result<Value, Problem> {
         Ok(match field.kind() {
             Kind::Message(descriptor) => Value::Message(self.message(field, descriptor)?),
             Kind::Enum(descriptor) => Value::EnumNumber(self.enum_value(field, &descriptor)?),
@@ -129,7 +257,7 @@ impl<'a> Parser<'a> {
         let closing = match opening.kind {
             TokenKind::Symbol('{') => '}',
             TokenKind::Symbol('<') => '>',
-            _ => return Err(self.expected(&format!("'{{' to open '{}'", field.name()))),
+            _ => return Err(self.expected_value(&format!("'{{' to open '{}'", field.name()))),
         };
         self.advance()?;
         let mut message = DynamicMessage::new(descriptor);
@@ -159,7 +287,7 @@ impl<'a> Parser<'a> {
             }
             // The number of the value. Numbers without a name pass, as everywhere in protobuf 3.
             TokenKind::Integer | TokenKind::Symbol('-') => self.integer(field, "a 32-bit integer"),
-            _ => Err(self.expected(&format!("the name of a value for '{}'", field.name()))),
+            _ => Err(self.expected_value(&format!("the name of a value for '{}'", field.name()))),
         }
     }
 
@@ -169,7 +297,7 @@ impl<'a> Parser<'a> {
             (TokenKind::Ident, "false" | "False" | "f") => false,
             (TokenKind::Integer, text) if magnitude(text) == Some(1) => true,
             (TokenKind::Integer, text) if magnitude(text) == Some(0) => false,
-            _ => return Err(self.expected(&format!("true or false for '{}'", field.name()))),
+            _ => return Err(self.expected_value(&format!("true or false for '{}'", field.name()))),
         };
         self.advance()?;
         Ok(value)
@@ -179,7 +307,7 @@ impl<'a> Parser<'a> {
         let start = self.token.start;
         let negative = self.accept('-')?;
         if self.token.kind != TokenKind::Integer {
-            return Err(self.expected(&format!("{kind} for '{}'", field.name())));
+            return Err(self.expected_value(&format!("{kind} for '{}'", field.name())));
         }
         let token = self.advance()?;
         magnitude(token.text)
@@ -188,7 +316,7 @@ impl<'a> Parser<'a> {
             .ok_or_else(|| {
                 let sign = if negative { "-" } else { "" };
                 let what = format!("{sign}{} is out of range for '{}', {kind}", token.text, field.name());
-                Problem::new(start, what)
+                Problem::new(start, what).of_value()
             })
     }
 
@@ -206,7 +334,7 @@ impl<'a> Parser<'a> {
             _ => None,
         };
         let Some(value) = value else {
-            return Err(self.expected(&format!("a decimal number for '{}'", field.name())));
+            return Err(self.expected_value(&format!("a decimal number for '{}'", field.name())));
         };
         self.advance()?;
         Ok(if negative { -value } else { value })
@@ -214,18 +342,19 @@ impl<'a> Parser<'a> {
 
     fn string(&mut self, field: &FieldDescriptor) -> Result<String, Problem> {
         let start = self.token.start;
-        String::from_utf8(self.bytes(field)?)
-            .map_err(|_| Problem::new(start, format!("the string for '{}' is not valid UTF-8", field.name())))
+        String::from_utf8(self.bytes(field)?).map_err(|_| {
+            Problem::new(start, format!("the string for '{}' is not valid UTF-8", field.name())).of_value()
+        })
     }
 
     /// One string, or several side by side, which make one.
     fn bytes(&mut self, field: &FieldDescriptor) -> Result<Vec<u8>, Problem> {
         if self.token.kind != TokenKind::String {
-            return Err(self.expected(&format!("a string in quotes for '{}'", field.name())));
+            return Err(self.expected_value(&format!("a string in quotes for '{}'", field.name())));
         }
         let mut value = Vec::new();
         while self.token.kind == TokenKind::String {
-            unescape(&self.token, &mut value)?;
+            unescape(&self.token, &mut value).map_err(Problem::of_value)?;
             self.advance()?;
         }
         Ok(value)
@@ -276,22 +405,20 @@ fn magnitude(text: &str) -> Option<u64> {
 fn unknown_field(name: &Token<'_>, descriptor: &MessageDescriptor) -> Problem {
     let fields: Vec<_> = descriptor.fields().collect();
     let what = if descriptor.is_map_entry() { "a map's entry" } else { descriptor.name() };
-    let mut message = format!("{what} has no field {}", name.describe());
-    if let Some(near) = nearest(name.text, fields.iter().map(FieldDescriptor::name)) {
-        message += &format!("; did you mean '{near}'?");
-    }
-    Problem::new(name.start, message)
+    Problem::new(name.start, format!("{what} has no field {}", name.describe()))
+        .meaning(nearest(name.text, fields.iter().map(FieldDescriptor::name)))
+        .unknown_field(name.text)
 }
 
 fn unknown_value(name: &Token<'_>, field: &FieldDescriptor, descriptor: &EnumDescriptor) -> Problem {
     let values: Vec<_> = descriptor.values().collect();
-    let mut message = format!("{} is not a value of '{}'", name.describe(), field.name());
-    match nearest(name.text, values.iter().map(|value| value.name())) {
-        Some(near) => message += &format!("; did you mean '{near}'?"),
+    let message = format!("{} is not a value of '{}'", name.describe(), field.name());
+    let problem = match nearest(name.text, values.iter().map(|value| value.name())) {
+        Some(near) => Problem::new(name.start, message).meaning(Some(near)),
         None => {
             let names: Vec<_> = values.iter().map(|value| value.name()).collect();
-            message += &format!("; values are {}", names.join(", "));
+            Problem::new(name.start, format!("{message}; values are {}", names.join(", ")))
         }
-    }
-    Problem::new(name.start, message)
+    };
+    problem.of_value()
 }

@@ -5,6 +5,10 @@ const SYNONYMS: [(&str, &str); 3] = [("float", "fp"), ("double", "fp64"), ("byte
 
 /// The candidate nearest to `name`, where one is near enough to be meant.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Longer names than any in the schema are not worth the comparison.
+    if name.len() > 64 {
+        return None;
+    }
     let name =
         SYNONYMS.iter().fold(name.to_ascii_lowercase(), |name, (theirs, ours)| name.replace(theirs, ours));
     let distance = |candidate: &str| {
@@ -15,8 +19,7 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>)
             _ => strsim::damerau_levenshtein(&name, &candidate),
         }
     };
-    // Longer names than any in the schema are not worth the comparison.
-    let limit = if name.len() <= 64 { (name.len() / 3).max(1) } else { 0 };
+    let limit = (name.len() / 3).max(1);
     candidates
         .map(|candidate| (distance(candidate), candidate))
         .filter(|&(distance, _)| distance <= limit)

@@ -1,7 +1,8 @@
-//! What the format accepts and refuses. `grammar` holds the forms, `refusals` the errors, `robustness` the texts
-//! nobody would write.
+//! What the format accepts and refuses. `grammar` holds the forms, `reading` what is known of a text beside its
+//! message, `refusals` the errors, `robustness` the texts nobody would write.
 
 mod grammar;
+mod reading;
 mod refusals;
 mod robustness;
 

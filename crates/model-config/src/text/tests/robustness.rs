@@ -6,7 +6,7 @@ use super::{SAMPLES, with_colons};
 use crate::proto::descriptor;
 use crate::text::parser;
 use crate::text::printer::print;
-use crate::{parse_text, to_text};
+use crate::{TextProblem, parse_text, read_text, to_text};
 
 #[test]
 fn depth_does_not_overflow_the_stack() {
@@ -16,10 +16,32 @@ fn depth_does_not_overflow_the_stack() {
     {
         for text in [unit.repeat(DEPTH), format!("input {}", unit.repeat(DEPTH))] {
             assert!(parse_text(&text).is_err(), "{unit}");
+            assert!(!read_text(&text).problems.is_empty(), "{unit}");
         }
     }
-    let nested = format!("{}{}", "optimization {".repeat(DEPTH), "}".repeat(DEPTH));
-    assert!(parse_text(&nested).is_err());
+    for field in ["optimization", "unknown"] {
+        let nested = format!("{}{}", format!("{field} {{").repeat(DEPTH), "}".repeat(DEPTH));
+        assert!(parse_text(&nested).is_err());
+        // What is unknown is passed over as a whole, however deep it goes.
+        let reading = read_text(&nested);
+        assert!(reading.complete && reading.problems.len() == 1, "{field}");
+    }
+}
+
+/// Fifty megabytes each: one string, one comment, many fields, many numbers, and no configuration at all.
+#[test]
+fn fifty_megabytes_are_read_or_refused() {
+    const SIZE: usize = 50 << 20;
+    let name = parse_text(&format!("name: '{}'", "x".repeat(SIZE))).unwrap().name;
+    assert_eq!(name.len(), SIZE);
+    assert_eq!(parse_text(&format!("#{}\nname: 'm'", "x".repeat(SIZE))).unwrap().name, "m");
+    let unit = format!("metric_tags {{ key: 'a' value: '{}' }}\n", "v".repeat(1 << 10));
+    assert_eq!(parse_text(&unit.repeat(SIZE / unit.len())).unwrap().metric_tags.len(), 1);
+    let dims = parse_text(&format!("input {{ dims: [ 1{} ] }}", format!(", {:100}1", "").repeat(SIZE / 103)));
+    assert_eq!(dims.unwrap().input[0].dims.len(), SIZE / 103 + 1);
+    let nonsense = "x".repeat(SIZE);
+    assert!(parse_text(&nonsense).unwrap_err().message().len() < 100);
+    assert!(read_text(&format!("name: '{nonsense}' input {{")).problems.len() == 1);
 }
 
 #[test]
@@ -34,8 +56,14 @@ fn long_texts_are_read() {
 fn every_beginning_of_a_sample_is_read_or_refused() {
     for sample in SAMPLES {
         for end in (0..=sample.len()).filter(|&end| sample.is_char_boundary(end)) {
-            if let Err(error) = parse_text(&sample[..end]) {
-                assert!(error.line() >= 1 && error.column() >= 1 && !error.message().is_empty());
+            let text = &sample[..end];
+            let problems = read_text(text).problems;
+            match parse_text(text) {
+                Ok(_) => assert_eq!(problems, []),
+                Err(error) => {
+                    assert!(error.line() >= 1 && error.column() >= 1 && !error.message().is_empty());
+                    assert_eq!(problems.first().map(TextProblem::error), Some(&error));
+                }
             }
         }
     }
@@ -121,7 +149,12 @@ fn mutated_samples_are_read_or_refused() {
     let mut read = 0;
     for round in 0..6_000 {
         let text = mutate(SAMPLES[round % SAMPLES.len()], &mut numbers);
-        if let Ok(config) = parse_text(&text) {
+        let parsed = parse_text(&text);
+        let reading = read_text(&text);
+        let first = reading.problems.first().map(TextProblem::error);
+        assert_eq!(first, parsed.as_ref().err(), "{text}");
+        if let Ok(config) = parsed {
+            assert_eq!(to_text(&reading.config), to_text(&config), "{text}");
             read += 1;
             let printed = to_text(&config);
             let again = parse_text(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
