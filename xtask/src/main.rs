@@ -6,6 +6,7 @@
 
 mod bench;
 mod deny;
+mod fuzz;
 mod project;
 mod test;
 mod tidy;
@@ -37,6 +38,8 @@ enum Command {
     Tidy,
     /// Check licences, banned crates and sources of the dependencies
     Deny,
+    /// Look for inputs that break the readers of configurations
+    Fuzz(fuzz::Fuzz),
     /// Measure the server
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -58,6 +61,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { steps } => test::run(&project, &steps),
         Command::Tidy => tidy::run(&project),
         Command::Deny => deny::run(&project),
+        Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
         Command::Bench(bench) => bench::run(&project, &bench),
     }
 }

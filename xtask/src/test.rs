@@ -84,7 +84,11 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     fn run(self, project: &Project) -> Result<()> {
         match self {
-            Self::Fmt => show(&mut project.cargo(&["fmt", "--all", "--", "--check"])),
+            Self::Fmt => {
+                show(&mut project.cargo(&["fmt", "--all", "--", "--check"]))?;
+                // A workspace of its own.
+                show(&mut project.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"]))
+            }
             Self::Tidy => tidy::run(project),
             Self::Deny => deny::run(project),
             Self::Clippy => {
