@@ -71,6 +71,10 @@ impl Backend for TractBackend {
         );
         Ok(Box::new(model))
     }
+
+    fn completes(&self) -> bool {
+        true
+    }
 }
 
 struct TractModel {

@@ -16,6 +16,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// Makes the model unavailable; the message is the reason its users see.
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>>;
+
+    /// Whether its models [complete](Model::completed_config) configurations, where they may. If not, a configuration
+    /// is whole or wrong, which can be told without loading.
+    fn completes(&self) -> bool {
+        false
+    }
 }
 
 /// A loaded version of a model: what its instances share.

@@ -41,6 +41,15 @@ pub(crate) fn load(
     Ok((model, config))
 }
 
+/// The configuration that a version would be served with: what its backend completes from the model's files, and the
+/// defaults. Makes no instance.
+///
+/// # Errors
+/// Says why the version cannot be served.
+pub fn complete_config(spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<ModelConfig> {
+    load(spec, version, backend).map(|(_, config)| config)
+}
+
 fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<ModelConfig> {
     let mut config = spec.config.clone();
     match (spec.completion, handed_back) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nereid_backend_api::{
     Batch, BatchMonitor, Error, Instance, InstanceContext, InstanceKind, ModelConfig, Request, Result,
 };
+use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
 use crate::rate_limiter::{Need, Needs};
@@ -27,16 +28,8 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<(I
     }
     let mut instances = Vec::new();
     for (index, group) in config.instance_group.iter().enumerate() {
-        let prefix = if group.name.is_empty() { format!("{model}_{index}") } else { group.name.clone() };
-        let kind = match group.kind() {
-            Kind::Auto | Kind::Cpu => InstanceKind::Cpu,
-            Kind::Model => InstanceKind::Model,
-            Kind::Gpu => {
-                return Err(Error::invalid_arg(format!(
-                    "instance group '{prefix}' asks for KIND_GPU, but no GPU is offered; KIND_CPU or KIND_AUTO will do"
-                )));
-            }
-        };
+        let prefix = group_name(model, index, group);
+        let kind = instance_kind(&prefix, group)?;
         let limiter = group.rate_limiter.as_ref();
         let resources = limiter.into_iter().flat_map(|limiter| &limiter.resources).map(|resource| Need {
             name: resource.name.clone(),
@@ -52,6 +45,28 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<(I
         }));
     }
     Ok(instances)
+}
+
+/// The groups whose instances cannot be made here, by index, and why.
+pub(crate) fn refused_groups(model: &str, config: &ModelConfig) -> impl Iterator<Item = (usize, Error)> {
+    config.instance_group.iter().enumerate().filter_map(move |(index, group)| {
+        let refused = instance_kind(&group_name(model, index, group), group).err()?;
+        Some((index, refused))
+    })
+}
+
+fn group_name(model: &str, index: usize, group: &ModelInstanceGroup) -> String {
+    if group.name.is_empty() { format!("{model}_{index}") } else { group.name.clone() }
+}
+
+fn instance_kind(name: &str, group: &ModelInstanceGroup) -> Result<InstanceKind> {
+    match group.kind() {
+        Kind::Auto | Kind::Cpu => Ok(InstanceKind::Cpu),
+        Kind::Model => Ok(InstanceKind::Model),
+        Kind::Gpu => Err(Error::invalid_arg(format!(
+            "instance group '{name}' asks for KIND_GPU, but no GPU is offered; KIND_CPU or KIND_AUTO will do"
+        ))),
+    }
 }
 
 /// A model with its instances. Each instance executes one batch at a time: on its own thread, or on the thread of

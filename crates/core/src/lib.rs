@@ -20,9 +20,9 @@ mod statistics;
 mod table;
 mod timer;
 
-pub use completion::Completion;
+pub use completion::{Completion, complete_config};
 pub use inflight::ResponseStream;
-pub use model::{Labels, Model, ModelSpec};
+pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
 pub use rate_limiter::{RateLimit, ResourceLimit};

@@ -12,7 +12,7 @@ use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Request, Res
 use crate::admission::admit;
 use crate::completion::{self, Completion};
 use crate::inflight::{InFlight, ResponseStream};
-use crate::instance::{Pool, plan_instances};
+use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::limit::Slot;
 use crate::rate_limiter::RateLimiter;
 use crate::scheduler::configured::{self, Surroundings};
@@ -76,7 +76,9 @@ impl Model {
         services: &Services,
     ) -> Result<Self> {
         let (model, config) = completion::load(spec, version, backend)?;
-        configured::check_offered(&config)?;
+        if let Some((_, error)) = configured::not_offered(&config) {
+            return Err(error);
+        }
         let signature = Signature::new(&config)?;
         let (instances, needs) = plan_instances(&spec.name, &config)?.into_iter().unzip();
         let statistics = Arc::new(ModelStatistics::default());
@@ -197,5 +199,31 @@ impl Model {
             // An instance's thread catches its backend's panics, so there is no outcome to look at.
             let _ = thread.join();
         }
+    }
+}
+
+/// What a configuration asks for that this version does not offer: the path of each such field, and the reason that
+/// its users see.
+pub fn not_offered(model: &str, config: &ModelConfig) -> Vec<(String, Error)> {
+    let scheduling = configured::not_offered(config).map(|(field, error)| (field.to_owned(), error));
+    let instances = refused_groups(model, config);
+    let instances = instances.map(|(index, error)| (format!("instance_group[{index}].kind"), error));
+    scheduling.into_iter().chain(instances).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_not_offered_is_named_by_its_field() {
+        let config = nereid_model_config::parse_text(
+            "sequence_batching { } instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
+        );
+        let found = not_offered("m", &config.unwrap());
+        let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
+        assert_eq!(fields, ["sequence_batching", "instance_group[0].kind", "instance_group[2].kind"]);
+        assert!(found[1].1.message().contains("'m_0'") && found[2].1.message().contains("'g'"), "{found:?}");
+        assert_eq!(not_offered("m", &ModelConfig::default()).len(), 0);
     }
 }

@@ -26,6 +26,8 @@ pub use data_type::DataType;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::normalise;
 pub use proto::ModelConfig;
-pub use text::{ParseError, Place, Places, Reading, TextProblem, parse_text, read_text, to_text};
+pub use text::{
+    ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,
+};
 pub use validate::{Stage, ValidationError, ValidationErrors, validate, validate_ensemble};
 pub use version::{ServedVersions, served_versions};

@@ -16,6 +16,7 @@ mod watch;
 pub use error::{ParseError, Place};
 pub use places::Places;
 pub use reading::{Reading, TextProblem, read_text};
+pub use suggest::nearest as nearest_name;
 
 use crate::proto::{self, ModelConfig};
 use error::Problem;

@@ -7,10 +7,10 @@ use nereid_backend_api::Backend;
 use nereid_identity::IdentityBackend;
 use nereid_tract::TractBackend;
 
-use crate::options::Options;
+use crate::options::ConfigurationOptions;
 
 /// The one place where backends are registered, each with its settings.
-pub(crate) fn all(options: &Options) -> BTreeMap<String, Arc<dyn Backend>> {
+pub(crate) fn all(options: &ConfigurationOptions) -> BTreeMap<String, Arc<dyn Backend>> {
     let backends: [(&str, Arc<dyn Backend>); 2] = [
         ("identity", Arc::new(IdentityBackend)),
         // The embedded engine stands in for ONNX Runtime.

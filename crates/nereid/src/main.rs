@@ -1,9 +1,10 @@
-//! The `nereid` command: flags to options, build, run, drain. Everything it does is done by the crates it puts
+//! The `nereid` command: flags to options, build, run, drain; or check a repository. Everything it does is done by the crates it puts
 //! together.
 
 #![forbid(unsafe_code)]
 
 mod backends;
+mod check;
 mod logging;
 mod options;
 mod run;
@@ -15,6 +16,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let options = options::Options::parse();
+    if let Some(options::Command::Check(options)) = &options.command {
+        return check::run(options);
+    }
     logging::start(options.logging());
     match run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

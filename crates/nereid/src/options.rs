@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
 use nereid_core::{RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
@@ -17,8 +17,18 @@ use crate::logging::Logging;
 
 /// Serves the models of a repository over HTTP.
 #[derive(Debug, Parser)]
-#[command(name = "nereid", version, disable_help_subcommand = true, args_override_self = true)]
+#[command(
+    name = "nereid",
+    version,
+    disable_help_subcommand = true,
+    args_override_self = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Folder of models to serve. May be given several times.
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
     pub model_repository: Vec<PathBuf>,
@@ -31,21 +41,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub exit_on_error: bool,
 
-    /// Do not complete configurations from the models' files: each model needs a whole one.
-    #[arg(long)]
-    pub disable_auto_complete_config: bool,
-
-    /// Deprecated: true is --disable-auto-complete-config.
-    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
-    pub strict_model_config: Option<bool>,
-
-    /// Take a model's configuration from configs/NAME.pbtxt in its folder, where that exists.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub model_config_name: Option<String>,
-
-    /// Setting of a backend, or of all backends if none is named. May be given several times.
-    #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
-    pub backend_config: Vec<BackendSetting>,
+    #[command(flatten)]
+    pub configurations: ConfigurationOptions,
 
     /// Seconds to wait for requests in progress when told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -113,6 +110,26 @@ pub(crate) struct Options {
     pub log_error: bool,
 }
 
+/// How configurations are found and completed: the same for serving and for checking.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigurationOptions {
+    /// Do not complete configurations from the models' files: each model needs a whole one.
+    #[arg(long)]
+    pub disable_auto_complete_config: bool,
+
+    /// Deprecated: true is --disable-auto-complete-config.
+    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
+    pub strict_model_config: Option<bool>,
+
+    /// Take a model's configuration from configs/NAME.pbtxt in its folder, where that exists.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub model_config_name: Option<String>,
+
+    /// Setting of a backend, or of all backends if none is named. May be given several times.
+    #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
+    pub backend_config: Vec<BackendSetting>,
+}
+
 /// A setting for one backend, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BackendSetting {
@@ -121,7 +138,7 @@ pub(crate) struct BackendSetting {
     value: String,
 }
 
-impl Options {
+impl ConfigurationOptions {
     /// How model folders are read.
     pub(crate) fn read_options(&self) -> ReadOptions {
         let strict = self.disable_auto_complete_config || self.strict_model_config == Some(true);
@@ -153,7 +170,35 @@ impl Options {
             ),
         }
     }
+}
 
+/// What the command does instead of serving.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Check(CheckOptions),
+}
+
+/// Looks model repositories over without loading a model: their folders, and every configuration. Exits with 1 if a
+/// model would not load.
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// Folders of models, taken together as a server would be given them.
+    #[arg(value_name = "REPOSITORY", required = true)]
+    pub repositories: Vec<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the completed configuration of this model instead. Reads the model's file, but makes no instance.
+    #[arg(long, value_name = "MODEL", conflicts_with = "json")]
+    pub complete: Option<String>,
+
+    #[command(flatten)]
+    pub configurations: ConfigurationOptions,
+}
+
+impl Options {
     /// How long to wait for requests in progress when told to stop.
     pub(crate) fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.exit_timeout_secs)
@@ -235,125 +280,4 @@ fn backend_setting(text: &str) -> Result<BackendSetting, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parsed(arguments: &[&str]) -> Result<Options, clap::Error> {
-        Options::try_parse_from([&["nereid", "--model-repository=models"], arguments].concat())
-    }
-
-    #[test]
-    fn the_declaration_is_sound() {
-        Options::command().debug_assert();
-    }
-
-    #[test]
-    fn values_go_with_or_without_an_equals_sign() {
-        for arguments in [
-            ["--http-port=9000", "--exit-on-error=false"].as_slice(),
-            &["--http-port", "9000", "--exit-on-error", "0"],
-        ] {
-            let options = parsed(arguments).unwrap();
-            assert_eq!((options.http_port, options.exit_on_error), (9000, false));
-        }
-    }
-
-    #[test]
-    fn several_repositories_may_be_given_by_either_name() {
-        let options = parsed(&["--model-store=more"]).unwrap();
-        assert_eq!(options.model_repository, [PathBuf::from("models"), PathBuf::from("more")]);
-    }
-
-    #[test]
-    fn resources_have_a_name_a_count_and_perhaps_a_device() {
-        let options = parsed(&[
-            "--rate-limit=execution_count",
-            "--rate-limit-resource=A:4",
-            "--rate-limit-resource=B:1:2",
-        ]);
-        let limit = |name: &str, count, device| ResourceLimit { name: name.into(), count, device };
-        let expected = RateLimit::ExecutionCount(vec![limit("A", 4, None), limit("B", 1, Some(2))]);
-        assert_eq!(options.unwrap().rate_limit(), expected);
-        assert_eq!(parsed(&["--rate-limit-resource=A:4"]).unwrap().rate_limit(), RateLimit::Off);
-        for wrong in ["A", ":1", "A:", "A:-1", "A:1:", "A:1:x", "A:1:-1", "A:1:2:3"] {
-            assert!(resource(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn of_an_option_given_twice_the_last_one_counts() {
-        let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
-        assert_eq!((options.http_port, options.id.as_str()), (2, "b"));
-    }
-
-    #[test]
-    fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
-        for (arguments, complete, advice) in [
-            ([].as_slice(), true, None),
-            (&["--disable-auto-complete-config"], false, None),
-            (&["--strict-model-config=true"], false, Some("use --disable-auto-complete-config")),
-            (&["--strict-model-config=OFF"], true, Some("are completed unless")),
-            (
-                &["--disable-auto-complete-config", "--strict-model-config", "false"],
-                false,
-                Some("overrides the deprecated"),
-            ),
-        ] {
-            let options = parsed(arguments).unwrap();
-            assert_eq!(options.read_options().complete, complete, "{arguments:?}");
-            assert_eq!(options.advice().is_some(), advice.is_some(), "{arguments:?}");
-            let text = options.advice().unwrap_or_default();
-            assert!(text.contains(advice.unwrap_or_default()), "{arguments:?}: {text}");
-        }
-    }
-
-    #[test]
-    fn a_backends_own_settings_go_before_those_for_all() {
-        let options = parsed(&[
-            "--backend-config=onnxruntime,default-max-batch-size=8",
-            "--backend-config=default-max-batch-size=2",
-            "--backend-config=path=/a=b",
-            "--backend-config=python,path=/c,d",
-        ])
-        .unwrap();
-        let of = |backend: &str, key: &str| options.backend_settings(backend).get(key).map(str::to_owned);
-        assert_eq!(of("onnxruntime", "default-max-batch-size").as_deref(), Some("8"));
-        assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
-        assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
-        assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
-    }
-
-    #[test]
-    fn a_configurations_name_is_kept() {
-        let options = parsed(&["--model-config-name=h100"]).unwrap();
-        assert_eq!(options.read_options().config_name.as_deref(), Some("h100"));
-        assert_eq!(parsed(&[]).unwrap().read_options().config_name, None);
-    }
-
-    #[test]
-    fn what_is_wrong_is_refused() {
-        for argument in [
-            "--http-port=70000",
-            "--strict-readiness=maybe",
-            "--http-thread-count=0",
-            "--rate-limit=sometimes",
-            "--nope=1",
-            "--disable-auto-complete-config=true",
-            "--strict-model-config",
-            "--strict-model-config=maybe",
-            "--model-config-name=",
-            "--backend-config=",
-            "--backend-config=setting",
-            "--backend-config=setting=",
-            "--backend-config==value",
-            "--backend-config=,setting=value",
-            "--backend-config=backend,=value",
-            "--backend-config=setting=a,b",
-        ] {
-            assert!(parsed(&[argument]).is_err(), "{argument}");
-        }
-        assert!(Options::try_parse_from(["nereid"]).is_err());
-    }
-}
+mod tests;

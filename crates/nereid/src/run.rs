@@ -30,7 +30,7 @@ const BACKLOG: u32 = 1024;
 /// # Errors
 /// Why it could not start, or that requests were still in progress when the time to exit was over.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    if let Some(advice) = options.advice() {
+    if let Some(advice) = options.configurations.advice() {
         tracing::warn!("{advice}");
     }
     let runtime = Builder::new_multi_thread()
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let server = Arc::new(Server::new(server_options(options), backends::all(options)));
+    let server = Arc::new(Server::new(server_options(options), backends::all(&options.configurations)));
     let loaded = load(&server, find_models(options)?);
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -113,7 +113,7 @@ fn stop_signal(runtime: &Runtime) -> Result<JoinHandle<()>, String> {
 
 /// The models of all repositories. One that stands in several is known, and unavailable.
 fn find_models(options: &Options) -> Result<Vec<(String, Result<ModelSpec>)>, String> {
-    let read = options.read_options();
+    let read = options.configurations.read_options();
     let mut models = BTreeMap::<String, Result<ModelSpec>>::new();
     for path in &options.model_repository {
         let repository = LocalRepository::new(path);

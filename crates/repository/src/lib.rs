@@ -4,8 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod data_files;
 mod local;
 mod model_folder;
 
+pub use data_files::{DataFile, data_files};
 pub use local::LocalRepository;
-pub use model_folder::{ReadOptions, read_model};
+pub use model_folder::{ReadOptions, config_path, entries, read_model, version_number};

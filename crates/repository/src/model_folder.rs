@@ -9,6 +9,8 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Labels, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage};
 
+use crate::data_files::data_files;
+
 /// The configuration's file name.
 const CONFIG: &str = "config.pbtxt";
 
@@ -41,6 +43,7 @@ pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<Mo
     let versions = versions(folder)?;
     let (config, given) = read_config(folder, name, &versions, options)?;
     let labels = read_labels(folder, &config)?;
+    check_data_files(folder, &config)?;
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
@@ -96,7 +99,10 @@ fn read_config(
 }
 
 /// The file of the configuration to take. It need not exist.
-fn config_path(folder: &Path, options: &ReadOptions) -> Result<PathBuf> {
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn config_path(folder: &Path, options: &ReadOptions) -> Result<PathBuf> {
     if let Some(name) = &options.config_name {
         let path = folder.join(CONFIGS).join(format!("{name}.pbtxt"));
         if exists(&path)? {
@@ -152,16 +158,31 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
         .collect()
 }
 
+/// As the reference does, refuses a model early whose warm-up or initial state could not be read when they are needed.
+fn check_data_files(folder: &Path, config: &ModelConfig) -> Result<()> {
+    match data_files(config).iter().find(|file| !folder.join(&file.path).is_file()) {
+        Some(file) => Err(Error::not_found(format!(
+            "there is no file '{}', which {} names",
+            folder.join(&file.path).display(),
+            file.field
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The folders whose name is a version: a whole number without a leading zero (0 itself is one). Ascending.
 fn versions(folder: &Path) -> Result<Vec<i64>> {
     let folders = entries(folder)?.into_iter().filter(|entry| entry.is_folder);
-    let mut versions: Vec<_> = folders.filter_map(|entry| version(&entry.name)).collect();
+    let mut versions: Vec<_> = folders.filter_map(|entry| version_number(&entry.name)).collect();
     versions.sort_unstable();
     Ok(versions)
 }
 
 /// What a folder holds. Names that are not UTF-8 mean nothing here, and are passed over.
-fn entries(folder: &Path) -> Result<Vec<FolderEntry>> {
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn entries(folder: &Path) -> Result<Vec<FolderEntry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
         let entry = entry.map_err(|error| unreadable(folder, &error))?;
@@ -177,7 +198,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     Error::not_found(format!("cannot read '{}': {error}", path.display()))
 }
 
-fn version(name: &str) -> Option<i64> {
+/// The version whose folder has this name: a whole number without a leading zero. 0 itself is one.
+pub fn version_number(name: &str) -> Option<i64> {
     let canonical = name == "0" || !name.starts_with('0');
     let digits = name.bytes().all(|byte| byte.is_ascii_digit());
     name.parse().ok().filter(|_| canonical && digits)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nereid_backend_api::{CustomBatching, Error, ModelConfig, Result};
+use nereid_backend_api::{CustomBatching, Error, ModelConfig};
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_queue_policy::TimeoutAction;
 use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
@@ -13,17 +13,16 @@ use super::{Fifo, Handoff, Order, RequestFormer, Scheduler};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
-/// Says so now rather than serving a model in another way than its configuration asks for.
-///
-/// # Errors
-/// `Unsupported` for a scheduler that is not offered.
-pub(crate) fn check_offered(config: &ModelConfig) -> Result<()> {
+/// The field that asks for a scheduler which is not offered, and the error that says so: better now than to serve a
+/// model in another way than its configuration asks for.
+pub(crate) fn not_offered(config: &ModelConfig) -> Option<(&'static str, Error)> {
     let choice = match &config.scheduling_choice {
         Some(SchedulingChoice::SequenceBatching(_)) => "sequence_batching",
         Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
-        Some(SchedulingChoice::DynamicBatching(_)) | None => return Ok(()),
+        Some(SchedulingChoice::DynamicBatching(_)) | None => return None,
     };
-    Err(Error::unsupported(format!("the configuration asks for {choice}, which this version does not offer")))
+    let message = format!("the configuration asks for {choice}, which this version does not offer");
+    Some((choice, Error::unsupported(message)))
 }
 
 /// What a scheduler needs besides the configuration.

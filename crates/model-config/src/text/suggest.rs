@@ -4,7 +4,7 @@
 const SYNONYMS: [(&str, &str); 3] = [("float", "fp"), ("double", "fp64"), ("bytes", "string")];
 
 /// The candidate nearest to `name`, where one is near enough to be meant.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Longer names than any in the schema are not worth the comparison.
     if name.len() > 64 {
         return None;

@@ -188,3 +188,19 @@ fn a_chosen_configuration_that_is_wrong_is_not_passed_over() {
     assert!(error.message().contains("configs/big.pbtxt:1:"), "{error}");
     assert!(read(&folder).is_ok());
 }
+
+#[test]
+fn a_model_whose_warmup_data_is_missing_is_refused_with_the_field_that_names_it() {
+    let warmup = r#"model_warmup { name: "w" batch_size: 1
+        inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: 3 input_data_file: "row" } } }"#;
+    let text = format!("{CONFIG_TEXT} {warmup}");
+    let files = [("config.pbtxt", text.as_str()), ("labels.txt", "a")];
+    let error = read(&repository(&files, &["1"])).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    assert!(error.message().contains(r#"model_warmup[0].inputs["INPUT0"].input_data_file"#), "{error}");
+    assert!(error.message().contains("m/warmup/row"), "{error}");
+
+    let folder = repository(&files, &["1", "warmup"]);
+    fs::write(folder.path().join("m/warmup/row"), [0; 12]).unwrap();
+    read(&folder).unwrap();
+}

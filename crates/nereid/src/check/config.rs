@@ -1,0 +1,189 @@
+//! Checks one model's configuration as far as it goes without loading the model, and says where in its file things
+//! are wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nereid_core::model_config::{
+    ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise, read_text,
+    telling_files, validate,
+};
+use nereid_core::not_offered;
+use nereid_repository::{config_path, entries};
+
+use super::Settings;
+use super::report::Finding;
+
+/// A model's configuration, and where its fields stand.
+pub(super) struct CheckedConfig {
+    /// The file, or the model's folder where there is none.
+    path: PathBuf,
+    places: Places,
+    /// The configuration, with the defaults filled in.
+    pub config: ModelConfig,
+    /// Whether its text was read to the end.
+    pub is_read: bool,
+    /// Whether nothing is missing that only a backend could complete.
+    pub is_whole: bool,
+}
+
+impl CheckedConfig {
+    /// An error of the field at this path.
+    pub(super) fn error(&self, field: &str, message: impl Into<String>) -> Finding {
+        Finding::error(&self.path, message).field(field, self.places.find(field))
+    }
+
+    /// A warning about the field at this path.
+    pub(super) fn warning(&self, field: &str, message: impl Into<String>) -> Finding {
+        Finding::warning(&self.path, message).field(field, self.places.find(field))
+    }
+}
+
+/// Reads and checks the configuration of the model `name`; all that is wrong with it goes to `findings`. `None` where
+/// there is nothing to go on with.
+pub(super) fn check(
+    folder: &Path,
+    name: &str,
+    versions: &[i64],
+    settings: &Settings<'_>,
+    findings: &mut Vec<Finding>,
+) -> Option<CheckedConfig> {
+    let path = match config_path(folder, &settings.reading) {
+        Ok(path) => path,
+        Err(error) => {
+            findings.push(Finding::error(folder, error.message()));
+            return None;
+        }
+    };
+    let is_given = path.exists();
+    let text = match read(&path, findings) {
+        Some(text) => text,
+        None if is_given || !settings.reading.complete => {
+            if !is_given {
+                findings.push(missing(folder, &path));
+            }
+            return None;
+        }
+        // What follows from the model's files may do.
+        None => String::new(),
+    };
+    let reading = read_text(&text);
+    for problem in &reading.problems {
+        let error = problem.error();
+        findings.push(
+            Finding::error(&path, error.message())
+                .field(problem.field(), Some(error.place()))
+                .knowing(error.nearest()),
+        );
+    }
+    let mut checked = CheckedConfig {
+        path: if is_given { path } else { folder.to_owned() },
+        is_read: reading.complete,
+        is_whole: false,
+        places: reading.places.clone(),
+        config: reading.config.clone(),
+    };
+    check_name(&mut checked, name, folder, findings);
+    if !checked.is_read {
+        // Whatever is missing may stand behind the error of syntax.
+        return Some(checked);
+    }
+    let folders =
+        versions.iter().map(|version| entries(&folder.join(version.to_string())).unwrap_or_default());
+    complete_backend(&mut checked.config, folders);
+    normalise(&mut checked.config);
+    let backend = backend_name(&checked.config).and_then(|backend| settings.backends.get(backend));
+    // Of a backend that is not here nobody knows whether it completes anything; that it is not here is said as well.
+    let is_completed = settings.reading.complete && backend.is_none_or(|backend| backend.completes());
+    let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
+    if let Err(errors) = validate(&checked.config, stage) {
+        for error in errors.errors().iter().filter(|error| !reading.explains(error.field())) {
+            let finding = checked.error(error.field(), error.reason()).knowing(error.nearest());
+            findings.push(explain_missing_backend(finding, &checked.config));
+        }
+    }
+    checked.is_whole = reading.problems.is_empty() && validate(&checked.config, Stage::Final).is_ok();
+    check_offered(&checked, name, settings, findings);
+    Some(checked)
+}
+
+/// The file's text; without it, why not, unless it does not exist.
+fn read(path: &Path, findings: &mut Vec<Finding>) -> Option<String> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                findings.push(Finding::error(path, format!("cannot be read: {error}")));
+            }
+            return None;
+        }
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            let good = error.utf8_error().valid_up_to();
+            let bytes = error.into_bytes();
+            let before = String::from_utf8_lossy(&bytes[..good]);
+            let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+            let place = Place {
+                line: before.matches('\n').count() + 1,
+                column: before[line_start..].chars().count() + 1,
+            };
+            let message = "is not UTF-8 here; a name in another encoding is not found";
+            findings.push(Finding::warning(path, message).field("", Some(place)));
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        }
+    }
+}
+
+fn missing(folder: &Path, path: &Path) -> Finding {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Finding::error(
+        folder,
+        format!("has no {name}; it may be missing only where configurations are completed"),
+    )
+}
+
+/// A configuration belongs to the folder it is in.
+fn check_name(checked: &mut CheckedConfig, name: &str, folder: &Path, findings: &mut Vec<Finding>) {
+    if !checked.config.name.is_empty() && checked.config.name != name {
+        let given = &checked.config.name;
+        let other = folder.with_file_name(given);
+        let whose =
+            if other.is_dir() { "which is another model of this repository" } else { "not as its folder" };
+        let message = format!(
+            "the configuration is for a model named '{given}', {whose}; leave it out, or write '{name}'"
+        );
+        findings.push(checked.error("name", message).knowing(Some(name)));
+    }
+    name.clone_into(&mut checked.config.name);
+}
+
+fn explain_missing_backend(finding: Finding, config: &ModelConfig) -> Finding {
+    if config.backend.is_empty() && config.platform.is_empty() && finding.field.as_deref() == Some("backend")
+    {
+        let files: Vec<_> = telling_files().collect();
+        let message = format!(
+            "{}; nor does a version's folder hold a file that tells it ({})",
+            finding.message,
+            files.join(", ")
+        );
+        return Finding { message, ..finding };
+    }
+    finding
+}
+
+/// What this server has no means for.
+fn check_offered(checked: &CheckedConfig, name: &str, settings: &Settings<'_>, findings: &mut Vec<Finding>) {
+    let config = &checked.config;
+    if let Some(backend) = backend_name(config).filter(|backend| !settings.backends.contains_key(*backend)) {
+        let field = if config.backend.is_empty() { "platform" } else { "backend" };
+        let known: Vec<_> = settings.backends.keys().map(String::as_str).collect();
+        let message = format!("backend '{backend}' is not here; there are {}", known.join(", "));
+        let nearest = nearest_name(backend, known.into_iter());
+        findings.push(checked.error(field, message).meaning(nearest));
+    }
+    for (field, error) in not_offered(name, config) {
+        findings.push(checked.error(&field, error.message()));
+    }
+}

@@ -1,0 +1,76 @@
+//! The report for programs: one JSON object.
+//!
+//! The form is documented in README.md. Members are added to it, never renamed or taken away.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::report::{CheckedModel, Finding, Report, Severity};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    ok: bool,
+    models: Vec<Model<'a>>,
+    problems: Vec<Item<'a>>,
+    warnings: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    name: &'a str,
+    repository: String,
+    versions: &'a [i64],
+    backend: Option<&'a str>,
+    would_load: bool,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    model: Option<&'a str>,
+    path: String,
+    line: Option<usize>,
+    column: Option<usize>,
+    field: Option<&'a str>,
+    message: &'a str,
+    nearest: Option<&'a str>,
+}
+
+/// The report as JSON, on several lines.
+pub(super) fn write(report: &Report) -> String {
+    let items = |severity| report.of(severity).map(item).collect();
+    let document = Document {
+        ok: report.is_good(),
+        models: report.models.iter().map(model).collect(),
+        problems: items(Severity::Error),
+        warnings: items(Severity::Warning),
+    };
+    serde_json::to_string_pretty(&document).expect("names are strings, and writing to memory cannot fail")
+}
+
+fn model(model: &CheckedModel) -> Model<'_> {
+    Model {
+        name: &model.name,
+        repository: show(&model.repository),
+        versions: &model.versions,
+        backend: model.backend.as_deref(),
+        would_load: model.would_load,
+    }
+}
+
+fn item(finding: &Finding) -> Item<'_> {
+    Item {
+        model: finding.model.as_deref(),
+        path: show(&finding.path),
+        line: finding.place.map(|place| place.line),
+        column: finding.place.map(|place| place.column),
+        field: finding.field.as_deref(),
+        message: &finding.message,
+        nearest: finding.nearest.as_deref(),
+    }
+}
+
+/// JSON has text only, and a path may be more.
+fn show(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,259 @@
+//! Checks one model's folder: its versions, its model files, and the other files that its configuration names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nereid_core::model_config::{
+    ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, backend_name, default_model_filename, nearest_name,
+    served_versions, telling_files, to_text,
+};
+use nereid_repository::{data_files, entries, version_number};
+
+use super::Settings;
+use super::config::{self, CheckedConfig};
+use super::report::Finding;
+
+/// The folders of a model that are no versions: further configurations, and files for warm-up and initial states.
+const FOLDERS: [&str; 3] = ["configs", "warmup", "initial_state"];
+
+/// What became of a model's folder.
+pub(super) struct CheckedFolder {
+    pub name: String,
+    /// The folder itself.
+    pub path: PathBuf,
+    /// The versions that would be served, ascending.
+    pub versions: Vec<i64>,
+    /// The configuration, unless there is none to go on with.
+    pub config: Option<CheckedConfig>,
+}
+
+impl CheckedFolder {
+    /// What runs the model, if that is known.
+    pub(super) fn backend(&self) -> Option<String> {
+        let config = &self.config.as_ref().filter(|config| config.is_read)?.config;
+        match backend_name(config) {
+            None if config.platform == ENSEMBLE_PLATFORM => Some(ENSEMBLE_PLATFORM.to_owned()),
+            name => name.map(str::to_owned),
+        }
+    }
+}
+
+/// Checks the folder of the model `name`.
+pub(super) fn check(
+    folder: &Path,
+    name: &str,
+    settings: &Settings<'_>,
+    findings: &mut Vec<Finding>,
+) -> CheckedFolder {
+    let found = match entries(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            findings.push(Finding::error(folder, error.message()));
+            return CheckedFolder {
+                name: name.to_owned(),
+                path: folder.to_owned(),
+                versions: Vec::new(),
+                config: None,
+            };
+        }
+    };
+    let mut versions: Vec<i64> = found
+        .iter()
+        .filter(|entry| entry.is_folder)
+        .filter_map(|entry| version_number(&entry.name))
+        .collect();
+    versions.sort_unstable();
+    let config = config::check(folder, name, &versions, settings, findings);
+    if versions.is_empty() {
+        let message = "has no version to serve; put the model's files into a folder named 1";
+        findings.push(Finding::error(folder, message));
+    }
+    let readable = config.as_ref().filter(|config| config.is_read);
+    let served = readable.map_or_else(Vec::new, |config| serve(config, &versions, findings));
+    if let Some(config) = readable {
+        let versions = versions.iter().map(|&version| (version, served.contains(&version)));
+        check_model_files(folder, &config.config, versions, findings);
+        check_named_files(folder, config, &found, findings);
+    }
+    check_strays(folder, readable.map(|config| &config.config), &found, findings);
+    CheckedFolder { name: name.to_owned(), path: folder.to_owned(), versions: served, config }
+}
+
+/// The versions that the policy chooses.
+fn serve(config: &CheckedConfig, versions: &[i64], findings: &mut Vec<Finding>) -> Vec<i64> {
+    let choice = served_versions(config.config.version_policy.as_ref(), versions);
+    if choice.served.is_empty() && !versions.is_empty() {
+        let there: Vec<_> = versions.iter().map(ToString::to_string).collect();
+        let message = format!("leaves no version to serve; there is {}", there.join(", "));
+        findings.push(config.error("version_policy", message));
+    } else {
+        for version in choice.missing {
+            let message = format!("version {version} has no folder; the others are served");
+            findings.push(config.warning("version_policy.specific.versions", message));
+        }
+    }
+    choice.served
+}
+
+/// Checks that each version has its model file, where its backend wants one of a certain name. A version that is not
+/// served does no harm without.
+fn check_model_files(
+    folder: &Path,
+    config: &ModelConfig,
+    versions: impl Iterator<Item = (i64, bool)>,
+    findings: &mut Vec<Finding>,
+) {
+    for (version, is_served) in versions {
+        let version = folder.join(version.to_string());
+        let finding = |message: String| match is_served {
+            true => Finding::error(&version, message),
+            false => Finding::warning(&version, format!("{message}; it is not served")),
+        };
+        let held = match entries(&version) {
+            Ok(held) => held,
+            Err(error) => {
+                findings.push(finding(error.message().to_owned()));
+                continue;
+            }
+        };
+        let Some(filename) = default_model_filename(config) else { continue };
+        if version.join(filename).exists() {
+            continue;
+        }
+        if held.is_empty() {
+            findings.push(finding(format!("is empty: it needs '{filename}'")));
+            continue;
+        }
+        let names: Vec<_> = held.iter().map(|entry| entry.name.as_str()).collect();
+        let nearest = nearest_name(filename, names.iter().copied()).or_else(|| same_ending(filename, &names));
+        findings.push(finding(format!("has no '{filename}'")).meaning(nearest));
+    }
+}
+
+/// The one name with the same ending, if there is one and only one.
+fn same_ending<'a>(filename: &str, names: &[&'a str]) -> Option<&'a str> {
+    let ending = Path::new(filename).extension()?;
+    let mut same = names.iter().copied().filter(|name| Path::new(name).extension() == Some(ending));
+    same.next().filter(|_| same.next().is_none())
+}
+
+/// Checks that the files are there that the configuration names.
+fn check_named_files(
+    folder: &Path,
+    config: &CheckedConfig,
+    found: &[FolderEntry],
+    findings: &mut Vec<Finding>,
+) {
+    for (index, output) in config.config.output.iter().enumerate() {
+        let filename = &output.label_filename;
+        if filename.is_empty() {
+            continue;
+        }
+        if let Err(error) = fs::read_to_string(folder.join(filename)) {
+            let message = format!("cannot read the labels in '{filename}': {error}");
+            let nearest = nearest_name(filename, found.iter().map(|entry| entry.name.as_str()));
+            let nearest = nearest.filter(|nearest| nearest != filename);
+            findings.push(config.error(&format!("output[{index}].label_filename"), message).meaning(nearest));
+        }
+    }
+    for file in data_files(&config.config) {
+        let path = folder.join(&file.path);
+        if !path.is_file() {
+            let (around, filename) = (path.parent().unwrap_or(folder), path.file_name().unwrap_or_default());
+            let held = entries(around).unwrap_or_default();
+            let nearest =
+                nearest_name(&filename.to_string_lossy(), held.iter().map(|entry| entry.name.as_str()));
+            let message = format!("there is no file '{}'", path.display());
+            findings.push(config.error(&file.field, message).meaning(nearest));
+        }
+    }
+}
+
+/// Names what the server passes over, where somebody probably meant something by it.
+fn check_strays(
+    folder: &Path,
+    config: Option<&ModelConfig>,
+    found: &[FolderEntry],
+    findings: &mut Vec<Finding>,
+) {
+    let named = config.map(to_text).unwrap_or_default();
+    let filename = config.and_then(default_model_filename);
+    for FolderEntry { name, is_folder } in found {
+        let path: PathBuf = folder.join(name);
+        if name.starts_with('.') || *is_folder && version_number(name).is_some() {
+            continue;
+        }
+        if let Some(version) = likely_version(name) {
+            let message = if *is_folder {
+                "is no version: a version's folder is a whole number without a sign, a zero in front or anything else"
+            } else {
+                "is no version: a version is a folder"
+            };
+            let meant = is_folder.then(|| version.to_string());
+            findings.push(Finding::warning(path, message).meaning(meant.as_deref()));
+        } else if *is_folder {
+            if !FOLDERS.contains(&name.as_str())
+                && let Some(nearest) = nearest_name(name, FOLDERS.into_iter())
+            {
+                findings
+                    .push(Finding::warning(path, "is a folder that nothing reads").meaning(Some(nearest)));
+            }
+        } else if Some(name.as_str()) == filename || telling_files().any(|file| file == name) {
+            findings
+                .push(Finding::warning(path, "is a model's file, and belongs into the folder of a version"));
+        } else if !is_welcome(name) && !named.contains(&format!("{name}\"")) {
+            let nearest = nearest_name(name, ["config.pbtxt"].into_iter());
+            findings.push(Finding::warning(path, "is a file that nothing reads").meaning(nearest));
+        }
+    }
+}
+
+/// The version that a name stands for which is none, such as `01`, `v2` or `1.0`.
+fn likely_version(name: &str) -> Option<u64> {
+    let name = name.to_ascii_lowercase();
+    let number = ["version", "v"].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
+    let number = number.trim_start_matches(['_', '-', '+', ' ']);
+    let digits = number.len() - number.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
+    number[..digits].parse().ok()
+}
+
+/// Whether a file beside the versions is there for people, or for a backend that looks for it itself.
+pub(super) fn is_welcome(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    name == "config.pbtxt"
+        || lower.starts_with("readme")
+        || lower.starts_with("licen")
+        || lower.ends_with(".md")
+        || lower.starts_with("libtriton_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_stand_for_a_version_are_known() {
+        for (name, version) in [
+            ("01", Some(1)),
+            ("v2", Some(2)),
+            ("V_3", Some(3)),
+            ("version4", Some(4)),
+            ("-1", Some(1)),
+            ("1.0", Some(1)),
+            ("7.bak", Some(7)),
+            ("weights", None),
+            ("vocab", None),
+            ("", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(likely_version(name), version, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_one_file_of_the_same_kind_is_the_likely_one() {
+        assert_eq!(same_ending("model.onnx", &["notes.txt", "net.onnx"]), Some("net.onnx"));
+        assert_eq!(same_ending("model.onnx", &["a.onnx", "b.onnx"]), None);
+        assert_eq!(same_ending("model", &["a", "b.onnx"]), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Checks the folders of repositories: which models they hold, and what else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::model::{self, CheckedFolder};
+use super::report::{CheckedModel, Finding, Report};
+use super::{Settings, ensemble};
+
+/// Checks all repositories as one, as a server is given them.
+pub(super) fn check(repositories: &[PathBuf], settings: &Settings<'_>) -> Report {
+    let mut report = Report::default();
+    let mut folders = Vec::new();
+    for repository in repositories {
+        for path in model_folders(repository, &mut report) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let mut findings = Vec::new();
+            folders.push(model::check(&path, &name, settings, &mut findings));
+            report.findings.extend(findings.into_iter().map(|finding| finding.of(&name)));
+        }
+    }
+    check_names(&folders, &mut report);
+    check_config_name(&folders, repositories, settings, &mut report);
+    ensemble::check(&folders, &mut report);
+    let failing = report.failing();
+    report.models = folders.iter().map(|folder| row(folder, !failing.contains(&folder.name))).collect();
+    report.sort();
+    report
+}
+
+fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
+    CheckedModel {
+        name: folder.name.clone(),
+        repository: folder.path.parent().unwrap_or(Path::new("")).to_owned(),
+        versions: folder.versions.clone(),
+        backend: folder.backend(),
+        would_load,
+    }
+}
+
+/// The folders of models. What else stands beside them goes to the report.
+fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let listed = fs::read_dir(repository).and_then(|entries| entries.collect::<Result<Vec<_>, Error>>());
+    let entries = match listed {
+        Ok(entries) => entries,
+        Err(error) => {
+            let message = format!("cannot read the model repository: {error}");
+            report.findings.push(Finding::error(repository, message));
+            return folders;
+        }
+    };
+    for entry in entries {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => folders.push(path),
+            Ok(_) if name != "config.pbtxt" && model::is_welcome(&name) => {}
+            Ok(_) => report.findings.push(stray(path, &name)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                report.findings.push(Finding::warning(path, "is a link that leads nowhere"));
+            }
+            Err(error) => report.findings.push(Finding::warning(path, format!("cannot be read: {error}"))),
+        }
+    }
+    if folders.is_empty() {
+        report.findings.push(Finding::warning(repository, "holds no model: a model is a folder in it"));
+    }
+    folders.sort();
+    folders
+}
+
+fn stray(path: PathBuf, name: &str) -> Finding {
+    match name {
+        "config.pbtxt" => Finding::warning(
+            path,
+            "is a model's configuration, and nothing reads it here; is the repository the folder above?",
+        ),
+        _ => Finding::warning(path, "is a file that nothing reads: a model is a folder"),
+    }
+}
+
+/// A name belongs to one model.
+fn check_names(folders: &[CheckedFolder], report: &mut Report) {
+    let mut places: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
+    for folder in folders {
+        places.entry(&folder.name).or_default().push(&folder.path);
+    }
+    for (name, paths) in places.iter().filter(|(_, paths)| paths.len() > 1) {
+        for (index, path) in paths.iter().enumerate() {
+            let others = paths.iter().enumerate().filter(|(other, _)| *other != index);
+            let others: Vec<_> = others.map(|(_, other)| format!("'{}'", other.display())).collect();
+            let message =
+                format!("model '{name}' stands in {} too; none of them is loaded", others.join(" and "));
+            report.findings.push(Finding::error(*path, message).of(name));
+        }
+    }
+}
+
+/// A name for configurations that no model has was probably mistyped.
+fn check_config_name(
+    folders: &[CheckedFolder],
+    repositories: &[PathBuf],
+    settings: &Settings<'_>,
+    report: &mut Report,
+) {
+    let Some(name) = &settings.reading.config_name else { return };
+    let file = Path::new("configs").join(format!("{name}.pbtxt"));
+    if !folders.is_empty() && !folders.iter().any(|folder| folder.path.join(&file).exists()) {
+        for repository in repositories {
+            let message = format!("no model has a configuration '{}'; each has its own", file.display());
+            report.findings.push(Finding::warning(repository, message));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Command lines, good and bad.
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn parsed(arguments: &[&str]) -> Result<Options, clap::Error> {
+    Options::try_parse_from([&["nereid", "--model-repository=models"], arguments].concat())
+}
+
+#[test]
+fn the_declaration_is_sound() {
+    Options::command().debug_assert();
+}
+
+#[test]
+fn values_go_with_or_without_an_equals_sign() {
+    for arguments in [
+        ["--http-port=9000", "--exit-on-error=false"].as_slice(),
+        &["--http-port", "9000", "--exit-on-error", "0"],
+    ] {
+        let options = parsed(arguments).unwrap();
+        assert_eq!((options.http_port, options.exit_on_error), (9000, false));
+    }
+}
+
+#[test]
+fn several_repositories_may_be_given_by_either_name() {
+    let options = parsed(&["--model-store=more"]).unwrap();
+    assert_eq!(options.model_repository, [PathBuf::from("models"), PathBuf::from("more")]);
+}
+
+#[test]
+fn resources_have_a_name_a_count_and_perhaps_a_device() {
+    let options =
+        parsed(&["--rate-limit=execution_count", "--rate-limit-resource=A:4", "--rate-limit-resource=B:1:2"]);
+    let limit = |name: &str, count, device| ResourceLimit { name: name.into(), count, device };
+    let expected = RateLimit::ExecutionCount(vec![limit("A", 4, None), limit("B", 1, Some(2))]);
+    assert_eq!(options.unwrap().rate_limit(), expected);
+    assert_eq!(parsed(&["--rate-limit-resource=A:4"]).unwrap().rate_limit(), RateLimit::Off);
+    for wrong in ["A", ":1", "A:", "A:-1", "A:1:", "A:1:x", "A:1:-1", "A:1:2:3"] {
+        assert!(resource(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn of_an_option_given_twice_the_last_one_counts() {
+    let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
+    assert_eq!((options.http_port, options.id.as_str()), (2, "b"));
+}
+
+#[test]
+fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
+    for (arguments, complete, advice) in [
+        ([].as_slice(), true, None),
+        (&["--disable-auto-complete-config"], false, None),
+        (&["--strict-model-config=true"], false, Some("use --disable-auto-complete-config")),
+        (&["--strict-model-config=OFF"], true, Some("are completed unless")),
+        (
+            &["--disable-auto-complete-config", "--strict-model-config", "false"],
+            false,
+            Some("overrides the deprecated"),
+        ),
+    ] {
+        let options = parsed(arguments).unwrap();
+        assert_eq!(options.configurations.read_options().complete, complete, "{arguments:?}");
+        assert_eq!(options.configurations.advice().is_some(), advice.is_some(), "{arguments:?}");
+        let text = options.configurations.advice().unwrap_or_default();
+        assert!(text.contains(advice.unwrap_or_default()), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_backends_own_settings_go_before_those_for_all() {
+    let options = parsed(&[
+        "--backend-config=onnxruntime,default-max-batch-size=8",
+        "--backend-config=default-max-batch-size=2",
+        "--backend-config=path=/a=b",
+        "--backend-config=python,path=/c,d",
+    ])
+    .unwrap();
+    let of = |backend: &str, key: &str| {
+        options.configurations.backend_settings(backend).get(key).map(str::to_owned)
+    };
+    assert_eq!(of("onnxruntime", "default-max-batch-size").as_deref(), Some("8"));
+    assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
+    assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
+    assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
+}
+
+#[test]
+fn a_configurations_name_is_kept() {
+    let options = parsed(&["--model-config-name=h100"]).unwrap();
+    assert_eq!(options.configurations.read_options().config_name.as_deref(), Some("h100"));
+    assert_eq!(parsed(&[]).unwrap().configurations.read_options().config_name, None);
+}
+
+#[test]
+fn checking_takes_repositories_and_the_same_options_for_configurations() {
+    let arguments =
+        ["nereid", "check", "a", "b", "--json", "--model-config-name=h100", "--disable-auto-complete-config"];
+    let options = Options::try_parse_from(arguments).unwrap();
+    let Some(Command::Check(check)) = options.command else { panic!("{options:?}") };
+    assert_eq!(check.repositories, [PathBuf::from("a"), PathBuf::from("b")]);
+    assert!(check.json && check.complete.is_none());
+    let reading = check.configurations.read_options();
+    assert_eq!((reading.complete, reading.config_name.as_deref()), (false, Some("h100")));
+
+    assert!(parsed(&[]).unwrap().command.is_none());
+    for arguments in [
+        ["nereid", "check", "--json", "--complete=m", "a"].as_slice(),
+        &["nereid", "check"],
+        &["nereid", "check", "a", "--http-port=1"],
+        &["nereid", "--model-repository=a", "check", "a"],
+    ] {
+        assert_eq!(Options::try_parse_from(arguments).unwrap_err().exit_code(), 2, "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    for argument in [
+        "--http-port=70000",
+        "--strict-readiness=maybe",
+        "--http-thread-count=0",
+        "--rate-limit=sometimes",
+        "--nope=1",
+        "--disable-auto-complete-config=true",
+        "--strict-model-config",
+        "--strict-model-config=maybe",
+        "--model-config-name=",
+        "--backend-config=",
+        "--backend-config=setting",
+        "--backend-config=setting=",
+        "--backend-config==value",
+        "--backend-config=,setting=value",
+        "--backend-config=backend,=value",
+        "--backend-config=setting=a,b",
+    ] {
+        assert!(parsed(&[argument]).is_err(), "{argument}");
+    }
+    assert!(Options::try_parse_from(["nereid"]).is_err());
+}
