@@ -12,7 +12,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Completion, ModelSpec, Server, ServerOptions};
+use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long each measurement takes, after a tenth of it to get warm.
@@ -78,12 +78,22 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
     let mut config = nereid_core::model_config::parse_text(&text).expect("a configuration");
     nereid_core::model_config::normalise(&mut config);
     let backends = BTreeMap::from([("timed".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
-    let server =
-        Arc::new(Server::new(ServerOptions { load_threads: 1, ..ServerOptions::default() }, backends));
     let (name, directory) = ("m".to_owned(), ".".into());
     let completion = Completion::Off;
-    let spec = ModelSpec { name, directory, config, completion, versions: vec![1], labels: BTreeMap::new() };
-    server.load(vec![("m".into(), Ok(spec))]);
+    let spec = ModelSpec {
+        name,
+        directory,
+        config,
+        completion,
+        versions: vec![1],
+        labels: BTreeMap::new(),
+        fingerprint: Fingerprint::default(),
+        keep: None,
+    };
+    let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));
+    let options = ServerOptions { load_threads: 1, ..ServerOptions::default() };
+    let server = Arc::new(Server::new(options, backends, source));
+    server.start(None).expect("the models are given");
     let statistics = || server.model("m", None).expect("it is loaded").statistics().snapshot();
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -10,12 +10,14 @@ mod classification;
 mod completion;
 mod inflight;
 mod instance;
+mod lifecycle;
 mod limit;
 mod model;
 mod rate_limiter;
 mod scheduler;
 mod server;
 mod signature;
+mod source;
 mod statistics;
 mod table;
 mod timer;
@@ -27,8 +29,9 @@ pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
 pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
-pub use server::{Server, ServerOptions};
+pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
+pub use source::{Fingerprint, ModelSource, Overrides};
 pub use statistics::{
     BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
 };

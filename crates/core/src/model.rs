@@ -1,6 +1,8 @@
 //! One loaded version of a model: what it takes and gives, its scheduler, its instances, its counters.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +20,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::scheduler::configured::{self, Surroundings};
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
+use crate::source::Fingerprint;
 use crate::statistics::ModelStatistics;
 use crate::timer::Timer;
 
@@ -35,7 +38,7 @@ pub(crate) struct Services {
 pub type Labels = Vec<String>;
 
 /// A model as its repository describes it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ModelSpec {
     /// Its name.
     pub name: String,
@@ -49,6 +52,20 @@ pub struct ModelSpec {
     pub versions: Vec<u64>,
     /// Labels by the name of the output.
     pub labels: BTreeMap<String, Labels>,
+    /// How it looked when it was read.
+    pub fingerprint: Fingerprint,
+    /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for ModelSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let versions = &self.versions;
+        f.debug_struct("ModelSpec")
+            .field("name", &self.name)
+            .field("versions", versions)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A version of a model that can be asked.
@@ -62,6 +79,8 @@ pub struct Model {
     scheduler: Arc<dyn Scheduler>,
     pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// See [`ModelSpec::keep`].
+    _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Model {
@@ -103,6 +122,7 @@ impl Model {
             scheduler,
             pool,
             threads: Mutex::default(),
+            _keep: spec.keep.clone(),
         };
         if let Err(error) = loaded.start() {
             loaded.unload();

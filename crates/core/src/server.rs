@@ -1,20 +1,20 @@
 //! The server as every face sees it: health, the models, and [`Server::infer`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 
-use arc_swap::{ArcSwap, Guard};
-use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Result};
+use arc_swap::Guard;
+use nereid_backend_api::{Backend, Error, InferRequest, Result};
 
-use crate::completion;
 use crate::inflight::ResponseStream;
+use crate::lifecycle::{LifeCycle, Task};
 use crate::limit::Limit;
-use crate::model::{Model, ModelSpec, Services};
+use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
-use crate::table::{ModelTable, VersionState};
+use crate::source::{ModelSource, Overrides};
+use crate::table::{ModelStatus, ModelTable};
 use crate::timer::Timer;
 
 /// What is fixed when the server starts.
@@ -28,6 +28,10 @@ pub struct ServerOptions {
     pub strict_readiness: bool,
     /// How many models are loaded side by side; at least 1.
     pub load_threads: usize,
+    /// How often loading a version that failed is tried again.
+    pub load_retries: usize,
+    /// Whether clients may load and unload models.
+    pub model_control: ModelControl,
     /// How executions are limited over all models.
     pub rate_limit: RateLimit,
     /// So many requests may be in progress at a time, over all models; 0 for any number.
@@ -36,28 +40,43 @@ pub struct ServerOptions {
     pub hold_batches: usize,
 }
 
+/// How models come and go while the server serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelControl {
+    /// All are loaded at the start, and that is that.
+    #[default]
+    None,
+    /// Clients load and unload them.
+    Explicit,
+    /// The server follows the repository, by looking at it now and then.
+    Poll,
+}
+
 /// An inference server without a face.
 pub struct Server {
     options: ServerOptions,
-    backends: BTreeMap<String, Arc<dyn Backend>>,
-    table: ArcSwap<ModelTable>,
-    services: Services,
+    models: Arc<LifeCycle>,
     limit: Option<Limit>,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
 }
 
 impl Server {
-    /// A server that knows these backends, by the names configurations use, and no model.
-    pub fn new(options: ServerOptions, backends: BTreeMap<String, Arc<dyn Backend>>) -> Self {
+    /// A server that knows these backends, by the names configurations use, and no model yet.
+    pub fn new(
+        options: ServerOptions,
+        backends: BTreeMap<String, Arc<dyn Backend>>,
+        source: Arc<dyn ModelSource>,
+    ) -> Self {
         let limiter = match &options.rate_limit {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
         };
         let services = Services { timer: Timer::default(), limiter, hold_batches: options.hold_batches };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
-        let (table, open) = (ArcSwap::default(), AtomicBool::new(false));
-        Self { options, backends, table, services, limit, open }
+        let (threads, retries) = (options.load_threads, options.load_retries);
+        let models = LifeCycle::new(backends, source, services, threads, retries);
+        Self { options, models, limit, open: AtomicBool::new(false) }
     }
 
     /// What was fixed when it started.
@@ -67,7 +86,7 @@ impl Server {
 
     /// The models as they are now.
     pub fn models(&self) -> Guard<Arc<ModelTable>> {
-        self.table.load()
+        self.models.table().load()
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is ready.
@@ -97,33 +116,93 @@ impl Server {
         model.infer(request, slot)
     }
 
-    /// Loads models, several side by side, and then welcomes requests. A model given as an error, or that fails to
-    /// load, is known and unavailable.
-    pub fn load(&self, models: Vec<(String, Result<ModelSpec>)>) {
-        let next = AtomicUsize::new(0);
-        thread::scope(|scope| {
-            for _ in 0..self.options.load_threads.clamp(1, models.len().max(1)) {
-                scope.spawn(|| {
-                    while let Some((name, spec)) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        match spec {
-                            Ok(spec) => self.load_model(spec),
-                            Err(error) => self.fail_model(name, error),
-                        }
-                    }
-                });
-            }
-        });
-        self.open.store(true, Ordering::Release);
-    }
-
-    /// The configuration by which a version of a model would be served: completed by its backend, normalised and
-    /// checked. The backend reads the model's files, but no instance is made, and the model does not become known.
+    /// Loads models from the source, several side by side, and then welcomes requests: those named, or all. Gives the
+    /// names of those that failed, and why.
     ///
     /// # Errors
-    /// Why the version cannot be loaded.
-    pub fn completed_config(&self, spec: &ModelSpec, version: u64) -> Result<ModelConfig> {
-        let (_, config) = completion::load(spec, version, self.backend(spec)?)?;
-        Ok(config)
+    /// The source cannot be looked at.
+    pub fn start(&self, only: Option<Vec<String>>) -> Result<Vec<(String, Error)>> {
+        let names = match only {
+            Some(names) => names,
+            None => self.models.source().names()?,
+        };
+        let (done, outcomes) = channel();
+        for name in names {
+            let (done, model) = (done.clone(), name.clone());
+            let ended = move |outcome: Result<()>| done.send((model, outcome)).unwrap_or_default();
+            self.models.submit(name, Task::Load(Overrides::default()), Box::new(ended));
+        }
+        drop(done);
+        let failures = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
+        self.open.store(true, Ordering::Release);
+        Ok(failures)
+    }
+
+    /// Loads a model, or loads it anew if it has changed or something is overridden; `done` hears of the outcome.
+    ///
+    /// # Errors
+    /// `Unavailable` where clients do not control models.
+    pub fn load_model(
+        &self,
+        name: &str,
+        overrides: Overrides,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.check_control()?;
+        self.models.submit(name.to_owned(), Task::Load(overrides), Box::new(done));
+        Ok(())
+    }
+
+    /// Unloads a model. `done` hears when it takes no further requests; those that it has are still answered.
+    ///
+    /// # Errors
+    /// `Unavailable` where clients do not control models.
+    pub fn unload_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        self.check_control()?;
+        self.models.submit(name.to_owned(), Task::Unload, Box::new(done));
+        Ok(())
+    }
+
+    fn check_control(&self) -> Result<()> {
+        match self.options.model_control {
+            ModelControl::Explicit => Ok(()),
+            ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
+                "models are loaded and unloaded by request only with --model-control-mode=explicit",
+            )),
+        }
+    }
+
+    /// Looks for changes in the source and takes up those that are complete: models and versions that have come, gone
+    /// or changed. A change is complete when two looks have seen the same of it. Waits until all is done.
+    ///
+    /// # Errors
+    /// The source cannot be looked at; everything stays as it is.
+    pub fn look(&self) -> Result<()> {
+        let names = self.models.source().names()?;
+        let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
+        let (done, outcomes) = channel();
+        for name in names {
+            let done = done.clone();
+            let ended = move |_| done.send(()).unwrap_or_default();
+            self.models.submit(name, Task::Look, Box::new(ended));
+        }
+        drop(done);
+        outcomes.iter().for_each(drop);
+        Ok(())
+    }
+
+    /// The repository's index: every version that is known, and the models of the source of which none is.
+    ///
+    /// # Errors
+    /// The source cannot be looked at.
+    pub fn index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
+        let mut index: Vec<_> =
+            self.models().index().map(|status| (status.name.clone(), Some(status))).collect();
+        let known: BTreeSet<_> = index.iter().map(|(name, _)| name.clone()).collect();
+        let others = self.models.source().names()?.into_iter().filter(|name| !known.contains(name));
+        index.extend(others.map(|name| (name, None)));
+        index.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(index)
     }
 
     /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.
@@ -133,62 +212,11 @@ impl Server {
 
     /// Executes what is queued and ends all instances.
     pub fn unload_all(&self) {
-        for model in self.table.swap(Arc::default()).ready() {
+        self.models.close();
+        for model in self.models.table().swap(Arc::default()).ready() {
             model.unload();
             tracing::info!("unloaded '{}' version {}", model.name(), model.version());
         }
-    }
-
-    fn load_model(&self, spec: &ModelSpec) {
-        let backend = match self.backend(spec) {
-            Ok(backend) => backend,
-            Err(error) => return self.fail_model(&spec.name, &error),
-        };
-        if spec.versions.is_empty() {
-            let error = Error::not_found(format!("model '{}' has no version folder to serve", spec.name));
-            return self.fail_model(&spec.name, &error);
-        }
-        for &version in &spec.versions {
-            tracing::info!("loading '{}' version {version}", spec.name);
-            let state = match Model::load(spec, version, backend, &self.services) {
-                Ok(model) => {
-                    tracing::info!("successfully loaded '{}' version {version}", spec.name);
-                    VersionState::Ready(Arc::new(model))
-                }
-                Err(error) => {
-                    tracing::error!("failed to load '{}' version {version}: {error}", spec.name);
-                    VersionState::Unavailable(error)
-                }
-            };
-            self.change(|table| table.set_version(&spec.name, version, state.clone()));
-        }
-    }
-
-    fn backend(&self, spec: &ModelSpec) -> Result<&dyn Backend> {
-        let name = nereid_model_config::backend_name(&spec.config).ok_or_else(|| {
-            Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.name))
-        })?;
-        self.backends.get(name).map(AsRef::as_ref).ok_or_else(|| {
-            let known: Vec<_> = self.backends.keys().map(String::as_str).collect();
-            Error::invalid_arg(format!(
-                "model '{}' asks for backend '{name}', which is not here; there are {}",
-                spec.name,
-                known.join(", ")
-            ))
-        })
-    }
-
-    fn fail_model(&self, name: &str, error: &Error) {
-        tracing::error!("failed to load '{name}': {error}");
-        self.change(|table| table.set_failure(name, error.clone()));
-    }
-
-    fn change(&self, change: impl Fn(&mut ModelTable)) {
-        self.table.rcu(|table| {
-            let mut table = ModelTable::clone(table);
-            change(&mut table);
-            table
-        });
     }
 }
 

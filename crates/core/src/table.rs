@@ -24,21 +24,48 @@ struct Entry {
 /// The state of one version.
 #[derive(Clone)]
 pub enum VersionState {
+    /// It is being loaded, and was not there before.
+    Loading,
     /// It can be asked.
     Ready(Arc<Model>),
-    /// It cannot, for this reason.
+    /// It takes no further requests, and answers those that it has. Every unloading has a number of its own.
+    Unloading(u64),
+    /// It was there, and was unloaded because somebody wanted it to be.
+    Unloaded,
+    /// It could not be loaded, for this reason.
     Unavailable(Error),
 }
 
+impl VersionState {
+    /// The state's name in the repository index.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Loading => "LOADING",
+            Self::Ready(_) => "READY",
+            Self::Unloading(_) => "UNLOADING",
+            Self::Unloaded | Self::Unavailable(_) => "UNAVAILABLE",
+        }
+    }
+
+    /// Why it cannot be asked, where there is more to say than its state.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Loading | Self::Ready(_) | Self::Unloading(_) => None,
+            Self::Unloaded => Some("unloaded"),
+            Self::Unavailable(error) => Some(error.message()),
+        }
+    }
+}
+
 /// A line of the repository index.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ModelStatus {
     /// Name of the model.
     pub name: String,
     /// The version; `None` if the model failed before any version was looked at.
     pub version: Option<u64>,
-    /// Why it cannot be asked; `None` if it can.
-    pub failure: Option<Error>,
+    /// Its state.
+    pub state: VersionState,
 }
 
 impl ModelTable {
@@ -52,7 +79,7 @@ impl ModelTable {
         match version {
             Some(version) => match entry.versions.get(&version) {
                 Some(VersionState::Ready(model)) => Ok(model),
-                Some(VersionState::Unavailable(_)) => Err(Error::unavailable(format!(
+                Some(_) => Err(Error::unavailable(format!(
                     "Request for unknown model: '{name}' version {version} is not at ready state"
                 ))),
                 None => Err(Error::not_found(format!(
@@ -76,15 +103,12 @@ impl ModelTable {
             let failed = entry.failure.iter().map(|error| ModelStatus {
                 name: name.clone(),
                 version: None,
-                failure: Some(error.clone()),
+                state: VersionState::Unavailable(error.clone()),
             });
             let versions = entry.versions.iter().map(|(version, state)| ModelStatus {
                 name: name.clone(),
                 version: Some(*version),
-                failure: match state {
-                    VersionState::Ready(_) => None,
-                    VersionState::Unavailable(error) => Some(error.clone()),
-                },
+                state: state.clone(),
             });
             failed.chain(versions)
         })
@@ -95,20 +119,57 @@ impl ModelTable {
         self.models.values().flat_map(Entry::ready)
     }
 
-    /// Whether every version of every model can be asked.
+    /// Whether no model failed to load. Those that were unloaded because somebody wanted them to be did not.
     pub fn all_ready(&self) -> bool {
         self.models.values().all(|entry| {
             entry.failure.is_none()
-                && entry.versions.values().all(|state| matches!(state, VersionState::Ready(_)))
+                && entry.versions.values().all(|state| !matches!(state, VersionState::Unavailable(_)))
         })
     }
 
+    /// The states of a model's versions.
+    pub(crate) fn versions(&self, name: &str) -> impl Iterator<Item = (u64, &VersionState)> {
+        self.models
+            .get(name)
+            .into_iter()
+            .flat_map(|entry| entry.versions.iter().map(|(version, state)| (*version, state)))
+    }
+
+    /// The state of a version; `None` if it is not known.
+    pub(crate) fn version(&self, name: &str, version: u64) -> Option<&VersionState> {
+        self.models.get(name)?.versions.get(&version)
+    }
+
+    /// Sets a version's state. The model as a whole has not failed, then.
     pub(crate) fn set_version(&mut self, name: &str, version: u64, state: VersionState) {
-        self.models.entry(name.to_owned()).or_default().versions.insert(version, state);
+        let entry = self.models.entry(name.to_owned()).or_default();
+        entry.failure = None;
+        entry.versions.insert(version, state);
     }
 
     pub(crate) fn set_failure(&mut self, name: &str, error: Error) {
         self.models.entry(name.to_owned()).or_default().failure = Some(error);
+    }
+
+    /// Forgets that a model failed.
+    pub(crate) fn clear_failure(&mut self, name: &str) {
+        if let Some(entry) = self.models.get_mut(name) {
+            entry.failure = None;
+            if entry.versions.is_empty() {
+                self.models.remove(name);
+            }
+        }
+    }
+
+    /// Versions that failed, other than those to be served, are no longer wanted.
+    pub(crate) fn forgive(&mut self, name: &str, served: &[u64]) {
+        if let Some(entry) = self.models.get_mut(name) {
+            for (_, state) in entry.versions.iter_mut().filter(|(version, _)| !served.contains(version)) {
+                if matches!(state, VersionState::Unavailable(_)) {
+                    *state = VersionState::Unloaded;
+                }
+            }
+        }
     }
 }
 
@@ -116,7 +177,7 @@ impl Entry {
     fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Model>> {
         self.versions.values().filter_map(|state| match state {
             VersionState::Ready(model) => Some(model),
-            VersionState::Unavailable(_) => None,
+            _ => None,
         })
     }
 }

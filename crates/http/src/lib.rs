@@ -10,6 +10,7 @@ mod infer;
 mod metadata;
 mod pace;
 mod reply;
+mod repository;
 mod routes;
 mod service;
 

@@ -13,8 +13,16 @@ use crate::reply::{self, Reply};
 use crate::routes::Target;
 
 /// The protocol extensions this face offers, by their names in Triton's documents.
-const EXTENSIONS: &[&str] =
-    &["classification", "model_configuration", "binary_tensor_data", "parameters", "statistics"];
+const EXTENSIONS: &[&str] = &[
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+];
 
 #[derive(Serialize)]
 struct ServerMetadata<'a> {

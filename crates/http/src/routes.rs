@@ -10,7 +10,7 @@ use crate::body::{Pieces, decoded};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{infer, metadata};
+use crate::{infer, metadata, repository};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,9 @@ enum Action {
     ModelReady,
     ModelStatistics,
     AllStatistics,
+    RepositoryIndex,
+    LoadModel,
+    UnloadModel,
     Infer,
 }
 
@@ -42,6 +45,9 @@ const ROUTES: &[(Method, &str, Action)] = &[
     (Method::GET, "/v2/models/{model}/versions/{version}/ready", Action::ModelReady),
     (Method::GET, "/v2/models/{model}/stats", Action::ModelStatistics),
     (Method::GET, "/v2/models/{model}/versions/{version}/stats", Action::ModelStatistics),
+    (Method::POST, "/v2/repository/index", Action::RepositoryIndex),
+    (Method::POST, "/v2/repository/models/{model}/load", Action::LoadModel),
+    (Method::POST, "/v2/repository/models/{model}/unload", Action::UnloadModel),
 ];
 
 /// The model and version that a path names.
@@ -85,6 +91,16 @@ pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace)
             Ok(body) => infer::answer(face, &target, &head.headers, body).await,
             Err(reply) => return *reply,
         },
+        Action::RepositoryIndex | Action::LoadModel | Action::UnloadModel => {
+            match Pieces::read(body, face.options.max_body_size, pace).await {
+                Ok(body) => match action {
+                    Action::LoadModel => repository::load(server, &target, body).await,
+                    Action::UnloadModel => repository::unload(server, &target, body).await,
+                    _ => repository::index(server, body),
+                },
+                Err(reply) => return *reply,
+            }
+        }
         Action::Live => Ok(reply::empty(StatusCode::OK)),
         Action::Ready => Ok(metadata::server_ready(server)),
         Action::ServerMetadata => Ok(metadata::server(server)),

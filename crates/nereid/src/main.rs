@@ -12,12 +12,16 @@ mod table;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let options = options::Options::parse();
     if let Some(options::Command::Check(options)) = &options.command {
         return check::run(options);
+    }
+    if let Some(reason) = options.contradiction() {
+        options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
     }
     logging::start(options.logging());
     match run::run(&options) {

@@ -2,7 +2,7 @@
 //! the option.
 
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
-use nereid_core::{RateLimit, ResourceLimit};
+use nereid_core::{ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
 
 use crate::logging::Logging;
@@ -55,6 +55,23 @@ pub(crate) struct Options {
     /// How many models are loaded side by side.
     #[arg(long, value_name = "COUNT", default_value = "4")]
     pub model_load_thread_count: NonZeroUsize,
+
+    /// How often loading a model that failed is tried again.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub model_load_retry_count: usize,
+
+    /// How models come and go while the server runs.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub model_control_mode: ModelControlMode,
+
+    /// Model to load at the start, with --model-control-mode=explicit; * for all. May be given several times.
+    #[arg(long, value_name = "NAME", action = ArgAction::Append)]
+    pub load_model: Vec<String>,
+
+    /// Seconds between two looks at the repositories, with --model-control-mode=poll. A change is taken up when two
+    /// looks have seen the same of it.
+    #[arg(long, value_name = "SECONDS", default_value = "15")]
+    pub repository_poll_secs: NonZeroU64,
 
     /// Limit executions over all models by the resources that instance groups need.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
@@ -209,6 +226,31 @@ impl Options {
         self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
     }
 
+    /// The models to load at the start; `None` for all.
+    pub(crate) fn models_at_start(&self) -> Option<Vec<String>> {
+        let all = self.model_control_mode != ModelControlMode::Explicit || self.load_model == ["*"];
+        (!all).then(|| self.load_model.clone())
+    }
+
+    /// How long to wait between two looks at the repositories, if they are followed.
+    pub(crate) fn poll_pause(&self) -> Option<Duration> {
+        let polls = self.model_control_mode == ModelControlMode::Poll;
+        polls.then(|| Duration::from_secs(self.repository_poll_secs.get()))
+    }
+
+    /// What of the options does not go together.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        if self.load_model.is_empty() {
+            None
+        } else if self.model_control_mode != ModelControlMode::Explicit {
+            Some("--load-model is for --model-control-mode=explicit; other modes load all models")
+        } else if self.load_model.len() > 1 && self.load_model.iter().any(|name| name == "*") {
+            Some("--load-model=* loads all models, so no other --load-model may be given")
+        } else {
+            None
+        }
+    }
+
     /// How executions are limited.
     pub(crate) fn rate_limit(&self) -> RateLimit {
         match self.rate_limit {
@@ -224,6 +266,28 @@ impl Options {
             info: self.log_info,
             warning: self.log_warning,
             error: self.log_error,
+        }
+    }
+}
+
+/// How models come and go while the server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelControlMode {
+    /// All are loaded at the start, and that is that
+    #[default]
+    None,
+    /// Clients load and unload them
+    Explicit,
+    /// The server follows the repositories
+    Poll,
+}
+
+impl From<ModelControlMode> for ModelControl {
+    fn from(mode: ModelControlMode) -> Self {
+        match mode {
+            ModelControlMode::None => Self::None,
+            ModelControlMode::Explicit => Self::Explicit,
+            ModelControlMode::Poll => Self::Poll,
         }
     }
 }

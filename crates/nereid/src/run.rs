@@ -1,6 +1,5 @@
 //! A server's life: bind, load, serve, and on a signal drain and unload.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,15 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{ModelSpec, Server, ServerOptions};
+use nereid_core::{Server, ServerOptions};
 use nereid_http::HttpOptions;
-use nereid_repository::LocalRepository;
+use nereid_repository::Repositories;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::options::Options;
@@ -44,22 +43,29 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let server = Arc::new(Server::new(server_options(options), backends::all(&options.configurations)));
-    let loaded = load(&server, find_models(options)?);
+    let source = Repositories::new(options.model_repository.clone(), options.configurations.read_options());
+    let backends = backends::all(&options.configurations);
+    let server = Arc::new(Server::new(server_options(options), backends, Arc::new(source)));
+    let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {
-            _ = &mut stop => true,
-            _ = loaded => false,
+            _ = &mut stop => None,
+            loaded = loaded => Some(loaded),
         }
     });
-    if stopped {
+    let Some(loaded) = stopped else {
         // Nothing was served yet, and a load that hangs is not waited for.
         return Ok(());
-    }
+    };
+    let failures = loaded.map_err(|_| "the models were not loaded to the end".to_owned())?;
+    let failures = failures.map_err(|error| error.to_string())?;
     show_models(&server);
-    if options.exit_on_error && !server.models().all_ready() {
+    if options.exit_on_error && !failures.is_empty() {
         server.unload_all();
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
+    }
+    if let Some(pause) = options.poll_pause() {
+        poll(&runtime, &server, pause);
     }
 
     let shutdown = CancellationToken::new();
@@ -74,6 +80,8 @@ fn server_options(options: &Options) -> ServerOptions {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         strict_readiness: options.strict_readiness,
         load_threads: options.model_load_thread_count.get(),
+        load_retries: options.model_load_retry_count,
+        model_control: options.model_control_mode.into(),
         rate_limit: options.rate_limit(),
         max_inflight_requests: options.max_inflight_requests,
         hold_batches: hold_batches(),
@@ -111,35 +119,33 @@ fn stop_signal(runtime: &Runtime) -> Result<JoinHandle<()>, String> {
     }))
 }
 
-/// The models of all repositories. One that stands in several is known, and unavailable.
-fn find_models(options: &Options) -> Result<Vec<(String, Result<ModelSpec>)>, String> {
-    let read = options.configurations.read_options();
-    let mut models = BTreeMap::<String, Result<ModelSpec>>::new();
-    for path in &options.model_repository {
-        let repository = LocalRepository::new(path);
-        for (name, model) in repository.models(&read).map_err(|error| error.to_string())? {
-            let model = match models.get(&name) {
-                None => model,
-                Some(_) => {
-                    Err(Error::invalid_arg(format!("model '{name}' stands in more than one repository")))
-                }
-            };
-            models.insert(name, model);
-        }
-    }
-    Ok(models.into_iter().collect())
-}
-
-/// Loads on a thread of its own, and tells when that is done.
-fn load(server: &Arc<Server>, models: Vec<(String, Result<ModelSpec>)>) -> oneshot::Receiver<()> {
+/// Loads on a thread of its own, and tells which models failed.
+fn load(server: &Arc<Server>, only: Option<Vec<String>>) -> oneshot::Receiver<Result<Vec<(String, Error)>>> {
     let (done, loaded) = oneshot::channel();
     let server = Arc::clone(server);
     thread::spawn(move || {
-        server.load(models);
         // Nobody listens any more once a signal came first.
-        let _ = done.send(());
+        let _ = done.send(server.start(only));
     });
     loaded
+}
+
+/// Looks at the repositories now and then, for as long as the server runs. A look that takes long delays the next.
+fn poll(runtime: &Runtime, server: &Arc<Server>, pause: Duration) {
+    let server = Arc::clone(server);
+    runtime.spawn(async move {
+        loop {
+            sleep(pause).await;
+            let looking = Arc::clone(&server);
+            match spawn_blocking(move || looking.look()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!("cannot look for changes, everything stays as it is: {error}")
+                }
+                Err(error) => tracing::error!("looking for changes failed: {error}"),
+            }
+        }
+    });
 }
 
 fn show_models(server: &Server) {
@@ -148,7 +154,10 @@ fn show_models(server: &Server) {
         .index()
         .map(|model| {
             let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
-            let state = model.failure.map_or_else(|| "READY".into(), |error| format!("UNAVAILABLE: {error}"));
+            let state = match model.state.reason() {
+                None => model.state.name().to_owned(),
+                Some(reason) => format!("{}: {reason}", model.state.name()),
+            };
             [model.name, version, state.replace('\n', " ")]
         })
         .collect();

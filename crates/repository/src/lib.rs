@@ -5,9 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod data_files;
-mod local;
+mod fingerprint;
 mod model_folder;
+mod source;
 
 pub use data_files::{DataFile, data_files};
-pub use local::LocalRepository;
 pub use model_folder::{ReadOptions, config_path, entries, read_model, version_number};
+pub use source::Repositories;

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Completion, Labels, ModelSpec};
+use nereid_core::{Completion, Fingerprint, Labels, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage};
 
 use crate::data_files::data_files;
@@ -40,8 +40,40 @@ impl Default for ReadOptions {
 /// # Errors
 /// A configuration or a label file that cannot be read or is wrong; the message names the file.
 pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<ModelSpec> {
+    let path = config_path(folder, options)?;
+    let given = !options.complete || exists(&path)?;
+    let config = if given { parse_config(&path, options)? } else { ModelConfig::default() };
+    let place = if given { &path } else { folder };
+    finish(folder, name, config, given, &place.display().to_string(), options)
+}
+
+/// Reads the folder of the model `name`, with a configuration in JSON that takes the place of its own.
+///
+/// # Errors
+/// As [`read_model`].
+pub(crate) fn read_model_as(
+    folder: &Path,
+    name: &str,
+    config: &str,
+    options: &ReadOptions,
+) -> Result<ModelSpec> {
+    let place = "the configuration given in place of the model's own";
+    let config = nereid_model_config::from_json(config)
+        .map_err(|error| Error::invalid_arg(format!("{place}: {error}")))?;
+    finish(folder, name, config, true, place, options)
+}
+
+/// A model by the configuration that was read at `place`, if there is one.
+fn finish(
+    folder: &Path,
+    name: &str,
+    config: ModelConfig,
+    given: bool,
+    place: &str,
+    options: &ReadOptions,
+) -> Result<ModelSpec> {
     let versions = versions(folder)?;
-    let (config, given) = read_config(folder, name, &versions, options)?;
+    let config = finish_config(folder, name, config, &versions, place, options)?;
     let labels = read_labels(folder, &config)?;
     check_data_files(folder, &config)?;
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
@@ -61,26 +93,26 @@ pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<Mo
         completion,
         versions,
         labels,
+        fingerprint: Fingerprint::default(),
+        keep: None,
     })
 }
 
-/// The configuration with the backend told and the defaults filled in, and whether there is a file of it.
-fn read_config(
+/// The configuration with the backend told and the defaults filled in, checked.
+fn finish_config(
     folder: &Path,
     name: &str,
+    mut config: ModelConfig,
     versions: &[i64],
+    place: &str,
     options: &ReadOptions,
-) -> Result<(ModelConfig, bool)> {
-    let path = config_path(folder, options)?;
-    let given = !options.complete || exists(&path)?;
-    let mut config = if given { parse_config(&path, options)? } else { ModelConfig::default() };
+) -> Result<ModelConfig> {
     if config.name.is_empty() {
         name.clone_into(&mut config.name);
     }
     if config.name != name {
         return Err(Error::invalid_arg(format!(
-            "'{}' is the configuration of a model named '{}', but its folder is '{name}'",
-            path.display(),
+            "'{place}' is the configuration of a model named '{}', but its folder is '{name}'",
             config.name
         )));
     }
@@ -92,10 +124,9 @@ fn read_config(
     nereid_model_config::validate(&config, stage).map_err(|error| {
         let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
         let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
-        let place = if given { &path } else { folder };
-        Error::invalid_arg(format!("{}: {error}{hint}", place.display()))
+        Error::invalid_arg(format!("{place}: {error}{hint}"))
     })?;
-    Ok((config, given))
+    Ok(config)
 }
 
 /// The file of the configuration to take. It need not exist.

@@ -1,14 +1,14 @@
 //! What becomes of the configuration that a backend hands back.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use nereid_backend_api::{ErrorCode, Instance, InstanceContext};
 use nereid_model_config::parse_text;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use super::*;
-use crate::{Server, ServerOptions};
+use crate::Fingerprint;
 
 const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
     output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
@@ -46,6 +46,8 @@ fn spec(completion: Completion, text: &str) -> ModelSpec {
         completion,
         versions: vec![1],
         labels: BTreeMap::new(),
+        fingerprint: Fingerprint::default(),
+        keep: None,
     }
 }
 
@@ -99,21 +101,9 @@ fn with_completion_off_nothing_is_taken_over() {
 }
 
 #[test]
-fn a_server_tells_the_completed_configuration_without_making_instances() {
+fn the_completed_configuration_is_told_without_making_instances() {
     let backend = Handing(Some(parse_text(WHOLE).unwrap()));
-    let options = ServerOptions {
-        name: "test".into(),
-        version: "0".into(),
-        strict_readiness: true,
-        load_threads: 1,
-        ..ServerOptions::default()
-    };
-    let server = Server::new(options, BTreeMap::from([("handing".to_owned(), Arc::new(backend) as _)]));
-    let spec = spec(Completion::Needed, "");
-    assert_eq!(server.completed_config(&spec, 1).unwrap(), config(WHOLE));
-    assert_eq!(server.models().index().count(), 0);
-    let unknown = ModelSpec { config: ModelConfig { backend: "nope".into(), ..config("") }, ..spec };
-    assert!(server.completed_config(&unknown, 1).unwrap_err().message().contains("there are handing"));
+    assert_eq!(complete_config(&spec(Completion::Needed, ""), 1, &backend).unwrap(), config(WHOLE));
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The way of a request through the server, with backends that do what backends do, and what they should not.
 
 mod batching;
+mod lifecycle;
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use nereid_backend_api::{
@@ -14,6 +16,7 @@ use nereid_model_config::proto::model_instance_group::Kind;
 
 use super::*;
 use crate::Completion;
+use crate::{Fingerprint, ModelSpec};
 
 /// What a scripted instance does with each batch.
 type Script = fn(Batch);
@@ -71,6 +74,8 @@ fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
         completion: Completion::Off,
         versions: versions.to_vec(),
         labels,
+        fingerprint: Fingerprint::default(),
+        keep: None,
     };
     ("m".into(), Ok(spec))
 }
@@ -85,17 +90,35 @@ fn options() -> ServerOptions {
     }
 }
 
-fn server(backend: impl Backend + 'static) -> Server {
-    server_with(options(), backend)
+/// A server that has loaded these models.
+fn server(backend: impl Backend + 'static, models: Vec<(String, Result<ModelSpec>)>) -> Server {
+    server_with(options(), backend, models)
 }
 
-fn server_with(options: ServerOptions, backend: impl Backend + 'static) -> Server {
-    Server::new(options, BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]))
+fn server_with(
+    options: ServerOptions,
+    backend: impl Backend + 'static,
+    models: Vec<(String, Result<ModelSpec>)>,
+) -> Server {
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
+    let server = Server::new(options, backends, Arc::new(models.into_iter().collect::<BTreeMap<_, _>>()));
+    server.start(None).unwrap();
+    server
+}
+
+/// The index, a line a version.
+fn index(server: &Server) -> Vec<String> {
+    let line = |(name, status): (String, Option<ModelStatus>)| {
+        let Some(status) = status else { return name };
+        let version = status.version.map(|version| format!("/{version}")).unwrap_or_default();
+        let reason = status.state.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("{name}{version} {}{reason}", status.state.name())
+    };
+    server.index().unwrap().into_iter().map(line).collect()
 }
 
 fn serving(script: Script) -> Server {
-    let server = server(Scripted(script));
-    server.load(vec![spec(config(), &[1])]);
+    let server = server(Scripted(script), vec![spec(config(), &[1])]);
     assert!(server.is_ready());
     server
 }
@@ -212,8 +235,7 @@ impl Instance for Prompt {
 #[tokio::test]
 async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_caller() {
     let backend = Prompt::default();
-    let server = server(backend.clone());
-    server.load(vec![spec(config(), &[1])]);
+    let server = server(backend.clone(), vec![spec(config(), &[1])]);
     let model = server.model("m", None).unwrap();
     let here = thread::current().id();
     let mut asked = 0;
@@ -263,8 +285,7 @@ impl Instance for Gated {
 fn gated() -> (Server, Receiver<()>, Sender<()>) {
     let (entered, entries) = channel();
     let (open, gate) = channel();
-    let server = server(Gated { entered, gate: Arc::new(Mutex::new(gate)) });
-    server.load(vec![spec(config(), &[1])]);
+    let server = server(Gated { entered, gate: Arc::new(Mutex::new(gate)) }, vec![spec(config(), &[1])]);
     (server, entries, open)
 }
 
@@ -311,28 +332,22 @@ async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
 }
 
 #[tokio::test]
-async fn a_version_that_fails_to_load_is_known_and_the_others_serve() {
-    let server = server(Scripted(echo));
-    server.load(vec![
-        spec(config(), &[1, 2]),
-        ("bad".into(), Err(Error::invalid_arg("its configuration is wrong"))),
-    ]);
+async fn a_version_that_fails_to_load_is_known_and_keeps_the_others_from_being_served() {
+    let server = server(
+        Scripted(echo),
+        vec![spec(config(), &[1, 2]), ("bad".into(), Err(Error::invalid_arg("its configuration is wrong")))],
+    );
     assert!(!server.is_ready());
-    assert!(ask(&server, request()).await.is_ok());
+    assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
     let version = |version| InferRequest { model_version: Some(version), ..request() };
     assert_eq!(ask(&server, version(2)).await.unwrap_err().code(), ErrorCode::Unavailable);
     assert_eq!(ask(&server, version(3)).await.unwrap_err().code(), ErrorCode::NotFound);
-    let index: Vec<_> = server
-        .models()
-        .index()
-        .map(|status| (status.name, status.version, status.failure.map(|error| error.message().to_owned())))
-        .collect();
     assert_eq!(
-        index,
+        index(&server),
         [
-            ("bad".to_owned(), None, Some("its configuration is wrong".to_owned())),
-            ("m".to_owned(), Some(1), None),
-            ("m".to_owned(), Some(2), Some("version 2 is broken".to_owned())),
+            "bad UNAVAILABLE: its configuration is wrong",
+            "m/1 UNAVAILABLE: unloaded",
+            "m/2 UNAVAILABLE: version 2 is broken",
         ]
     );
 }
@@ -350,14 +365,12 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
         ),
     ];
     for (config, expected) in cases {
-        let server = server(Scripted(echo));
-        server.load(vec![spec(config, &[1])]);
+        let server = server(Scripted(echo), vec![spec(config, &[1])]);
         let status = server.models().index().next().unwrap();
-        let reason = status.failure.expect(expected);
-        assert!(reason.message().contains(expected), "{reason}");
+        let reason = status.state.reason().expect(expected);
+        assert!(reason.contains(expected), "{reason}");
         assert!(!server.is_ready());
     }
-    let server = server(Scripted(echo));
-    server.load(vec![spec(config(), &[])]);
+    let server = server(Scripted(echo), vec![spec(config(), &[])]);
     assert!(!server.is_ready());
 }

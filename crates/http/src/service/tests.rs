@@ -17,7 +17,7 @@ async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::Joi
         load_threads: 1,
         ..ServerOptions::default()
     };
-    let server = Arc::new(Server::new(options, BTreeMap::new()));
+    let server = Arc::new(Server::new(options, BTreeMap::new(), Arc::new(BTreeMap::new())));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let limits = HttpOptions { max_input_size: 1024, max_body_size: 1024 };

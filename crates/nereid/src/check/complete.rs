@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use nereid_core::backend_api::{Backend, Error, Result};
 use nereid_core::model_config::{backend_name, nearest_name, to_text};
-use nereid_core::{ModelSpec, complete_config};
-use nereid_repository::{LocalRepository, ReadOptions};
+use nereid_core::{ModelSource, ModelSpec, Overrides, complete_config};
+use nereid_repository::{ReadOptions, Repositories};
 
 /// The completed `config.pbtxt` of the model of this name; of its versions, the highest that would be served tells.
 ///
@@ -35,22 +35,12 @@ pub(super) fn complete(
 }
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {
-    let mut models = Vec::new();
-    for path in repositories {
-        models.extend(LocalRepository::new(path).models(reading)?);
+    let source = Repositories::new(repositories.to_vec(), reading.clone());
+    let names = source.names()?;
+    if names.iter().all(|other| other != name) {
+        let near = nearest_name(name, names.iter().map(String::as_str));
+        let hint = near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+        return Err(Error::not_found(format!("there is no model '{name}'{hint}")));
     }
-    let mut named = models.extract_if(.., |(model, _)| model == name);
-    match (named.next(), named.next()) {
-        (Some((_, spec)), None) => spec,
-        (Some(_), Some(_)) => {
-            Err(Error::invalid_arg(format!("model '{name}' stands in more than one repository")))
-        }
-        (None, _) => {
-            drop(named);
-            let names = models.iter().map(|(model, _)| model.as_str());
-            let hint = nearest_name(name, names)
-                .map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-            Err(Error::not_found(format!("there is no model '{name}'{hint}")))
-        }
-    }
+    source.read(name, &Overrides::default())
 }

@@ -6,7 +6,6 @@ use nereid_core::backend_api::ErrorCode;
 use tempfile::TempDir;
 
 use super::*;
-use crate::LocalRepository;
 
 const CONFIG_TEXT: &str = r#"
 backend: "identity"
@@ -95,23 +94,6 @@ fn a_comment_in_another_encoding_does_no_harm() {
     let latin = [b"# caf\xe9\n", CONFIG_TEXT.as_bytes()].concat();
     fs::write(folder.path().join("m/config.pbtxt"), latin).unwrap();
     assert_eq!(read(&folder).unwrap().config.backend, "identity");
-}
-
-#[test]
-fn a_repository_gives_good_and_bad_models_and_passes_over_the_rest() {
-    let folder = repository(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")], &["1"]);
-    fs::create_dir(folder.path().join("bad")).unwrap();
-    fs::create_dir(folder.path().join(".git")).unwrap();
-    fs::write(folder.path().join("README"), "").unwrap();
-    let models = LocalRepository::new(folder.path()).models(&ReadOptions::default()).unwrap();
-    let found: Vec<_> = models.iter().map(|(name, model)| (name.as_str(), model.is_ok())).collect();
-    assert_eq!(found, [("bad", false), ("m", true)]);
-}
-
-#[test]
-fn a_repository_that_is_not_there_is_an_error() {
-    let error = LocalRepository::new("no/such/folder").models(&ReadOptions::default()).unwrap_err();
-    assert!(error.message().contains("no/such/folder"), "{error}");
 }
 
 #[test]

@@ -77,9 +77,8 @@ fn batching(backend: &Held, scheduling: &str) -> Server {
 }
 
 fn batching_with(options: ServerOptions, backend: &Held, scheduling: &str) -> Server {
-    let server = server_with(options, backend.clone());
-    server.load(vec![spec(config_with(scheduling), &[1])]);
-    assert!(server.is_ready(), "{:?}", server.models().index().next());
+    let server = server_with(options, backend.clone(), vec![spec(config_with(scheduling), &[1])]);
+    assert!(server.is_ready(), "{:?}", index(&server));
     server
 }
 
@@ -325,8 +324,10 @@ impl nereid_backend_api::Model for Lettered {
 #[tokio::test]
 async fn a_backend_has_a_say_in_what_goes_together() {
     let held = Held::default();
-    let server = server(Lettered(held.clone()));
-    server.load(vec![spec(config_with("dynamic_batching { preferred_batch_size: 4 }"), &[1])]);
+    let server = server(
+        Lettered(held.clone()),
+        vec![spec(config_with("dynamic_batching { preferred_batch_size: 4 }"), &[1])],
+    );
     let mut answers = vec![server.infer(named("a1")).unwrap()];
     held.begun(1);
     answers.extend(["a2", "a3", "b1", "a4"].map(|id| server.infer(named(id)).unwrap()));
@@ -366,25 +367,26 @@ async fn instances_that_share_a_resource_execute_one_at_a_time() {
 
 #[test]
 fn a_model_whose_resources_are_not_there_says_so() {
-    let server = server_with(limited(1), Held::default());
-    server.load(vec![spec(config_with(NEEDS_R), &[1])]);
+    let server = server_with(limited(1), Held::default(), vec![spec(config_with(NEEDS_R), &[1])]);
     let status = server.models().index().next().unwrap();
-    let reason = status.failure.unwrap();
-    assert!(reason.message().contains("needs 2 of resource 'R', but there are 1"), "{reason}");
+    let reason = status.state.reason().unwrap();
+    assert!(reason.contains("needs 2 of resource 'R', but there are 1"), "{reason}");
 }
 
 #[tokio::test]
 async fn responses_of_a_decoupled_model_are_counted_by_their_place() {
-    let server = server(Scripted(|batch| {
-        for request in batch.into_requests() {
-            let responder = request.into_responder();
-            responder.send(Ok(Response::default()));
-            responder.send(Err(Error::internal("the second is an error")));
-            responder.finish();
-        }
-    }));
     let config = config_with("model_transaction_policy { decoupled: true }");
-    server.load(vec![spec(config, &[1])]);
+    let server = server(
+        Scripted(|batch| {
+            for request in batch.into_requests() {
+                let responder = request.into_responder();
+                responder.send(Ok(Response::default()));
+                responder.send(Err(Error::internal("the second is an error")));
+                responder.finish();
+            }
+        }),
+        vec![spec(config, &[1])],
+    );
     let mut answers = server.infer(request()).unwrap();
     while answers.next().await.is_some() {}
     let responses = server.model("m", None).unwrap().statistics().snapshot().responses;

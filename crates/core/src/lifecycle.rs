@@ -1,0 +1,407 @@
+//! Loads, reloads and unloads models while the server serves.
+//!
+//! What is to be done with a model is a task. Tasks of one model are done one after the other, in the order they came;
+//! tasks of different models side by side, on a few threads that live as long as there is something to do. A model that
+//! hangs while it is loaded holds up its own tasks and one of these threads.
+//!
+//! A load is done in full before anything of it is seen: only when every version that is to be served is loaded are all
+//! of them put into the table, in one step. If one fails, what was served before goes on being served. A version that is
+//! replaced or unloaded takes requests from those who found it in the table before; when nobody holds it any more, its
+//! instances end.
+
+mod drain;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use arc_swap::ArcSwap;
+use nereid_backend_api::{Backend, Error, Result};
+
+use crate::model::{Model, ModelSpec, Services};
+use crate::source::{Fingerprint, ModelSource, Overrides};
+use crate::table::{ModelTable, VersionState};
+
+/// Tells how a task ended.
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What is to be done with a model.
+pub(crate) enum Task {
+    /// Load it, or load it anew if it has changed or something is overridden.
+    Load(Overrides),
+    /// Load it anew if it has changed and the change was there already at the last look; unload it if it has gone.
+    Look,
+    /// Unload it.
+    Unload,
+}
+
+/// So many tasks may wait.
+const TASKS: usize = 10_000;
+
+/// All models of a server, and the tasks that change them.
+pub(crate) struct LifeCycle {
+    backends: BTreeMap<String, Arc<dyn Backend>>,
+    source: Arc<dyn ModelSource>,
+    services: Services,
+    table: ArcSwap<ModelTable>,
+    threads: usize,
+    retries: usize,
+    tasks: Mutex<Tasks>,
+    unloadings: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tasks {
+    waiting: VecDeque<(String, Task, Done)>,
+    /// Models that a thread has a task of.
+    busy: BTreeSet<String>,
+    threads: usize,
+    closed: bool,
+    /// What is known of models that were loaded, or tried.
+    known: BTreeMap<String, Known>,
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    /// As it was when what is served now was loaded.
+    served: Option<Fingerprint>,
+    /// As it was when a load failed.
+    failed: Option<Fingerprint>,
+    /// As it was at the last look.
+    seen: Option<Fingerprint>,
+}
+
+impl LifeCycle {
+    pub(crate) fn new(
+        backends: BTreeMap<String, Arc<dyn Backend>>,
+        source: Arc<dyn ModelSource>,
+        services: Services,
+        threads: usize,
+        retries: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            backends,
+            source,
+            services,
+            table: ArcSwap::default(),
+            threads: threads.max(1),
+            retries,
+            tasks: Mutex::default(),
+            unloadings: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn table(&self) -> &ArcSwap<ModelTable> {
+        &self.table
+    }
+
+    pub(crate) fn source(&self) -> &dyn ModelSource {
+        &*self.source
+    }
+
+    /// Has a task done, on another thread.
+    pub(crate) fn submit(self: &Arc<Self>, name: String, task: Task, done: Done) {
+        let mut tasks = self.lock();
+        let refused = if tasks.closed {
+            Some(Error::unavailable("the server is shutting down"))
+        } else if tasks.waiting.len() >= TASKS {
+            Some(Error::unavailable(format!("{TASKS} loads and unloads are waiting already")))
+        } else {
+            None
+        };
+        if let Some(error) = refused {
+            drop(tasks);
+            return done(Err(error));
+        }
+        tasks.waiting.push_back((name, task, done));
+        if tasks.threads < self.threads {
+            tasks.threads += 1;
+            drop(tasks);
+            let this = Arc::clone(self);
+            let spawned = thread::Builder::new().name("nereid-load".into()).spawn(move || this.work());
+            if let Err(error) = spawned {
+                tracing::error!("cannot start a thread to load models: {error}");
+                let mut tasks = self.lock();
+                tasks.threads -= 1;
+                if tasks.threads == 0
+                    && let Some((_, _, done)) = tasks.waiting.pop_back()
+                {
+                    drop(tasks);
+                    done(Err(Error::internal(format!("cannot start a thread to load models: {error}"))));
+                }
+            }
+        }
+    }
+
+    /// Takes no further tasks; those that wait are not done.
+    pub(crate) fn close(&self) {
+        let mut tasks = self.lock();
+        tasks.closed = true;
+        let waiting = std::mem::take(&mut tasks.waiting);
+        drop(tasks);
+        for (_, _, done) in waiting {
+            done(Err(Error::unavailable("the server is shutting down")));
+        }
+    }
+
+    /// The models that were loaded, or tried, and not unloaded since.
+    pub(crate) fn known(&self) -> Vec<String> {
+        self.lock().known.keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread's life: does tasks as long as there are any of a model that no other thread has one of.
+    fn work(self: Arc<Self>) {
+        let mut tasks = self.lock();
+        loop {
+            let next = tasks.waiting.iter().position(|(name, ..)| !tasks.busy.contains(name));
+            let Some((name, task, done)) = next.and_then(|index| tasks.waiting.remove(index)) else {
+                tasks.threads -= 1;
+                return;
+            };
+            tasks.busy.insert(name.clone());
+            let mut known = tasks.known.remove(&name).unwrap_or_default();
+            drop(tasks);
+            let outcome = match task {
+                Task::Load(overrides) => self.load(&name, &overrides, &mut known),
+                Task::Look => self.look(&name, &mut known),
+                Task::Unload => {
+                    self.unload(&name, &mut known);
+                    Ok(())
+                }
+            };
+            tasks = self.lock();
+            tasks.busy.remove(&name);
+            if known.served.is_some() || known.failed.is_some() || known.seen.is_some() {
+                tasks.known.insert(name, known);
+            }
+            drop(tasks);
+            done(outcome);
+            tasks = self.lock();
+        }
+    }
+
+    fn load(self: &Arc<Self>, name: &str, overrides: &Overrides, known: &mut Known) -> Result<()> {
+        let outcome = self.source.read(name, overrides).and_then(|spec| {
+            if spec.versions.is_empty() {
+                return Err(Error::not_found(format!("model '{name}' has no version folder to serve")));
+            }
+            self.backend(&spec)?;
+            Ok(spec)
+        });
+        let spec = match outcome {
+            Ok(spec) => spec,
+            Err(error) => {
+                tracing::error!("failed to load '{name}': {error}");
+                known.failed = self.source.fingerprint(name).ok();
+                if self.table.load().versions(name).all(|(_, state)| !matches!(state, VersionState::Ready(_)))
+                {
+                    self.change(|table| table.set_failure(name, error.clone()));
+                }
+                return Err(Error::internal(format!(
+                    "failed to load '{name}', failed to poll from model repository: {error}"
+                )));
+            }
+        };
+        let fingerprint = spec.fingerprint.clone();
+        match self.bring(spec, !overrides.is_empty(), known.served.as_ref()) {
+            Ok(()) => {
+                known.served = Some(fingerprint);
+                known.failed = None;
+                Ok(())
+            }
+            Err(error) => {
+                known.failed = Some(fingerprint);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes what is served what `spec` says, or leaves it as it is.
+    fn bring(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
+        let name = &spec.name;
+        let backend = self.backend(&spec)?;
+        let table = self.table.load_full();
+        let unchanged = |version: &u64| {
+            !anew
+                && matches!(table.version(name, *version), Some(VersionState::Ready(_)))
+                && served.is_some_and(|served| {
+                    served.whole == spec.fingerprint.whole
+                        && served.versions.get(version) == spec.fingerprint.versions.get(version)
+                })
+        };
+        let wanted: Vec<_> = spec.versions.iter().copied().filter(|version| !unchanged(version)).collect();
+        let is_ready = |version: u64| matches!(table.version(name, version), Some(VersionState::Ready(_)));
+        self.change(|table| {
+            table.clear_failure(name);
+            table.forgive(name, &spec.versions);
+            for &version in wanted.iter().filter(|version| !is_ready(**version)) {
+                table.set_version(name, version, VersionState::Loading);
+            }
+        });
+        let outcomes: Vec<_> =
+            wanted.iter().map(|&version| (version, self.load_version(&spec, version, backend))).collect();
+        if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
+            return Err(self.give_up(name, outcomes, &is_ready));
+        }
+        let gone: Vec<_> = table
+            .versions(name)
+            .filter(|(version, state)| {
+                matches!(state, VersionState::Ready(_)) && !spec.versions.contains(version)
+            })
+            .map(|(version, _)| version)
+            .collect();
+        drop(table);
+        let loaded: Vec<_> = outcomes
+            .into_iter()
+            .filter_map(|(version, outcome)| Some((version, Arc::new(outcome.ok()?))))
+            .collect();
+        let states = loaded.into_iter().map(|(version, model)| (version, Some(model)));
+        self.replace(name, states.chain(gone.into_iter().map(|version| (version, None))).collect());
+        Ok(())
+    }
+
+    fn load_version(&self, spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<Model> {
+        let name = &spec.name;
+        let mut retries = self.retries;
+        loop {
+            tracing::info!("loading '{name}' version {version}");
+            match Model::load(spec, version, backend, &self.services) {
+                Ok(model) => {
+                    tracing::info!("successfully loaded '{name}' version {version}");
+                    return Ok(model);
+                }
+                Err(error) if retries == 0 => {
+                    tracing::error!("failed to load '{name}' version {version}: {error}");
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!("failed to load '{name}' version {version}, trying again: {error}");
+                    retries -= 1;
+                }
+            }
+        }
+    }
+
+    /// A version failed: the others that were loaded with it are not served either, and what was served before is.
+    fn give_up(
+        self: &Arc<Self>,
+        name: &str,
+        outcomes: Vec<(u64, Result<Model>)>,
+        was_ready: &dyn Fn(u64) -> bool,
+    ) -> Error {
+        let mut reasons = String::new();
+        for (version, outcome) in outcomes {
+            let state = match outcome {
+                Ok(model) => {
+                    model.unload();
+                    VersionState::Unloaded
+                }
+                Err(error) => {
+                    reasons += &format!("version {version} is at UNAVAILABLE state: {error}; ");
+                    VersionState::Unavailable(error)
+                }
+            };
+            if !was_ready(version) {
+                self.change(|table| table.set_version(name, version, state.clone()));
+            }
+        }
+        Error::invalid_arg(format!("load failed for model '{name}': {}", reasons.trim_end_matches("; ")))
+    }
+
+    /// A look at the repository: takes up a change that was there already the last time.
+    fn look(self: &Arc<Self>, name: &str, known: &mut Known) -> Result<()> {
+        let now = match self.source.fingerprint(name) {
+            Ok(now) => now,
+            Err(error) if error.code() == nereid_backend_api::ErrorCode::NotFound => {
+                if known.served.is_some() || known.failed.is_some() {
+                    tracing::info!("'{name}' is no longer in the repository and is unloaded");
+                }
+                self.unload(name, known);
+                return Ok(());
+            }
+            Err(error) => {
+                tracing::warn!("cannot look at '{name}', which stays as it is: {error}");
+                return Err(error);
+            }
+        };
+        let before = known.seen.replace(now.clone());
+        // What was tried last, with or without success.
+        if known.failed.as_ref().or(known.served.as_ref()) == Some(&now) {
+            return Ok(());
+        }
+        if before.as_ref() != Some(&now) {
+            tracing::info!("'{name}' has changed; it is loaded when the change is complete");
+            return Ok(());
+        }
+        tracing::info!("'{name}' has changed and is loaded");
+        self.load(name, &Overrides::default(), known)
+    }
+
+    fn unload(self: &Arc<Self>, name: &str, known: &mut Known) {
+        *known = Known::default();
+        let ready: Vec<_> = self
+            .table
+            .load()
+            .versions(name)
+            .filter(|(_, state)| matches!(state, VersionState::Ready(_)))
+            .map(|(version, _)| (version, None))
+            .collect();
+        self.change(|table| {
+            table.clear_failure(name);
+            table.forgive(name, &[]);
+        });
+        self.replace(name, ready);
+    }
+
+    /// Puts versions in the place of those that are served, or none, in one step.
+    fn replace(self: &Arc<Self>, name: &str, versions: Vec<(u64, Option<Arc<Model>>)>) {
+        let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
+        let before = self.table.rcu(|table| {
+            let mut table = ModelTable::clone(table);
+            for (version, model) in &versions {
+                let state = match model {
+                    Some(model) => VersionState::Ready(Arc::clone(model)),
+                    None => VersionState::Unloading(number),
+                };
+                table.set_version(name, *version, state);
+            }
+            table
+        });
+        let replaced = versions.iter().filter_map(|(version, _)| match before.version(name, *version) {
+            Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
+            _ => None,
+        });
+        let replaced: Vec<_> = replaced.collect();
+        drop((before, versions));
+        for model in replaced {
+            drain::drain(Arc::clone(self), model, number);
+        }
+    }
+
+    fn backend(&self, spec: &ModelSpec) -> Result<&dyn Backend> {
+        let name = nereid_model_config::backend_name(&spec.config).ok_or_else(|| {
+            Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.name))
+        })?;
+        self.backends.get(name).map(AsRef::as_ref).ok_or_else(|| {
+            let known: Vec<_> = self.backends.keys().map(String::as_str).collect();
+            Error::invalid_arg(format!(
+                "model '{}' asks for backend '{name}', which is not here; there are {}",
+                spec.name,
+                known.join(", ")
+            ))
+        })
+    }
+
+    fn change(&self, change: impl Fn(&mut ModelTable)) {
+        self.table.rcu(|table| {
+            let mut table = ModelTable::clone(table);
+            change(&mut table);
+            table
+        });
+    }
+}

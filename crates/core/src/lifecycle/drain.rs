@@ -1,0 +1,37 @@
+//! The end of a version that is no longer in the table.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::LifeCycle;
+use crate::model::Model;
+use crate::table::VersionState;
+
+/// How often to look whether a version is still held, at first and at most.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+
+/// Waits until nobody holds the version any more: those who found it while it was in the table may still bring it
+/// requests, and every request holds it until it is answered. Then ends its instances.
+pub(super) fn drain(lifecycle: Arc<LifeCycle>, model: Arc<Model>, number: u64) {
+    let name = model.name().to_owned();
+    let spawned = thread::Builder::new().name("nereid-drain".into()).spawn(move || {
+        let [mut pause, most] = PAUSES;
+        while Arc::strong_count(&model) > 1 {
+            thread::sleep(pause);
+            pause = (pause * 2).min(most);
+        }
+        model.unload();
+        let (name, version) = (model.name(), model.version());
+        tracing::info!("unloaded '{name}' version {version}");
+        lifecycle.change(|table| {
+            // Unless it was loaded again meanwhile.
+            if matches!(table.version(name, version), Some(VersionState::Unloading(other)) if *other == number) {
+                table.set_version(name, version, VersionState::Unloaded);
+            }
+        });
+    });
+    if let Err(error) = spawned {
+        tracing::error!("cannot start a thread to unload '{name}', which stays in memory: {error}");
+    }
+}

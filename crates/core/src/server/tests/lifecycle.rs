@@ -1,0 +1,322 @@
+//! Models that come and go while clients ask, from a source that changes.
+
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
+
+use super::*;
+use crate::source::{ModelSource, Overrides};
+
+/// A source whose one model `m` changes as the test likes.
+#[derive(Default)]
+struct Changing(Mutex<Option<(Vec<u64>, Fingerprint)>>);
+
+impl Changing {
+    /// The model has these versions, each with a number that tells its contents.
+    fn set(&self, whole: u64, versions: &[(u64, u64)]) {
+        let fingerprint = Fingerprint { whole, versions: versions.iter().copied().collect() };
+        let numbers = versions.iter().map(|(version, _)| *version).collect();
+        *self.0.lock().unwrap() = Some((numbers, fingerprint));
+    }
+
+    fn remove(&self) {
+        *self.0.lock().unwrap() = None;
+    }
+}
+
+impl ModelSource for Changing {
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(self.0.lock().unwrap().iter().map(|_| "m".to_owned()).collect())
+    }
+
+    fn read(&self, name: &str, overrides: &Overrides) -> Result<ModelSpec> {
+        let gone = || Error::not_found(format!("no '{name}'"));
+        let (versions, fingerprint) =
+            self.0.lock().unwrap().clone().filter(|_| name == "m").ok_or_else(gone)?;
+        let config = match &overrides.config {
+            None => config(),
+            Some(text) => ModelConfig { max_batch_size: text.parse().unwrap(), ..config() },
+        };
+        let (_, spec) = spec(config, &versions);
+        Ok(ModelSpec { fingerprint, ..spec? })
+    }
+
+    fn fingerprint(&self, name: &str) -> Result<Fingerprint> {
+        let state = self.0.lock().unwrap();
+        let found = state.as_ref().filter(|_| name == "m").map(|(_, fingerprint)| fingerprint.clone());
+        found.ok_or_else(|| Error::not_found("gone"))
+    }
+}
+
+/// A backend that counts its loads. Version 9 is broken, and so is any while the test says so.
+#[derive(Clone, Default)]
+struct Counting {
+    loads: Arc<AtomicU64>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Backend for Counting {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        self.loads.fetch_add(1, AtomicOrdering::Relaxed);
+        if context.version == 9 || self.broken.load(AtomicOrdering::Relaxed) {
+            return Err(Error::internal("broken on purpose"));
+        }
+        Ok(Box::new(Scripted(echo)))
+    }
+}
+
+struct World {
+    server: Arc<Server>,
+    source: Arc<Changing>,
+    backend: Counting,
+}
+
+fn world(control: ModelControl) -> World {
+    let (source, backend) = (Arc::new(Changing::default()), Counting::default());
+    source.set(1, &[(1, 1)]);
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
+    let options = ServerOptions { model_control: control, ..options() };
+    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    World { server, source, backend }
+}
+
+impl World {
+    fn loads(&self) -> u64 {
+        self.backend.loads.swap(0, AtomicOrdering::Relaxed)
+    }
+
+    fn load_with(&self, overrides: Overrides) -> Result<()> {
+        let (done, outcome) = channel();
+        self.server.load_model("m", overrides, move |result| done.send(result).unwrap())?;
+        outcome.recv().unwrap()
+    }
+
+    fn load(&self) -> Result<()> {
+        self.load_with(Overrides::default())
+    }
+
+    fn unload(&self) -> Result<()> {
+        let (done, outcome) = channel();
+        self.server.unload_model("m", move |result| done.send(result).unwrap())?;
+        outcome.recv().unwrap()
+    }
+
+    /// The index once nothing is being unloaded.
+    fn settled(&self) -> Vec<String> {
+        loop {
+            let index = index(&self.server);
+            if index.iter().all(|line| !line.contains("UNLOADING")) {
+                return index;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+#[tokio::test]
+async fn clients_load_and_unload_a_model() {
+    let world = world(ModelControl::Explicit);
+    world.server.start(Some(Vec::new())).unwrap();
+    assert!(world.server.is_ready());
+    assert_eq!(index(&world.server), ["m"]);
+    assert_eq!(ask(&world.server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
+    world.load().unwrap();
+    assert_eq!(index(&world.server), ["m/1 READY"]);
+    ask(&world.server, request()).await.unwrap();
+    world.unload().unwrap();
+    assert_eq!(ask(&world.server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(world.settled(), ["m/1 UNAVAILABLE: unloaded"]);
+    // Whoever unloads a model wants the server to be ready without it.
+    assert!(world.server.is_ready());
+    world.unload().unwrap();
+    world.load().unwrap();
+    assert_eq!(world.loads(), 2);
+}
+
+#[test]
+fn only_what_has_changed_is_loaded_anew() {
+    let world = world(ModelControl::Explicit);
+    world.source.set(1, &[(1, 1), (2, 1)]);
+    world.load().unwrap();
+    assert_eq!(world.loads(), 2);
+    world.load().unwrap();
+    assert_eq!(world.loads(), 0);
+    // One version more, one less, one changed.
+    world.source.set(1, &[(1, 1), (2, 1), (3, 1)]);
+    world.load().unwrap();
+    assert_eq!(
+        (world.loads(), world.settled()),
+        (1, vec!["m/1 READY".into(), "m/2 READY".into(), "m/3 READY".into()])
+    );
+    world.source.set(1, &[(2, 5), (3, 1)]);
+    world.load().unwrap();
+    assert_eq!(world.loads(), 1);
+    assert_eq!(world.settled(), ["m/1 UNAVAILABLE: unloaded", "m/2 READY", "m/3 READY"]);
+    // Its configuration concerns all.
+    world.source.set(2, &[(2, 5), (3, 1)]);
+    world.load().unwrap();
+    assert_eq!(world.loads(), 2);
+}
+
+#[tokio::test]
+async fn a_load_that_fails_leaves_what_is_served() {
+    let world = world(ModelControl::Explicit);
+    world.load().unwrap();
+    world.source.set(2, &[(1, 1), (9, 1)]);
+    let error = world.load().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArg);
+    assert!(error.message().contains("version 9 is at UNAVAILABLE state: broken on purpose"), "{error}");
+    assert_eq!(world.settled(), ["m/1 READY", "m/9 UNAVAILABLE: broken on purpose"]);
+    ask(&world.server, request()).await.unwrap();
+    // Once it is mended nothing is left of the failure.
+    world.source.set(3, &[(1, 2)]);
+    world.load().unwrap();
+    assert_eq!(world.settled(), ["m/1 READY", "m/9 UNAVAILABLE: unloaded"]);
+    world.source.remove();
+    assert_eq!(world.load().unwrap_err().code(), ErrorCode::Internal);
+    ask(&world.server, request()).await.unwrap();
+}
+
+#[test]
+fn an_override_is_loaded_in_any_case_and_stays_until_the_repository_changes() {
+    let world = world(ModelControl::Explicit);
+    let size = || world.server.model("m", None).unwrap().config().max_batch_size;
+    world.load().unwrap();
+    let overrides = || Overrides { config: Some("2".into()), files: Vec::new() };
+    world.load_with(overrides()).unwrap();
+    world.load_with(overrides()).unwrap();
+    assert_eq!((world.loads(), size()), (3, 2));
+    world.load().unwrap();
+    assert_eq!((world.loads(), size()), (0, 2));
+    world.source.set(2, &[(1, 1)]);
+    world.load().unwrap();
+    assert_eq!((world.loads(), size()), (1, 4));
+}
+
+#[test]
+fn clients_control_models_in_explicit_mode_only() {
+    for control in [ModelControl::None, ModelControl::Poll] {
+        let world = world(control);
+        world.server.start(None).unwrap();
+        for refused in [world.load(), world.unload()] {
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::Unavailable);
+        }
+        assert_eq!(index(&world.server), ["m/1 READY"]);
+    }
+}
+
+#[test]
+fn a_change_is_taken_up_when_two_looks_have_seen_the_same_of_it() {
+    let world = world(ModelControl::Poll);
+    world.server.start(None).unwrap();
+    let look = || {
+        world.server.look().unwrap();
+        world.loads()
+    };
+    assert_eq!((world.loads(), look(), look()), (1, 0, 0));
+    // A copy in progress.
+    world.source.set(1, &[(1, 1), (2, 1)]);
+    assert_eq!(look(), 0);
+    world.source.set(1, &[(1, 1), (2, 2)]);
+    assert_eq!((look(), look(), look()), (0, 1, 0));
+    assert_eq!(world.settled(), ["m/1 READY", "m/2 READY"]);
+    // A broken one is tried once, until it changes again.
+    world.source.set(1, &[(1, 1), (2, 2), (9, 1)]);
+    assert_eq!((look(), look(), look(), look()), (0, 1, 0, 0));
+    assert!(!world.server.is_ready());
+    world.source.set(1, &[(1, 1), (2, 2)]);
+    assert_eq!((look(), look()), (0, 0));
+    assert!(world.server.is_ready());
+    world.source.remove();
+    assert_eq!(look(), 0);
+    assert_eq!(
+        world.settled(),
+        ["m/1 UNAVAILABLE: unloaded", "m/2 UNAVAILABLE: unloaded", "m/9 UNAVAILABLE: unloaded"]
+    );
+    world.source.set(1, &[(1, 1)]);
+    assert_eq!((look(), look()), (0, 1));
+}
+
+#[test]
+fn what_failed_at_the_start_is_taken_up_when_it_is_mended() {
+    let world = world(ModelControl::Poll);
+    world.backend.broken.store(true, AtomicOrdering::Relaxed);
+    world.server.start(None).unwrap();
+    world.server.look().unwrap();
+    world.server.look().unwrap();
+    assert_eq!(
+        (world.loads(), index(&world.server)),
+        (1, vec!["m/1 UNAVAILABLE: broken on purpose".to_owned()])
+    );
+    world.backend.broken.store(false, AtomicOrdering::Relaxed);
+    world.source.set(1, &[(1, 2)]);
+    world.server.look().unwrap();
+    world.server.look().unwrap();
+    assert_eq!(index(&world.server), ["m/1 READY"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_in_a_tight_loop_see_no_error_while_a_model_is_loaded_anew() {
+    let world = world(ModelControl::Explicit);
+    world.load().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (server, stop) = (Arc::clone(&world.server), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut asked = 0_u64;
+                while !stop.load(AtomicOrdering::Relaxed) {
+                    server.infer(request()).unwrap().single().await.unwrap();
+                    asked += 1;
+                }
+                asked
+            })
+        })
+        .collect();
+    for change in 2..40 {
+        world.source.set(change, &[(1, change)]);
+        world.load().unwrap();
+    }
+    stop.store(true, AtomicOrdering::Relaxed);
+    for client in clients {
+        assert!(client.await.unwrap() > 0);
+    }
+    assert_eq!(world.settled(), ["m/1 READY"]);
+}
+
+#[test]
+fn clients_that_load_and_unload_the_same_model_at_once_are_all_answered() {
+    let world = world(ModelControl::Explicit);
+    thread::scope(|scope| {
+        for client in 0..20 {
+            let world = &world;
+            scope
+                .spawn(move || if client % 2 == 0 { world.load().unwrap() } else { world.unload().unwrap() });
+        }
+    });
+    world.load().unwrap();
+    assert_eq!(world.settled(), ["m/1 READY"]);
+}
+
+#[tokio::test]
+async fn a_request_in_progress_is_answered_by_the_version_it_was_sent_to() {
+    let (entered, entries) = channel();
+    let (open, gate) = channel();
+    let backend = Gated { entered, gate: Arc::new(Mutex::new(gate)) };
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
+    let source = Arc::new(Changing::default());
+    source.set(1, &[(1, 1)]);
+    let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
+    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let world = World { server, source, backend: Counting::default() };
+    world.load().unwrap();
+    let mut executing = world.server.infer(request()).unwrap();
+    let mut queued = world.server.infer(request()).unwrap();
+    entries.recv().unwrap();
+    world.unload().unwrap();
+    assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
+    open.send(()).unwrap();
+    open.send(()).unwrap();
+    executing.single().await.unwrap();
+    queued.single().await.unwrap();
+    drop((executing, queued));
+    assert_eq!(world.settled(), ["m/1 UNAVAILABLE: unloaded"]);
+}

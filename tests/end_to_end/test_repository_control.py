@@ -1,0 +1,275 @@
+"""Models that come and go while clients ask: by request, and by following the repository."""
+
+import base64
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from http_requests import assert_refused, request
+from model_files import config, scale_model, write_identity, write_model
+
+EXPLICIT = "--model-control-mode=explicit"
+POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
+LIMIT_S = 30
+
+
+def scaled(repository, factor, name="scale", version=1):
+    """A model that multiplies by `factor`."""
+    model = scale_model(name, factor)
+    folder = repository / name / str(version)
+    if not folder.exists():
+        write_model(repository, name, model.config(), model.serialized(), version)
+        return
+    (repository / name / "config.pbtxt").write_text(model.config())
+    new = repository / name / ".new"
+    new.write_bytes(model.serialized())
+    new.replace(folder / "model.onnx")
+
+
+def ask(client, name="scale", version=""):
+    tensor = tritonclient.http.InferInput("X", [1, 3], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 3), np.float32))
+    return client.infer(name, [tensor], model_version=version).as_numpy("Y")[0][0]
+
+
+def index(client, **how):
+    return {(entry["name"], entry.get("version", "")): entry.get("state") for entry in client.get_model_repository_index(**how)}
+
+
+def settled(client, wanted):
+    """Waits until the index is what it should be."""
+    deadline = time.monotonic() + LIMIT_S
+    while index(client) != wanted:
+        assert time.monotonic() < deadline, index(client)
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def explicit(repository, serve):
+    """A server over two models of which none is loaded, and its client."""
+    scaled(repository, 2.0)
+    write_identity(repository, "other", ["INT32"])
+    server = serve(EXPLICIT)
+    with tritonclient.http.InferenceServerClient(server.url, concurrency=8) as client:
+        yield client, server
+
+
+def test_nothing_is_loaded_unless_somebody_asks_for_it(explicit):
+    client, server = explicit
+    assert client.is_server_ready()
+    assert index(client) == {("scale", ""): None, ("other", ""): None}
+    assert not client.is_model_ready("scale")
+    client.load_model("scale")
+    assert client.is_model_ready("scale") and ask(client) == 2.0
+    assert index(client) == {("scale", "1"): "READY", ("other", ""): None}
+    ready = request(server, "POST", "/v2/repository/index", '{"ready": true}').json
+    assert ready == [{"name": "scale", "version": "1", "state": "READY"}]
+
+
+def test_a_model_is_unloaded_and_loaded_again(explicit):
+    client, server = explicit
+    client.load_model("scale")
+    client.unload_model("scale")
+    assert not client.is_model_ready("scale")
+    with pytest.raises(InferenceServerException) as caught:
+        ask(client)
+    assert caught.value.status() == "404"
+    settled(client, {("scale", "1"): "UNAVAILABLE", ("other", ""): None})
+    entry = next(it for it in client.get_model_repository_index() if it["name"] == "scale")
+    assert entry["reason"] == "unloaded"
+    assert client.is_server_ready()
+    client.load_model("scale")
+    assert ask(client) == 2.0
+
+
+def test_some_or_all_models_are_loaded_at_the_start(repository, serve):
+    for name in ("a", "b", "c"):
+        write_identity(repository, name, ["INT32"])
+    server = serve(EXPLICIT, "--load-model=a", "--load-model=c")
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert [client.is_model_ready(name) for name in "abc"] == [True, False, True]
+    server = serve(EXPLICIT, "--load-model=*")
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert all(client.is_model_ready(name) for name in "abc")
+
+
+def test_a_load_that_fails_says_why_and_leaves_what_is_served(explicit, repository):
+    client, server = explicit
+    client.load_model("scale")
+    (repository / "scale" / "1" / "model.onnx").write_bytes(b"not a model")
+    answer = request(server, "POST", "/v2/repository/models/scale/load")
+    assert_refused(answer, 400)
+    assert "version 1" in answer.json["error"]
+    assert ask(client) == 2.0
+    scaled(repository, 5.0)
+    client.load_model("scale")
+    assert ask(client) == 5.0
+    (repository / "scale" / "config.pbtxt").write_text("max_batch_sise: 3")
+    answer = request(server, "POST", "/v2/repository/models/scale/load")
+    assert_refused(answer, 500)
+    assert "max_batch_size" in answer.json["error"]
+    assert ask(client) == 5.0
+    assert_refused(request(server, "POST", "/v2/repository/models/nope/load"), 500)
+    assert request(server, "POST", "/v2/repository/models/nope/unload").status == 200
+
+
+def test_a_configuration_and_files_are_given_with_the_request(explicit, repository):
+    client, server = explicit
+    client.load_model("scale")
+    own = client.get_model_config("scale")
+    client.load_model("scale", config=json.dumps(dict(own, max_batch_size=2)))
+    assert client.get_model_config("scale")["max_batch_size"] == 2
+    # What the server says of a configuration can be given back to it.
+    client.load_model("scale", config=json.dumps(own))
+    assert client.get_model_config("scale") == own
+    new = scale_model("scale", 7.0).serialized()
+    client.load_model("scale", config=json.dumps(own), files={"file:3/model.onnx": new})
+    assert ask(client) == 7.0
+    settled(client, {("scale", "1"): "UNAVAILABLE", ("scale", "3"): "READY", ("other", ""): None})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"config": {}},
+        {"config": "{"},
+        {"config": '{"name": "other"}'},
+        {"config": '{"max_batch_sise": 1}'},
+        {"file:1/model.onnx": "aGk="},
+        {"config": "{}", "file:1/model.onnx": "%%%"},
+        {"config": '{"backend": "identity"}', "file:../../evil": "aGk="},
+        {"config": '{"backend": "identity"}', "file:/tmp/evil": "aGk="},
+        {"something": "else"},
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_load_request_is_told_and_nothing_changes(explicit, repository, parameters):
+    client, server = explicit
+    client.load_model("scale")
+    before = client.get_model_config("scale")
+    answer = request(server, "POST", "/v2/repository/models/scale/load", json.dumps({"parameters": parameters}))
+    assert_refused(answer, 400, 500)
+    assert client.get_model_config("scale") == before and ask(client) == 2.0
+    assert not (repository.parent / "evil").exists()
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"parameters": 3}', '"text"'])
+def test_a_request_that_is_not_understood_is_refused(explicit, body):
+    _, server = explicit
+    for path in ("models/scale/load", "models/scale/unload"):
+        assert_refused(request(server, "POST", f"/v2/repository/{path}", body), 400)
+
+
+@pytest.mark.parametrize("flags", [(), POLL], ids=["none", "poll"])
+def test_models_are_controlled_by_request_in_explicit_mode_only(repository, serve, flags):
+    scaled(repository, 2.0)
+    server = serve(*flags)
+    for action in ("load", "unload"):
+        assert_refused(request(server, "POST", f"/v2/repository/models/scale/{action}"), 503)
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert ask(client) == 2.0
+
+
+def test_a_model_is_swapped_under_load_without_a_failed_request(explicit, repository):
+    client, server = explicit
+    client.load_model("scale")
+    stop, outcomes = threading.Event(), []
+
+    def hammer():
+        seen, errors = set(), []
+        with tritonclient.http.InferenceServerClient(server.url) as own:
+            while not stop.is_set():
+                try:
+                    seen.add(float(ask(own)))
+                except InferenceServerException as error:
+                    errors.append(str(error))
+        outcomes.append((seen, errors))
+
+    threads = [threading.Thread(target=hammer) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    factors = [float(factor) for factor in range(3, 9)]
+    for factor in factors:
+        scaled(repository, factor)
+        client.load_model("scale")
+        assert ask(client) == factor
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert [errors for _, errors in outcomes] == [[]] * 8
+    assert set().union(*(seen for seen, _ in outcomes)) <= {2.0, *factors}
+
+
+def test_twenty_clients_load_and_unload_one_model_at_once(explicit):
+    client, server = explicit
+    outcomes = []
+
+    def act(number):
+        action = "load" if number % 2 else "unload"
+        for _ in range(5):
+            outcomes.append(request(server, "POST", f"/v2/repository/models/scale/{action}").status)
+
+    threads = [threading.Thread(target=act, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [200] * 100
+    client.load_model("scale")
+    assert ask(client) == 2.0
+
+
+def test_the_server_follows_the_repository(repository, serve):
+    scaled(repository, 2.0)
+    server = serve(*POLL)
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert ask(client) == 2.0
+        scaled(repository, 3.0, version=2)
+        write_identity(repository, "other", ["INT32"])
+        settled(client, {("scale", "1"): "UNAVAILABLE", ("scale", "2"): "READY", ("other", "1"): "READY"})
+        assert ask(client) == 3.0
+        shutil.rmtree(repository / "other")
+        (repository / "scale" / "2" / "model.onnx").write_bytes(b"not a model")
+        settled(client, {("scale", "1"): "UNAVAILABLE", ("scale", "2"): "READY", ("other", "1"): "UNAVAILABLE"})
+        server.wait_for_log("failed to load 'scale' version 2")
+        # The broken one is not served, and does not end the following.
+        assert ask(client) == 3.0
+        scaled(repository, 4.0, version=2)
+        deadline = time.monotonic() + LIMIT_S
+        while ask(client) != 4.0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_copy_in_progress_is_not_taken_up(repository, serve):
+    server = serve(*POLL)
+    model = scale_model("scale", 2.0)
+    contents = model.serialized()
+    # Grows by a piece in less time than passes between two looks.
+    write_model(repository, "scale", model.config(), contents[:10])
+    path = repository / "scale" / "1" / "model.onnx"
+    for length in range(20, len(contents), max(1, len(contents) // 6)):
+        time.sleep(0.5)
+        path.write_bytes(contents[:length])
+    path.write_bytes(contents)
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        settled(client, {("scale", "1"): "READY"})
+        assert ask(client) == 2.0
+    assert "failed to load" not in server.log
+
+
+def test_base64_of_a_file_may_be_given_by_hand(explicit):
+    _, server = explicit
+    own = {"backend": "identity", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}
+    own["output"] = [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}]
+    contents = base64.b64encode(b"nothing to see").decode()
+    parameters = {"config": json.dumps(own), "file:1/readme": contents}
+    answer = request(server, "POST", "/v2/repository/models/fresh/load", json.dumps({"parameters": parameters}))
+    assert answer.status == 200, answer.body
+    assert request(server, "GET", "/v2/models/fresh/ready").status == 200
