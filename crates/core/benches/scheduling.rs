@@ -87,6 +87,7 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
         completion,
         versions: vec![1],
         labels: BTreeMap::new(),
+        warm_up_files: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
         keep: None,
     };

@@ -124,16 +124,25 @@ impl Pool {
 
     /// Executes requests on the calling thread.
     pub(crate) fn execute(&self, instance: usize, requests: Vec<Request>) {
-        let slot = &self.slots[instance];
         let start = Instant::now();
-        let batch = Batch::new(requests, Arc::clone(&self.monitor));
+        self.execute_uncounted(instance, requests, Arc::clone(&self.monitor));
+        self.cost.add(start.elapsed());
+    }
+
+    /// Executes requests on the calling thread. Nobody but `monitor` hears of it.
+    pub(crate) fn execute_uncounted(
+        &self,
+        instance: usize,
+        requests: Vec<Request>,
+        monitor: Arc<dyn BatchMonitor>,
+    ) {
+        let slot = &self.slots[instance];
+        let batch = Batch::new(requests, monitor);
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
         // A batch dropped by a panic answers its requests; the instance goes on with the next one.
         if catch_unwind(AssertUnwindSafe(|| executing.execute(batch))).is_err() {
             tracing::error!("instance '{}' panicked; its requests were answered with an error", slot.name);
         }
-        drop(executing);
-        self.cost.add(start.elapsed());
     }
 
     /// Starts the thread of an instance. It ends when the scheduler is closed and empty.

@@ -21,6 +21,7 @@ mod source;
 mod statistics;
 mod table;
 mod timer;
+mod warm_up;
 
 pub use completion::{Completion, complete_config};
 pub use inflight::ResponseStream;

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Backend, Error, Result};
+use nereid_backend_api::{Backend, Error, ErrorCode, Result};
 
 use crate::model::{Model, ModelSpec, Services};
 use crate::source::{Fingerprint, ModelSource, Overrides};
@@ -186,6 +186,8 @@ impl LifeCycle {
     }
 
     fn load(self: &Arc<Self>, name: &str, overrides: &Overrides, known: &mut Known) -> Result<()> {
+        // Looked at first: a change that comes while it is read is one to be taken up later.
+        let looked_at = self.source.fingerprint(name);
         let outcome = self.source.read(name, overrides).and_then(|spec| {
             if spec.versions.is_empty() {
                 return Err(Error::not_found(format!("model '{name}' has no version folder to serve")));
@@ -197,11 +199,14 @@ impl LifeCycle {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("failed to load '{name}': {error}");
-                known.failed = self.source.fingerprint(name).ok();
-                if self.table.load().versions(name).all(|(_, state)| !matches!(state, VersionState::Ready(_)))
-                {
+                let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
+                let is_served = self.table.load().versions(name).any(ready);
+                let is_there = !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound);
+                // What is not in the source at all is not a model.
+                if !is_served && is_there {
                     self.change(|table| table.set_failure(name, error.clone()));
                 }
+                known.failed = looked_at.ok();
                 return Err(Error::internal(format!(
                     "failed to load '{name}', failed to poll from model repository: {error}"
                 )));
@@ -317,7 +322,7 @@ impl LifeCycle {
     fn look(self: &Arc<Self>, name: &str, known: &mut Known) -> Result<()> {
         let now = match self.source.fingerprint(name) {
             Ok(now) => now,
-            Err(error) if error.code() == nereid_backend_api::ErrorCode::NotFound => {
+            Err(error) if error.code() == ErrorCode::NotFound => {
                 if known.served.is_some() || known.failed.is_some() {
                     tracing::info!("'{name}' is no longer in the repository and is unloaded");
                 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use bytes::Bytes;
 use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Request, Responder, Result};
 
 use crate::admission::admit;
@@ -23,6 +24,7 @@ use crate::signature::Signature;
 use crate::source::Fingerprint;
 use crate::statistics::ModelStatistics;
 use crate::timer::Timer;
+use crate::warm_up::warm_up;
 
 /// What all models of a server share.
 pub(crate) struct Services {
@@ -52,6 +54,8 @@ pub struct ModelSpec {
     pub versions: Vec<u64>,
     /// Labels by the name of the output.
     pub labels: BTreeMap<String, Labels>,
+    /// The files that its warm-up takes, by their names.
+    pub warm_up_files: BTreeMap<String, Bytes>,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
     /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
@@ -104,6 +108,7 @@ impl Model {
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
+        warm_up(&pool, &config, &signature, &spec.warm_up_files)?;
         let surroundings = Surroundings {
             instances: pool.len(),
             custom,

@@ -8,7 +8,7 @@ use nereid_model_config::proto::model_sequence_batching::initial_state::StateDat
 use nereid_model_config::proto::model_warmup::input::InputDataType;
 
 /// The folders they are in, beside the versions, as in the reference.
-const WARMUP: &str = "warmup";
+pub(crate) const WARMUP: &str = "warmup";
 const INITIAL_STATE: &str = "initial_state";
 
 /// A file that a configuration names.

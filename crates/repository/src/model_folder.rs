@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Fingerprint, Labels, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage};
 
-use crate::data_files::data_files;
+use crate::data_files::{WARMUP, data_files};
 
 /// The configuration's file name.
 const CONFIG: &str = "config.pbtxt";
@@ -75,7 +76,7 @@ fn finish(
     let versions = versions(folder)?;
     let config = finish_config(folder, name, config, &versions, place, options)?;
     let labels = read_labels(folder, &config)?;
-    check_data_files(folder, &config)?;
+    let warm_up_files = read_data_files(folder, &config)?;
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
@@ -93,6 +94,7 @@ fn finish(
         completion,
         versions,
         labels,
+        warm_up_files,
         fingerprint: Fingerprint::default(),
         keep: None,
     })
@@ -189,16 +191,32 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
         .collect()
 }
 
-/// As the reference does, refuses a model early whose warm-up or initial state could not be read when they are needed.
-fn check_data_files(folder: &Path, config: &ModelConfig) -> Result<()> {
-    match data_files(config).iter().find(|file| !folder.join(&file.path).is_file()) {
-        Some(file) => Err(Error::not_found(format!(
-            "there is no file '{}', which {} names",
-            folder.join(&file.path).display(),
-            file.field
-        ))),
-        None => Ok(()),
+/// The contents of the files that warm-ups take, by the names in the configuration.
+///
+/// As in the reference, a model whose initial state could not be read when it is needed is refused now, too.
+fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, Bytes>> {
+    let mut contents = BTreeMap::new();
+    for file in data_files(config) {
+        let path = folder.join(&file.path);
+        let wrong = |reason: String| {
+            Error::not_found(format!(
+                "cannot take '{}', which {} names: {reason}",
+                path.display(),
+                file.field
+            ))
+        };
+        if !file.path.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(wrong("it is not in the model's folder".into()));
+        }
+        if !path.is_file() {
+            return Err(wrong("there is no such file".into()));
+        }
+        if let Ok(name) = file.path.strip_prefix(WARMUP) {
+            let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+            contents.insert(name.to_string_lossy().into_owned(), Bytes::from(bytes));
+        }
     }
+    Ok(contents)
 }
 
 /// The folders whose name is a version: a whole number without a leading zero (0 itself is one). Ascending.

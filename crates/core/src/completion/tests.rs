@@ -46,6 +46,7 @@ fn spec(completion: Completion, text: &str) -> ModelSpec {
         completion,
         versions: vec![1],
         labels: BTreeMap::new(),
+        warm_up_files: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
         keep: None,
     }

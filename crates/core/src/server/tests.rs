@@ -74,6 +74,7 @@ fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
         completion: Completion::Off,
         versions: versions.to_vec(),
         labels,
+        warm_up_files: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
         keep: None,
     };

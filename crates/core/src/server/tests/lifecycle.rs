@@ -1,5 +1,7 @@
 //! Models that come and go while clients ask, from a source that changes.
 
+mod against_plain_rules;
+
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use super::*;
@@ -319,4 +321,42 @@ async fn a_request_in_progress_is_answered_by_the_version_it_was_sent_to() {
     queued.single().await.unwrap();
     drop((executing, queued));
     assert_eq!(world.settled(), ["m/1 UNAVAILABLE: unloaded"]);
+}
+
+const WARM_UP: &str = r#"instance_group { count: 2 }
+    model_warmup { name: "none" inputs { key: "IN" value { data_type: TYPE_UINT8 dims: [ 2 ] zero_data: true } } }
+    model_warmup { name: "some" batch_size: 3 count: 2
+        inputs { key: "IN" value { data_type: TYPE_UINT8 dims: [ 2 ] random_data: true } } }"#;
+
+fn warmed_up(script: Script) -> Server {
+    let text = format!("{}\n{WARM_UP}", nereid_model_config::to_text(&config()));
+    server(Scripted(script), vec![spec(nereid_model_config::parse_text(&text).unwrap(), &[1])])
+}
+
+#[tokio::test]
+async fn a_model_is_warmed_up_on_each_instance_before_it_is_ready() {
+    static SIZES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+    let server = warmed_up(|batch| {
+        SIZES.lock().unwrap().push((batch.requests().len(), batch.size()));
+        echo(batch);
+    });
+    assert_eq!(*SIZES.lock().unwrap(), [(3, 3); 4]);
+    // Nobody but the instances has seen it.
+    assert_eq!(server.model("m", None).unwrap().statistics().snapshot().execution_count, 0);
+    ask(&server, request()).await.unwrap();
+}
+
+#[test]
+fn a_warm_up_that_fails_fails_the_load() {
+    let scripts: [(Script, &str); 3] = [
+        (|batch| batch.fail(Error::internal("it is cold")), "it is cold"),
+        (|batch| drop(batch), "without answering"),
+        (|_| panic!("the backend's own fault"), "without answering"),
+    ];
+    for (script, reason) in scripts {
+        let server = warmed_up(script);
+        assert!(!server.is_ready());
+        let index = index(&server);
+        assert!(index[0].contains("warm-up 'some'") && index[0].contains(reason), "{index:?}");
+    }
 }

@@ -1,0 +1,229 @@
+//! Random changes of a repository, loads, unloads and looks, against the documented rules written down plainly.
+
+use proptest::collection::btree_map;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a version's file holds. Some contents cannot be loaded.
+type Content = u64;
+
+fn is_broken(content: Content) -> bool {
+    content.is_multiple_of(4)
+}
+
+/// Serves the content that a version has when it is loaded.
+struct Reads(Arc<Changing>);
+
+struct Serves(u8);
+
+impl Backend for Reads {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        let content = self.0.fingerprint("m")?.versions[&context.version];
+        if is_broken(content) {
+            return Err(Error::internal("broken"));
+        }
+        Ok(Box::new(Serves(content as u8)))
+    }
+}
+
+impl nereid_backend_api::Model for Serves {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(Serves(self.0)))
+    }
+}
+
+impl Instance for Serves {
+    fn execute(&mut self, batch: Batch) {
+        let output = Tensor::new("OUT", DataType::Uint8, [1, 2], vec![self.0; 2]);
+        let answers: Vec<_> =
+            batch.requests().iter().map(|_| Ok(Response::new(vec![output.clone()]))).collect();
+        batch.complete(answers);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// The folder now holds this: something for all versions, and the versions.
+    Changes(Option<(u64, BTreeMap<u64, Content>)>),
+    Load,
+    Unload,
+    Look,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Serves(Content),
+    Unloaded,
+    Failed,
+}
+
+/// The rules.
+#[derive(Default)]
+struct Plain {
+    folder: Option<(u64, BTreeMap<u64, Content>)>,
+    states: BTreeMap<u64, State>,
+    served: Option<(u64, BTreeMap<u64, Content>)>,
+    failed: Option<(u64, BTreeMap<u64, Content>)>,
+    seen: Option<(u64, BTreeMap<u64, Content>)>,
+    /// It has no versions at all.
+    empty: bool,
+}
+
+impl Plain {
+    /// Whether it succeeds.
+    fn load(&mut self) -> bool {
+        let Some((whole, versions)) = self.folder.clone() else { return false };
+        let serving = self.states.values().any(|state| matches!(state, State::Serves(_)));
+        if versions.is_empty() {
+            self.failed = self.folder.clone();
+            self.empty |= !serving;
+            return false;
+        }
+        self.empty = false;
+        let is_served = |version: &u64, content: &Content| {
+            let before = self.served.as_ref();
+            matches!(self.states.get(version), Some(State::Serves(_)))
+                && before.is_some_and(|(w, before)| *w == whole && before.get(version) == Some(content))
+        };
+        let wanted: Vec<_> = versions
+            .iter()
+            .filter(|(version, content)| !is_served(version, content))
+            .map(|(v, c)| (*v, *c))
+            .collect();
+        for (version, state) in &mut self.states {
+            if *state == State::Failed && !versions.contains_key(version) {
+                *state = State::Unloaded;
+            }
+        }
+        if wanted.iter().any(|(_, content)| is_broken(*content)) {
+            for (version, content) in wanted {
+                let state = self.states.entry(version).or_insert(State::Unloaded);
+                if !matches!(state, State::Serves(_)) {
+                    *state = if is_broken(content) { State::Failed } else { State::Unloaded };
+                }
+            }
+            self.failed = self.folder.clone();
+            return false;
+        }
+        for (version, state) in &mut self.states {
+            if matches!(state, State::Serves(_)) && !versions.contains_key(version) {
+                *state = State::Unloaded;
+            }
+        }
+        self.states.extend(wanted.into_iter().map(|(version, content)| (version, State::Serves(content))));
+        self.served = self.folder.clone();
+        self.failed = None;
+        true
+    }
+
+    fn unload(&mut self) {
+        self.states.values_mut().for_each(|state| *state = State::Unloaded);
+        (self.served, self.failed, self.seen, self.empty) = (None, None, None, false);
+    }
+
+    fn look(&mut self) {
+        if self.folder.is_none() {
+            return self.unload();
+        }
+        let before = std::mem::replace(&mut self.seen, self.folder.clone());
+        let tried = self.failed.as_ref().or(self.served.as_ref());
+        if tried != self.folder.as_ref() && before == self.folder {
+            self.load();
+        }
+    }
+
+    fn index(&self) -> Vec<String> {
+        let mut lines: Vec<_> = self
+            .states
+            .iter()
+            .map(|(version, state)| match state {
+                State::Serves(_) => format!("m/{version} READY"),
+                State::Unloaded => format!("m/{version} UNAVAILABLE: unloaded"),
+                State::Failed => format!("m/{version} UNAVAILABLE: broken"),
+            })
+            .collect();
+        if self.empty {
+            lines.insert(0, "m UNAVAILABLE: model 'm' has no version folder to serve".into());
+        }
+        if lines.is_empty() && self.folder.is_some() {
+            lines.push("m".into());
+        }
+        lines
+    }
+}
+
+fn folders() -> impl Strategy<Value = Option<(u64, BTreeMap<u64, Content>)>> {
+    let versions = btree_map(1..5_u64, 1..9_u64, 0..4);
+    prop_oneof![1 => Just(None), 6 => (1..3_u64, versions).prop_map(Some)]
+}
+
+fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
+    let event = match control {
+        ModelControl::Explicit => {
+            prop_oneof![4 => folders().prop_map(Event::Changes), 5 => Just(Event::Load), 2 => Just(Event::Unload)].boxed()
+        }
+        _ => prop_oneof![2 => folders().prop_map(Event::Changes), 5 => Just(Event::Look)].boxed(),
+    };
+    proptest::collection::vec(event, 1..24)
+}
+
+fn check(control: ModelControl, events: &[Event]) {
+    let source = Arc::new(Changing::default());
+    let backend = Arc::new(Reads(Arc::clone(&source))) as Arc<dyn Backend>;
+    let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
+    let options = ServerOptions { model_control: control, ..options() };
+    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    server.start(None).unwrap();
+    let world = World { server, source, backend: Counting::default() };
+    let mut plain = Plain::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for event in events {
+        match event {
+            Event::Changes(None) => {
+                world.source.remove();
+                plain.folder = None;
+            }
+            Event::Changes(Some((whole, versions))) => {
+                world.source.set(*whole, &versions.iter().map(|(v, c)| (*v, *c)).collect::<Vec<_>>());
+                plain.folder = Some((*whole, versions.clone()));
+            }
+            Event::Load => assert_eq!(world.load().is_ok(), plain.load()),
+            Event::Unload => {
+                world.unload().unwrap();
+                plain.unload();
+            }
+            Event::Look => {
+                world.server.look().unwrap();
+                plain.look();
+            }
+        }
+        assert_eq!(world.settled(), plain.index(), "after {event:?}");
+        for (version, state) in &plain.states {
+            let request = InferRequest { model_version: Some(*version), ..request() };
+            let answer = runtime.block_on(ask(&world.server, request));
+            let served = answer.ok().map(|answer| u64::from(answer.outputs[0].contiguous().unwrap()[0]));
+            let expected = match state {
+                State::Serves(content) => Some(*content),
+                _ => None,
+            };
+            assert_eq!(served, expected, "version {version} after {event:?}");
+        }
+        let failed = plain.empty || plain.states.values().any(|state| *state == State::Failed);
+        assert_eq!(world.server.is_ready(), !failed, "after {event:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn loads_and_unloads_go_by_the_rules(events in events(ModelControl::Explicit)) {
+        check(ModelControl::Explicit, &events);
+    }
+
+    #[test]
+    fn a_repository_that_is_followed_goes_by_the_rules(events in events(ModelControl::Poll)) {
+        check(ModelControl::Poll, &events);
+    }
+}

@@ -1,0 +1,211 @@
+//! Runs the requests that a configuration wants to have run before a model is ready, on each of its instances.
+//!
+//! They go to the instances directly: no scheduler and no client sees them, and the statistics do not count them.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use bytes::Bytes;
+use nereid_backend_api::{
+    Answer, BatchMonitor, Buffer, DataType, Error, ExecutionTimes, InferRequest, ModelConfig, Phase, Request,
+    Responder, ResponseSink, Result, Shape, Tensor,
+};
+use nereid_model_config::proto;
+use nereid_model_config::proto::ModelWarmup;
+use nereid_model_config::proto::model_warmup::Input;
+use nereid_model_config::proto::model_warmup::input::InputDataType;
+
+use crate::admission::admit;
+use crate::instance::Pool;
+use crate::signature::Signature;
+
+/// Warms all instances up, one after the other.
+///
+/// # Errors
+/// Which sample failed, and why.
+pub(crate) fn warm_up(
+    pool: &Pool,
+    config: &ModelConfig,
+    signature: &Signature,
+    files: &BTreeMap<String, Bytes>,
+) -> Result<()> {
+    for sample in config.model_warmup.iter().filter(|sample| sample.batch_size > 0) {
+        let failed = |error: Error| {
+            error.context(format_args!("warm-up '{}' of model '{}'", sample.name, config.name))
+        };
+        let inputs = inputs(sample, signature, files).map_err(failed)?;
+        for instance in 0..pool.len() {
+            for _ in 0..sample.count.max(1) {
+                run(pool, instance, config, signature, &inputs, sample.batch_size).map_err(failed)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One execution of as many requests as the sample's batch has, each with a batch of one.
+fn run(
+    pool: &Pool,
+    instance: usize,
+    config: &ModelConfig,
+    signature: &Signature,
+    inputs: &[Tensor],
+    batch_size: u32,
+) -> Result<()> {
+    let (answers, received) = channel();
+    let requests = (0..batch_size).map(|_| {
+        let mut request = InferRequest {
+            model_name: config.name.clone(),
+            inputs: inputs.to_vec(),
+            ..InferRequest::default()
+        };
+        let size = admit(&mut request, signature)?;
+        Ok(Request::new(request, size, Responder::new(Arc::new(Listener(answers.clone())), None)))
+    });
+    let requests = requests.collect::<Result<_>>()?;
+    drop(answers);
+    pool.execute_uncounted(instance, requests, Arc::new(Uncounted));
+    // Ends when every request has had its last answer, or was dropped, which is an answer too.
+    received.iter().find_map(Answer::err).map_or(Ok(()), Err)
+}
+
+fn inputs(
+    sample: &ModelWarmup,
+    signature: &Signature,
+    files: &BTreeMap<String, Bytes>,
+) -> Result<Vec<Tensor>> {
+    let tensor = |(name, input): (&String, &Input)| {
+        let wrong = |reason: String| Error::invalid_arg(format!("input '{name}' {reason}"));
+        let data_type = proto::DataType::try_from(input.data_type).ok().and_then(DataType::from_proto);
+        let data_type = data_type.ok_or_else(|| wrong("has no data_type".into()))?;
+        let mut shape = Shape::from(&input.dims[..]);
+        let count = shape.element_count().ok_or_else(|| wrong(format!("has an open shape {shape}")))?;
+        // A string of no bytes takes the four bytes of its length.
+        let size = count.saturating_mul(data_type.byte_size().unwrap_or(4));
+        let contents = match &input.input_data_type {
+            Some(InputDataType::ZeroData(_)) => Bytes::from(vec![0; size]),
+            Some(InputDataType::RandomData(_)) => Bytes::from(random(data_type, size)),
+            Some(InputDataType::InputDataFile(file)) => {
+                let contents = files.get(file).ok_or_else(|| wrong(format!("has no file '{file}'")))?;
+                match data_type.byte_size() {
+                    Some(_) if contents.len() < size => {
+                        let has = contents.len();
+                        return Err(wrong(format!("takes {size} bytes, but file '{file}' has {has}")));
+                    }
+                    Some(_) => contents.slice(..size),
+                    None => contents.clone(),
+                }
+            }
+            None => return Err(wrong("says neither zero_data nor random_data nor input_data_file".into())),
+        };
+        if signature.max_batch_size > 0 {
+            shape.push_front(1);
+        }
+        let buffers = [Buffer::host(contents)].into_iter().collect();
+        Ok(Tensor { name: name.clone(), data_type, shape, buffers })
+    };
+    sample.inputs.iter().map(tensor).collect()
+}
+
+/// Contents that differ from each other and are harmless: numbers from 0 to 1 for floats, true and false, empty
+/// strings.
+fn random(data_type: DataType, size: usize) -> Vec<u8> {
+    // Each hash of a counter is as good as any number.
+    let hashes = RandomState::new();
+    let numbers = (0_u64..).map(|counter| hashes.hash_one(counter));
+    let bytes: Vec<u8> = match data_type {
+        DataType::Bytes => vec![0; size],
+        DataType::Bool => numbers.take(size).map(|number| u8::from(number & 1 == 1)).collect(),
+        DataType::Fp16 => {
+            numbers.take(size / 2).flat_map(|it| half::f16::from_f32(unit(it)).to_le_bytes()).collect()
+        }
+        DataType::Bf16 => {
+            numbers.take(size / 2).flat_map(|it| half::bf16::from_f32(unit(it)).to_le_bytes()).collect()
+        }
+        DataType::Fp32 => numbers.take(size / 4).flat_map(|it| unit(it).to_le_bytes()).collect(),
+        DataType::Fp64 => numbers.take(size / 8).flat_map(|it| f64::from(unit(it)).to_le_bytes()).collect(),
+        _ => numbers.take(size.div_ceil(8)).flat_map(u64::to_le_bytes).take(size).collect(),
+    };
+    bytes
+}
+
+/// A number from 0 to 1.
+fn unit(number: u64) -> f32 {
+    (number >> 40) as f32 / (1 << 24) as f32
+}
+
+/// Hears the answers to one request.
+struct Listener(Sender<Answer>);
+
+impl ResponseSink for Listener {
+    fn deliver(&self, answer: Option<Answer>, _last: bool) {
+        if let Some(answer) = answer {
+            // Nobody listens any more once one answer was an error.
+            let _ = self.0.send(answer);
+        }
+    }
+
+    fn mark(&self, _: Phase, _: Instant) {}
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+struct Uncounted;
+
+impl BatchMonitor for Uncounted {
+    fn executed(&self, _size: usize, _times: ExecutionTimes) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(text: &str) -> ModelWarmup {
+        let config = nereid_model_config::parse_text(&format!("model_warmup {{ batch_size: 1 {text} }}"));
+        config.unwrap().model_warmup.remove(0)
+    }
+
+    fn made(value: &str, files: &BTreeMap<String, Bytes>) -> Result<Tensor> {
+        let signature = Signature { max_batch_size: 4, inputs: Vec::new(), outputs: Vec::new() };
+        let text = format!("inputs {{ key: 'X' value {{ {value} }} }}");
+        Ok(inputs(&sample(&text), &signature, files)?.remove(0))
+    }
+
+    #[test]
+    fn contents_are_zeros_random_or_a_files() {
+        let files = BTreeMap::from([("f".to_owned(), Bytes::from_static(b"0123456789"))]);
+        let zero = made("data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true", &files).unwrap();
+        assert_eq!((zero.shape, zero.buffers[0].len()), ([1, 2, 3].into(), 24));
+        let file = made("data_type: TYPE_INT16 dims: [ 4 ] input_data_file: 'f'", &files).unwrap();
+        assert_eq!(&*file.contiguous().unwrap(), b"01234567");
+        for (wrong, reason) in [
+            ("data_type: TYPE_INT16 dims: [ 6 ] input_data_file: 'f'", "takes 12 bytes, but file 'f' has 10"),
+            ("data_type: TYPE_INT16 dims: [ 4 ] input_data_file: 'g'", "has no file 'g'"),
+            ("data_type: TYPE_INT16 dims: [ -1 ] zero_data: true", "open shape"),
+            ("data_type: TYPE_INT16 dims: [ 1 ]", "says neither"),
+            ("dims: [ 1 ] zero_data: true", "no data_type"),
+        ] {
+            let error = made(wrong, &files).unwrap_err();
+            assert!(error.message().contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn random_contents_fit_every_type() {
+        for data_type in DataType::ALL {
+            let name = data_type.config_name();
+            let tensor =
+                made(&format!("data_type: {name} dims: [ 3, 5 ] random_data: true"), &BTreeMap::new());
+            tensor.unwrap().check_contents().unwrap();
+        }
+        let floats = random(DataType::Fp32, 400);
+        let floats = floats.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        assert!(floats.clone().all(|number| (0.0..1.0).contains(&number)));
+        assert!(floats.clone().max_by(f32::total_cmp) > floats.min_by(f32::total_cmp));
+    }
+}
