@@ -1,7 +1,9 @@
 //! Every order in which threads can meet in [`handoff`](super::handoff), as far as loom finds them: the same file,
 //! compiled once more over loom's locks.
 
-use loom::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use self::handoff::Handoff;
@@ -30,7 +32,13 @@ mod sync {
 /// A request that notes what becomes of it.
 struct Job {
     number: usize,
-    fates: Arc<[loom::sync::atomic::AtomicUsize; 2]>,
+    fates: Arc<Fates>,
+}
+
+/// What became of each job: 0 as long as nothing did.
+struct Fates {
+    all: Mutex<Vec<usize>>,
+    changed: Condvar,
 }
 
 const EXECUTED: usize = 1;
@@ -38,7 +46,8 @@ const REFUSED: usize = 100;
 
 impl Job {
     fn end(&self, how: usize) {
-        self.fates[self.number].fetch_add(how, loom::sync::atomic::Ordering::Relaxed);
+        self.fates.all.lock().unwrap()[self.number] += how;
+        self.fates.changed.notify_one();
     }
 }
 
@@ -52,17 +61,88 @@ fn execute(batch: Vec<Job>) {
     batch.iter().for_each(|job| job.end(EXECUTED));
 }
 
+/// Jobs leave in pairs, or by themselves once nothing more comes: the first one of a pair waits for its time, which
+/// does not come here, so that somebody has to call whoever watches it.
+#[derive(Default)]
+struct Pairs {
+    jobs: Fifo<Job>,
+    closed: bool,
+}
+
+impl Queue for Pairs {
+    type Item = Job;
+
+    fn push(&mut self, job: Job, now: Instant) -> Result<Ticket, (Job, Refusal)> {
+        self.jobs.push(job, now)
+    }
+
+    fn alone(&mut self, job: Job) -> Result<Vec<Job>, Job> {
+        Err(job)
+    }
+
+    fn readiness(&mut self, now: Instant) -> Readiness {
+        match self.jobs.len() {
+            0 => Readiness::Nothing,
+            1 if !self.closed => Readiness::At(now + Duration::from_secs(3600)),
+            _ => Readiness::Now,
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Vec<Job> {
+        match self.readiness(now) {
+            Readiness::Now => [self.jobs.take(now), self.jobs.take(now)].into_iter().flatten().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Job> {
+        self.jobs.remove(ticket)
+    }
+
+    fn expire(&mut self, now: Instant) -> Vec<Job> {
+        self.jobs.expire(now)
+    }
+
+    fn next_expiry(&self) -> Option<Instant> {
+        self.jobs.next_expiry()
+    }
+
+    fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    fn batches(&self) -> usize {
+        self.jobs.len().div_ceil(2)
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+    }
+}
+
 /// What a client does with its job.
-type Client = fn(&Handoff<Fifo<Job>>, Job);
+type Client<Q> = fn(&Handoff<Q>, Job);
+
+/// When the scheduler is closed.
+#[derive(Clone, Copy, PartialEq)]
+enum Close {
+    /// When every job has met its fate: nobody may be forgotten meanwhile.
+    Late,
+    /// As soon as all clients have done what they do.
+    Early,
+}
 
 /// Explores all meetings of instances that execute until the end, and of clients that each do something with a job of
 /// their own. In the end every job has met one fate.
-fn explore(instances: usize, clients: &'static [Client]) {
+fn explore<Q>(instances: usize, close: Close, clients: &'static [Client<Q>])
+where
+    Q: Queue<Item = Job> + Default + Send + 'static,
+{
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(move || {
-        let handoff = Arc::new(Handoff::new(Fifo::default(), instances, None, None));
-        let fates = Arc::new([(); 2].map(|()| loom::sync::atomic::AtomicUsize::new(0)));
+        let handoff = Arc::new(Handoff::new(Q::default(), instances, None, None));
+        let fates = Arc::new(Fates { all: Mutex::new(vec![0; clients.len()]), changed: Condvar::new() });
         let workers: Vec<_> = (0..instances)
             .map(|instance| {
                 let handoff = Arc::clone(&handoff);
@@ -84,69 +164,90 @@ fn explore(instances: usize, clients: &'static [Client]) {
             .collect();
         clients[0](&handoff, Job { number: 0, fates: Arc::clone(&fates) });
         others.into_iter().for_each(|client| client.join().unwrap());
+        if close == Close::Late {
+            let mut all = fates.all.lock().unwrap();
+            while all.contains(&0) {
+                all = fates.changed.wait(all).unwrap();
+            }
+        }
         handoff.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         assert_eq!(handoff.pending(), 0);
-        for fate in &fates[..clients.len()] {
-            let fate = fate.load(loom::sync::atomic::Ordering::Relaxed);
-            assert!(fate == EXECUTED || fate == REFUSED, "{fate}");
+        for fate in fates.all.lock().unwrap().iter() {
+            assert!(*fate == EXECUTED || *fate == REFUSED, "{fate}");
         }
     });
 }
 
-fn queue(handoff: &Handoff<Fifo<Job>>, job: Job) {
+fn queue<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
     assert!(matches!(handoff.enqueue(job, false), Enqueued::Waits(_)));
 }
 
-fn queue_or_execute(handoff: &Handoff<Fifo<Job>>, job: Job) {
+fn queue_or_execute<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
     if let Enqueued::Claimed(Claim { instance, requests }) = handoff.enqueue(job, true) {
         execute(requests);
         handoff.finished(instance);
     }
 }
 
-fn queue_and_cancel(handoff: &Handoff<Fifo<Job>>, job: Job) {
+fn queue_and_cancel<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
     if let Enqueued::Waits(ticket) = handoff.enqueue(job, false) {
         handoff.cancel(ticket);
     }
 }
 
-fn queue_and_ring(handoff: &Handoff<Fifo<Job>>, job: Job) {
+fn queue_and_ring<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
     handoff.enqueue(job, false);
     handoff.ring();
 }
 
-fn queue_then_close(handoff: &Handoff<Fifo<Job>>, job: Job) {
+fn queue_then_close<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
     handoff.enqueue(job, false);
     handoff.close();
 }
 
 #[test]
 fn two_clients_and_an_instance() {
-    explore(1, &[queue, queue]);
+    explore::<Fifo<Job>>(1, Close::Late, &[queue, queue]);
 }
 
 #[test]
 fn a_client_and_two_instances() {
-    explore(2, &[queue]);
+    explore::<Fifo<Job>>(2, Close::Late, &[queue]);
 }
 
 #[test]
 fn a_client_that_executes_and_one_that_does_not() {
-    explore(1, &[queue_or_execute, queue]);
+    explore::<Fifo<Job>>(1, Close::Late, &[queue_or_execute, queue]);
 }
 
 #[test]
 fn a_client_that_goes_away() {
-    explore(1, &[queue_and_cancel, queue]);
+    explore::<Fifo<Job>>(1, Close::Late, &[queue_and_cancel, queue]);
 }
 
 #[test]
 fn an_alarm_while_requests_come() {
-    explore(1, &[queue_and_ring, queue]);
+    explore::<Fifo<Job>>(1, Close::Late, &[queue_and_ring, queue]);
 }
 
 #[test]
 fn an_end_while_requests_come() {
-    explore(1, &[queue_then_close, queue_or_execute]);
+    explore::<Fifo<Job>>(1, Close::Early, &[queue_then_close, queue_or_execute]);
+}
+
+#[test]
+fn two_halves_of_a_pair() {
+    explore::<Pairs>(1, Close::Late, &[queue, queue]);
+    explore::<Pairs>(2, Close::Early, &[queue]);
+}
+
+#[test]
+fn half_a_pair_whose_other_half_goes_away() {
+    explore::<Pairs>(1, Close::Early, &[queue_and_cancel, queue]);
+}
+
+#[test]
+fn half_a_pair_at_the_end() {
+    explore::<Pairs>(1, Close::Early, &[queue_then_close]);
 }
