@@ -74,7 +74,7 @@ fn instance_kind(name: &str, group: &ModelInstanceGroup) -> Result<InstanceKind>
 pub(crate) struct Pool {
     // Dropped in this order: a backend may count on its model to outlive the instances.
     slots: Vec<Slot>,
-    model: Box<dyn nereid_backend_api::Model>,
+    model: Arc<dyn nereid_backend_api::Model>,
     monitor: Arc<dyn BatchMonitor>,
     cost: Cost,
 }
@@ -91,7 +91,7 @@ const AT_ONCE: Duration = Duration::from_micros(20);
 impl Pool {
     /// Makes all instances. If one fails, none is left.
     pub(crate) fn new(
-        model: Box<dyn nereid_backend_api::Model>,
+        model: Arc<dyn nereid_backend_api::Model>,
         instances: Vec<InstanceContext>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
@@ -103,6 +103,11 @@ impl Pool {
             })
             .collect::<Result<_>>()?;
         Ok(Self { slots, model, monitor, cost: Cost::default() })
+    }
+
+    /// What the instances share.
+    pub(crate) fn model(&self) -> Arc<dyn nereid_backend_api::Model> {
+        Arc::clone(&self.model)
     }
 
     /// How many instances there are.

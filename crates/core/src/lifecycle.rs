@@ -231,12 +231,23 @@ impl LifeCycle {
         let name = &spec.name;
         let backend = self.backend(&spec)?;
         let table = self.table.load_full();
+        let same_files = |served: &Fingerprint, version: u64| {
+            served.whole == spec.fingerprint.whole
+                && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
+        };
+        // The one that is served, if nothing but its instances is to be changed.
+        let kept = |version: u64| match table.version(name, version) {
+            Some(VersionState::Ready(model)) => {
+                let same = served.is_some_and(|served| same_files(served, version));
+                (same && model.differs_in_instances_only(&spec)).then_some(model)
+            }
+            _ => None,
+        };
         let unchanged = |version: &u64| {
             !anew
                 && matches!(table.version(name, *version), Some(VersionState::Ready(_)))
                 && served.is_some_and(|served| {
-                    served.whole == spec.fingerprint.whole
-                        && served.versions.get(version) == spec.fingerprint.versions.get(version)
+                    served.config == spec.fingerprint.config && same_files(served, *version)
                 })
         };
         let wanted: Vec<_> = spec.versions.iter().copied().filter(|version| !unchanged(version)).collect();
@@ -248,8 +259,10 @@ impl LifeCycle {
                 table.set_version(name, version, VersionState::Loading);
             }
         });
-        let outcomes: Vec<_> =
-            wanted.iter().map(|&version| (version, self.load_version(&spec, version, backend))).collect();
+        let outcomes: Vec<_> = wanted
+            .iter()
+            .map(|&version| (version, self.load_version(&spec, version, kept(version), backend)))
+            .collect();
         if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
             return Err(self.give_up(name, outcomes, &is_ready));
         }
@@ -270,8 +283,20 @@ impl LifeCycle {
         Ok(())
     }
 
-    fn load_version(&self, spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<Model> {
+    fn load_version(
+        &self,
+        spec: &ModelSpec,
+        version: u64,
+        kept: Option<&Arc<Model>>,
+        backend: &dyn Backend,
+    ) -> Result<Model> {
         let name = &spec.name;
+        if let Some(kept) = kept {
+            tracing::info!("changing the instances of '{name}' version {version}");
+            return kept.with_instances(spec, &self.services).inspect_err(|error| {
+                tracing::error!("failed to change the instances of '{name}' version {version}: {error}");
+            });
+        }
         let mut retries = self.retries;
         loop {
             tracing::info!("loading '{name}' version {version}");

@@ -76,6 +76,8 @@ impl fmt::Debug for ModelSpec {
 pub struct Model {
     name: String,
     version: u64,
+    /// The configuration before it was completed.
+    given: ModelConfig,
     config: ModelConfig,
     signature: Signature,
     labels: BTreeMap<String, Labels>,
@@ -84,7 +86,7 @@ pub struct Model {
     pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// See [`ModelSpec::keep`].
-    _keep: Option<Arc<dyn Any + Send + Sync>>,
+    kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Model {
@@ -102,9 +104,39 @@ impl Model {
         if let Some((_, error)) = configured::not_offered(&config) {
             return Err(error);
         }
+        Self::make(spec, version, model.into(), config, Arc::default(), services)
+    }
+
+    /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting.
+    ///
+    /// # Errors
+    /// Says why the instances cannot be made.
+    pub(crate) fn with_instances(&self, spec: &ModelSpec, services: &Services) -> Result<Self> {
+        let groups = spec.config.instance_group.clone();
+        let config = ModelConfig { instance_group: groups, ..self.config.clone() };
+        let statistics = Arc::clone(&self.statistics);
+        Self::make(spec, self.version, self.pool.model(), config, statistics, services)
+    }
+
+    /// Whether `spec` is what this was made from, but for its instances. Files that came with a request are never the
+    /// same as others.
+    pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
+        let groups = self.given.instance_group.clone();
+        let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
+        let own_files = spec.keep.is_none() && self.kept.is_none();
+        same && own_files && spec.labels == self.labels
+    }
+
+    fn make(
+        spec: &ModelSpec,
+        version: u64,
+        model: Arc<dyn nereid_backend_api::Model>,
+        config: ModelConfig,
+        statistics: Arc<ModelStatistics>,
+        services: &Services,
+    ) -> Result<Self> {
         let signature = Signature::new(&config)?;
         let (instances, needs) = plan_instances(&spec.name, &config)?.into_iter().unzip();
-        let statistics = Arc::new(ModelStatistics::default());
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
@@ -120,6 +152,7 @@ impl Model {
         let loaded = Self {
             name: spec.name.clone(),
             version,
+            given: spec.config.clone(),
             config,
             signature,
             labels: spec.labels.clone(),
@@ -127,7 +160,7 @@ impl Model {
             scheduler,
             pool,
             threads: Mutex::default(),
-            _keep: spec.keep.clone(),
+            kept: spec.keep.clone(),
         };
         if let Err(error) = loaded.start() {
             loaded.unload();

@@ -48,7 +48,9 @@ impl Overrides {
 /// Equal for a model that has not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Of its configuration, its labels and whatever else concerns all versions.
+    /// Of its configuration.
+    pub config: u64,
+    /// Of its labels and whatever else concerns all versions.
     pub whole: u64,
     /// Of each version's files.
     pub versions: BTreeMap<u64, u64>,

@@ -9,14 +9,15 @@ use std::path::Path;
 use nereid_core::Fingerprint;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 
-use crate::model_folder::version_number;
+use crate::model_folder::{CONFIG, CONFIGS, version_number};
 
 /// Folders below this many others are not looked into: so deep is nothing but a link that leads back.
 const DEPTH: usize = 16;
 
-/// The fingerprint of a model's folder. Its version folders go apart from the rest. Files that editors leave behind
+/// The fingerprint of a model's folder. Its configuration and its version folders go apart from the rest. Files that editors leave behind
 /// are passed over.
 pub(crate) fn of_model(folder: &Path) -> Result<Fingerprint> {
+    let mut config = DefaultHasher::new();
     let mut whole = DefaultHasher::new();
     let mut versions = BTreeMap::new();
     for (name, metadata) in entries(folder)? {
@@ -27,10 +28,14 @@ pub(crate) fn of_model(folder: &Path) -> Result<Fingerprint> {
                 add(&folder.join(&name), &name, &metadata, DEPTH, &mut hasher)?;
                 versions.insert(version, hasher.finish());
             }
-            None => add(&folder.join(&name), &name, &metadata, DEPTH, &mut whole)?,
+            None => {
+                let hasher =
+                    if [CONFIG, CONFIGS].contains(&name.as_str()) { &mut config } else { &mut whole };
+                add(&folder.join(&name), &name, &metadata, DEPTH, hasher)?;
+            }
         }
     }
-    Ok(Fingerprint { whole: whole.finish(), versions })
+    Ok(Fingerprint { config: config.finish(), whole: whole.finish(), versions })
 }
 
 fn add(path: &Path, name: &str, metadata: &Metadata, depth: usize, hasher: &mut DefaultHasher) -> Result<()> {
@@ -96,12 +101,17 @@ mod tests {
         // As long as before.
         write("2/deep/model.onnx", "TWO");
         let after = of_model(path).unwrap();
-        assert_eq!((after.whole, after.versions[&1]), (before.whole, before.versions[&1]));
+        assert_eq!((after.config, after.whole), (before.config, before.whole));
+        assert_eq!(after.versions[&1], before.versions[&1]);
         assert_ne!(after.versions[&2], before.versions[&2]);
         write("labels.txt", "a");
         let labelled = of_model(path).unwrap();
         assert_ne!(labelled.whole, after.whole);
-        assert_eq!(labelled.versions, after.versions);
+        assert_eq!((labelled.config, &labelled.versions), (after.config, &after.versions));
+        write("configs/big.pbtxt", "b");
+        let configured = of_model(path).unwrap();
+        assert_ne!(configured.config, labelled.config);
+        assert_eq!(configured.whole, labelled.whole);
         fs::remove_dir_all(path.join("1")).unwrap();
         assert_eq!(of_model(path).unwrap().versions.len(), 1);
     }

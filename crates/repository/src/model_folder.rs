@@ -13,10 +13,10 @@ use nereid_model_config::{FolderEntry, ModelConfig, Stage};
 use crate::data_files::{WARMUP, data_files};
 
 /// The configuration's file name.
-const CONFIG: &str = "config.pbtxt";
+pub(crate) const CONFIG: &str = "config.pbtxt";
 
 /// The folder of further configurations, of which [`ReadOptions::config_name`] chooses one.
-const CONFIGS: &str = "configs";
+pub(crate) const CONFIGS: &str = "configs";
 
 /// How model folders are read.
 #[derive(Clone, Debug)]

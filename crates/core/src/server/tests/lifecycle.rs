@@ -14,7 +14,7 @@ struct Changing(Mutex<Option<(Vec<u64>, Fingerprint)>>);
 impl Changing {
     /// The model has these versions, each with a number that tells its contents.
     fn set(&self, whole: u64, versions: &[(u64, u64)]) {
-        let fingerprint = Fingerprint { whole, versions: versions.iter().copied().collect() };
+        let fingerprint = Fingerprint { whole, versions: versions.iter().copied().collect(), config: 0 };
         let numbers = versions.iter().map(|(version, _)| *version).collect();
         *self.0.lock().unwrap() = Some((numbers, fingerprint));
     }
@@ -33,10 +33,10 @@ impl ModelSource for Changing {
         let gone = || Error::not_found(format!("no '{name}'"));
         let (versions, fingerprint) =
             self.0.lock().unwrap().clone().filter(|_| name == "m").ok_or_else(gone)?;
-        let config = match &overrides.config {
-            None => config(),
-            Some(text) => ModelConfig { max_batch_size: text.parse().unwrap(), ..config() },
-        };
+        let given = overrides.config.as_deref().unwrap_or("4 1");
+        let numbers: Vec<_> = given.split(' ').map(|number| number.parse().unwrap()).collect();
+        let group = ModelInstanceGroup { count: numbers[1], ..ModelInstanceGroup::default() };
+        let config = ModelConfig { max_batch_size: numbers[0], instance_group: vec![group], ..config() };
         let (_, spec) = spec(config, &versions);
         Ok(ModelSpec { fingerprint, ..spec? })
     }
@@ -63,6 +63,11 @@ impl Backend for Counting {
         }
         Ok(Box::new(Scripted(echo)))
     }
+}
+
+/// A configuration given with a load: the greatest batch and the number of instances.
+fn with_config(numbers: &str) -> Overrides {
+    Overrides { config: Some(numbers.into()), files: Vec::new() }
 }
 
 struct World {
@@ -182,15 +187,34 @@ fn an_override_is_loaded_in_any_case_and_stays_until_the_repository_changes() {
     let world = world(ModelControl::Explicit);
     let size = || world.server.model("m", None).unwrap().config().max_batch_size;
     world.load().unwrap();
-    let overrides = || Overrides { config: Some("2".into()), files: Vec::new() };
-    world.load_with(overrides()).unwrap();
-    world.load_with(overrides()).unwrap();
-    assert_eq!((world.loads(), size()), (3, 2));
+    world.load_with(with_config("2 1")).unwrap();
+    world.load_with(with_config("3 1")).unwrap();
+    assert_eq!((world.loads(), size()), (3, 3));
     world.load().unwrap();
-    assert_eq!((world.loads(), size()), (0, 2));
+    assert_eq!((world.loads(), size()), (0, 3));
     world.source.set(2, &[(1, 1)]);
     world.load().unwrap();
     assert_eq!((world.loads(), size()), (1, 4));
+}
+
+#[tokio::test]
+async fn instances_are_changed_without_loading_the_model_anew() {
+    let world = world(ModelControl::Explicit);
+    let model = || world.server.model("m", None).unwrap();
+    world.load().unwrap();
+    ask(&world.server, request()).await.unwrap();
+    assert_eq!((world.loads(), model().pool().len()), (1, 1));
+    for count in [3, 2] {
+        world.load_with(with_config(&format!("4 {count}"))).unwrap();
+        ask(&world.server, request()).await.unwrap();
+        assert_eq!((world.loads(), model().pool().len()), (0, count));
+        assert_eq!(model().config().instance_group[0].count, i32::try_from(count).unwrap());
+    }
+    // It goes on counting.
+    assert_eq!(model().statistics().snapshot().success.count, 3);
+    // With anything else it is another model.
+    world.load_with(with_config("2 2")).unwrap();
+    assert_eq!((world.loads(), model().statistics().snapshot().success.count), (1, 0));
 }
 
 #[test]
