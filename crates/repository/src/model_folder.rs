@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Fingerprint, Labels, ModelSpec};
-use nereid_model_config::{FolderEntry, ModelConfig, Stage};
+use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationErrors};
 
 use crate::data_files::{WARMUP, data_files};
 
@@ -44,8 +44,8 @@ pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<Mo
     let path = config_path(folder, options)?;
     let given = !options.complete || exists(&path)?;
     let config = if given { parse_config(&path, options)? } else { ModelConfig::default() };
-    let place = if given { &path } else { folder };
-    finish(folder, name, config, given, &place.display().to_string(), options)
+    let origin = if given { Origin::File(&path) } else { Origin::Nowhere };
+    finish(folder, name, config, origin, options)
 }
 
 /// Reads the folder of the model `name`, with a configuration in JSON that takes the place of its own.
@@ -58,23 +58,57 @@ pub(crate) fn read_model_as(
     config: &str,
     options: &ReadOptions,
 ) -> Result<ModelSpec> {
-    let place = "the configuration given in place of the model's own";
     let config = nereid_model_config::from_json(config)
-        .map_err(|error| Error::invalid_arg(format!("{place}: {error}")))?;
-    finish(folder, name, config, true, place, options)
+        .map_err(|error| Error::invalid_arg(format!("{}: {error}", Origin::Request.describe(folder))))?;
+    finish(folder, name, config, Origin::Request, options)
 }
 
-/// A model by the configuration that was read at `place`, if there is one.
+/// Where a configuration is from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// A file of the model's folder.
+    File(&'a Path),
+    /// Whoever wants the model to be loaded.
+    Request,
+    /// There is none but what the model's files tell.
+    Nowhere,
+}
+
+impl Origin<'_> {
+    fn describe(self, folder: &Path) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Request => "the configuration given in place of the model's own".into(),
+            Self::Nowhere => folder.display().to_string(),
+        }
+    }
+
+    /// What is wrong, each with its line and column where there are any.
+    fn explain(self, folder: &Path, errors: &ValidationErrors) -> String {
+        let text = match self {
+            Self::File(path) => fs::read(path).ok(),
+            Self::Request | Self::Nowhere => None,
+        };
+        let places = text.map(|text| nereid_model_config::read_text(&String::from_utf8_lossy(&text)).places);
+        let explained = errors.errors().iter().map(|error| {
+            let place = places.as_ref().and_then(|places| places.find(error.field()));
+            let place = place.map_or_else(String::new, |place| format!(":{place}"));
+            format!("{}{place}: {error}", self.describe(folder))
+        });
+        explained.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A model by its configuration.
 fn finish(
     folder: &Path,
     name: &str,
     config: ModelConfig,
-    given: bool,
-    place: &str,
+    origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<ModelSpec> {
     let versions = versions(folder)?;
-    let config = finish_config(folder, name, config, &versions, place, options)?;
+    let config = finish_config(folder, name, config, &versions, origin, options)?;
     let labels = read_labels(folder, &config)?;
     let warm_up_files = read_data_files(folder, &config)?;
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
@@ -82,10 +116,10 @@ fn finish(
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
     }
     let versions = choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
-    let completion = match (options.complete, given) {
+    let completion = match (options.complete, origin) {
         (false, _) => Completion::Off,
-        (true, true) => Completion::Allowed,
-        (true, false) => Completion::Needed,
+        (true, Origin::Nowhere) => Completion::Needed,
+        (true, Origin::File(_) | Origin::Request) => Completion::Allowed,
     };
     Ok(ModelSpec {
         name: name.to_owned(),
@@ -106,7 +140,7 @@ fn finish_config(
     name: &str,
     mut config: ModelConfig,
     versions: &[i64],
-    place: &str,
+    origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<ModelConfig> {
     if config.name.is_empty() {
@@ -114,7 +148,8 @@ fn finish_config(
     }
     if config.name != name {
         return Err(Error::invalid_arg(format!(
-            "'{place}' is the configuration of a model named '{}', but its folder is '{name}'",
+            "'{}' is the configuration of a model named '{}', but its folder is '{name}'",
+            origin.describe(folder),
             config.name
         )));
     }
@@ -123,10 +158,10 @@ fn finish_config(
     nereid_model_config::complete_backend(&mut config, folders.map(Result::unwrap_or_default));
     nereid_model_config::normalise(&mut config);
     let stage = if options.complete { Stage::BeforeCompletion } else { Stage::Final };
-    nereid_model_config::validate(&config, stage).map_err(|error| {
+    nereid_model_config::validate(&config, stage).map_err(|errors| {
         let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
         let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
-        Error::invalid_arg(format!("{place}: {error}{hint}"))
+        Error::invalid_arg(format!("{}{hint}", origin.explain(folder, &errors)))
     })?;
     Ok(config)
 }
@@ -157,14 +192,14 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
     })?;
     // A comment in another encoding does no harm; a name in one will not be found.
     let text = String::from_utf8_lossy(&bytes);
-    nereid_model_config::parse_text(&text).map_err(|error| {
-        Error::invalid_arg(format!(
-            "{}:{}:{}: {}",
-            path.display(),
-            error.line(),
-            error.column(),
-            error.message()
-        ))
+    nereid_model_config::parse_text(&text).map_err(|_| {
+        // Read once more, and on: whoever mends it wants to know of all problems.
+        let problems = nereid_model_config::read_text(&text).problems;
+        let explained = problems.iter().map(|problem| {
+            let error = problem.error();
+            format!("{}:{}: {}", path.display(), error.place(), error.message())
+        });
+        Error::invalid_arg(explained.collect::<Vec<_>>().join("; "))
     })
 }
 

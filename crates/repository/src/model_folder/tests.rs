@@ -89,6 +89,22 @@ fn what_is_wrong_is_said_with_its_file() {
 }
 
 #[test]
+fn all_that_is_wrong_is_said_each_with_its_line() {
+    let of =
+        |text: &str| read(&repository(&[("config.pbtxt", text)], &["1"])).unwrap_err().message().to_owned();
+    let unreadable = of("backend: 'identity'\nmax_batch_sise: 1\n\nplatfrom: 'x'\n");
+    for expected in ["config.pbtxt:2:1: ", "'max_batch_size'", "config.pbtxt:4:1: ", "'platform'"] {
+        assert!(unreadable.contains(expected), "{unreadable} should name {expected}");
+    }
+    let wrong = of("backend: 'identity'\nmax_batch_size: -1\ninput { name: 'X'\n  dims: [ 0 ] }\n");
+    for expected in
+        ["config.pbtxt:2:1: field 'max_batch_size'", "config.pbtxt:4:11: field 'input[0].dims[0]'"]
+    {
+        assert!(wrong.contains(expected), "{wrong} should name {expected}");
+    }
+}
+
+#[test]
 fn a_comment_in_another_encoding_does_no_harm() {
     let folder = repository(&[("labels.txt", "")], &["1"]);
     let latin = [b"# caf\xe9\n", CONFIG_TEXT.as_bytes()].concat();
