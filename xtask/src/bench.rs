@@ -3,6 +3,7 @@
 mod client;
 mod http;
 mod load;
+mod repository;
 mod scheduling;
 mod server;
 mod summary;
@@ -19,6 +20,8 @@ pub enum Bench {
     Http(http::Options),
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
+    /// Starting with and following a repository of many small models, and its index
+    Repository(repository::Options),
 }
 
 /// Runs one measurement.
@@ -26,5 +29,6 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
         Bench::Scheduling => scheduling::run(project),
+        Bench::Repository(options) => repository::run(project, options),
     }
 }
