@@ -12,6 +12,7 @@
 mod drain;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -300,7 +301,11 @@ impl LifeCycle {
         let mut retries = self.retries;
         loop {
             tracing::info!("loading '{name}' version {version}");
-            match Model::load(spec, version, backend, &self.services) {
+            // A panic is the backend's: it takes down its model, not the thread that loads others.
+            let load = || Model::load(spec, version, backend, &self.services);
+            let loaded = catch_unwind(AssertUnwindSafe(load))
+                .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
+            match loaded {
                 Ok(model) => {
                     tracing::info!("successfully loaded '{name}' version {version}");
                     return Ok(model);

@@ -58,6 +58,7 @@ struct Counting {
 impl Backend for Counting {
     fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
         self.loads.fetch_add(1, AtomicOrdering::Relaxed);
+        assert!(context.version != 13, "a backend that panics");
         if context.version == 9 || self.broken.load(AtomicOrdering::Relaxed) {
             return Err(Error::internal("broken on purpose"));
         }
@@ -180,6 +181,20 @@ async fn a_load_that_fails_leaves_what_is_served() {
     world.source.remove();
     assert_eq!(world.load().unwrap_err().code(), ErrorCode::Internal);
     ask(&world.server, request()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_backend_that_panics_takes_down_its_own_load() {
+    let world = world(ModelControl::Explicit);
+    world.load().unwrap();
+    for _ in 0..2 {
+        world.source.set(2, &[(1, 1), (13, 1)]);
+        assert!(world.load().unwrap_err().message().contains("panicked"));
+        ask(&world.server, request()).await.unwrap();
+    }
+    world.source.set(3, &[(1, 1)]);
+    world.load().unwrap();
+    assert_eq!(world.settled(), ["m/1 READY", "m/13 UNAVAILABLE: unloaded"]);
 }
 
 #[test]
