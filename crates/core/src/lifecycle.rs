@@ -10,35 +10,21 @@
 //! instances end.
 
 mod drain;
+mod tasks;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Backend, Error, ErrorCode, Result};
 
+pub(crate) use self::tasks::Task;
+use self::tasks::Tasks;
 use crate::model::{Model, ModelSpec, Services};
 use crate::source::{Fingerprint, ModelSource, Overrides};
 use crate::table::{ModelTable, VersionState};
-
-/// Tells how a task ended.
-pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
-
-/// What is to be done with a model.
-pub(crate) enum Task {
-    /// Load it, or load it anew if it has changed or something is overridden.
-    Load(Overrides),
-    /// Load it anew if it has changed and the change was there already at the last look; unload it if it has gone.
-    Look,
-    /// Unload it.
-    Unload,
-}
-
-/// So many tasks may wait.
-const TASKS: usize = 10_000;
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
@@ -50,17 +36,6 @@ pub(crate) struct LifeCycle {
     retries: usize,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
-}
-
-#[derive(Default)]
-struct Tasks {
-    waiting: VecDeque<(String, Task, Done)>,
-    /// Models that a thread has a task of.
-    busy: BTreeSet<String>,
-    threads: usize,
-    closed: bool,
-    /// What is known of models that were loaded, or tried.
-    known: BTreeMap<String, Known>,
 }
 
 #[derive(Clone, Default)]
@@ -99,91 +74,6 @@ impl LifeCycle {
 
     pub(crate) fn source(&self) -> &dyn ModelSource {
         &*self.source
-    }
-
-    /// Has a task done, on another thread.
-    pub(crate) fn submit(self: &Arc<Self>, name: String, task: Task, done: Done) {
-        let mut tasks = self.lock();
-        let refused = if tasks.closed {
-            Some(Error::unavailable("the server is shutting down"))
-        } else if tasks.waiting.len() >= TASKS {
-            Some(Error::unavailable(format!("{TASKS} loads and unloads are waiting already")))
-        } else {
-            None
-        };
-        if let Some(error) = refused {
-            drop(tasks);
-            return done(Err(error));
-        }
-        tasks.waiting.push_back((name, task, done));
-        if tasks.threads < self.threads {
-            tasks.threads += 1;
-            drop(tasks);
-            let this = Arc::clone(self);
-            let spawned = thread::Builder::new().name("nereid-load".into()).spawn(move || this.work());
-            if let Err(error) = spawned {
-                tracing::error!("cannot start a thread to load models: {error}");
-                let mut tasks = self.lock();
-                tasks.threads -= 1;
-                if tasks.threads == 0
-                    && let Some((_, _, done)) = tasks.waiting.pop_back()
-                {
-                    drop(tasks);
-                    done(Err(Error::internal(format!("cannot start a thread to load models: {error}"))));
-                }
-            }
-        }
-    }
-
-    /// Takes no further tasks; those that wait are not done.
-    pub(crate) fn close(&self) {
-        let mut tasks = self.lock();
-        tasks.closed = true;
-        let waiting = std::mem::take(&mut tasks.waiting);
-        drop(tasks);
-        for (_, _, done) in waiting {
-            done(Err(Error::unavailable("the server is shutting down")));
-        }
-    }
-
-    /// The models that were loaded, or tried, and not unloaded since.
-    pub(crate) fn known(&self) -> Vec<String> {
-        self.lock().known.keys().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A thread's life: does tasks as long as there are any of a model that no other thread has one of.
-    fn work(self: Arc<Self>) {
-        let mut tasks = self.lock();
-        loop {
-            let next = tasks.waiting.iter().position(|(name, ..)| !tasks.busy.contains(name));
-            let Some((name, task, done)) = next.and_then(|index| tasks.waiting.remove(index)) else {
-                tasks.threads -= 1;
-                return;
-            };
-            tasks.busy.insert(name.clone());
-            let mut known = tasks.known.remove(&name).unwrap_or_default();
-            drop(tasks);
-            let outcome = match task {
-                Task::Load(overrides) => self.load(&name, &overrides, &mut known),
-                Task::Look => self.look(&name, &mut known),
-                Task::Unload => {
-                    self.unload(&name, &mut known);
-                    Ok(())
-                }
-            };
-            tasks = self.lock();
-            tasks.busy.remove(&name);
-            if known.served.is_some() || known.failed.is_some() || known.seen.is_some() {
-                tasks.known.insert(name, known);
-            }
-            drop(tasks);
-            done(outcome);
-            tasks = self.lock();
-        }
     }
 
     fn load(self: &Arc<Self>, name: &str, overrides: &Overrides, known: &mut Known) -> Result<()> {
