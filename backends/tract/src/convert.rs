@@ -4,10 +4,9 @@
 //! except strings, which get their length prefixes. Knows nothing of batches: whoever calls says what to join and
 //! where to cut.
 
-use std::ops::Range;
-
 use bytes::Bytes;
-use nereid_backend_api::{Buffer, BytesElements, Error, Result, Tensor, push_bytes_element};
+use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
+use nereid_onnx::{Contents, Port};
 use smallvec::SmallVec;
 use tract_onnx::prelude::{
     Blob, DatumType, IntoTensor, PlainStorage, TValue, TVec, Tensor as EngineTensor, TractResult,
@@ -16,38 +15,24 @@ use tract_onnx::prelude::{
 use tract_onnx::tract_core::internal::{bail, ensure, vector_size};
 
 use crate::guard::guarded;
-use crate::signature::Port;
+use crate::signature::datum_type;
 
-/// Checks that `tensor` can be an input of the engine: its type, its size, and that its strings are text.
+/// Checks that strings are text, which the engine asks of them.
 pub(crate) fn check(port: &Port, tensor: &Tensor) -> Result<()> {
-    if tensor.data_type != port.data_type {
-        return Err(Error::invalid_arg(format!(
-            "input '{}' is of type {}, but the model takes {}",
-            port.name, tensor.data_type, port.data_type
-        )));
-    }
-    tensor.check_contents()?;
-    // An empty tensor passed that, however large its other dimensions; the engine multiplies those too.
-    let size =
-        tensor.shape.iter().filter(|&&dim| dim != 0).try_fold(port.datum_type.size_of(), |size, &dim| {
-            size.checked_mul(usize::try_from(dim).ok()?).filter(|&size| size <= isize::MAX as usize)
-        });
-    if size.is_none() {
-        return Err(Error::invalid_arg(format!(
-            "input '{}' has the impossible shape {}",
-            port.name, tensor.shape
-        )));
-    }
-    if port.datum_type == DatumType::String {
+    if port.data_type == DataType::Bytes {
         texts(&[tensor], |text| std::str::from_utf8(text).map(drop))?;
     }
     Ok(())
 }
 
+pub(crate) fn shape_of(value: &TValue) -> Shape {
+    value.shape().iter().map(|&dim| dim as i64).collect()
+}
+
 /// Joins the contents of `parts`, one after the other, into one tensor of `shape`. Each part passed [`check`].
 pub(crate) fn gather(port: &Port, shape: &[i64], parts: &[&Tensor]) -> Result<TValue> {
     let pieces = host_pieces(parts)?;
-    let tensor = match port.datum_type {
+    let tensor = match datum_type(port.data_type) {
         DatumType::String => {
             let texts = texts(parts, |text| std::str::from_utf8(text).map(str::to_owned))?;
             guarded(|| Ok(tract_ndarray::ArrayD::from_shape_vec(&*dims(shape)?, texts)?.into_tensor()))
@@ -119,54 +104,28 @@ fn texts<T>(parts: &[&Tensor], read: impl Fn(&[u8]) -> Result<T, std::str::Utf8E
     Ok(texts)
 }
 
-/// The contents of an output, ready to be cut into pieces.
-pub(crate) enum Contents {
-    /// Elements of a fixed size, in the engine's own memory.
-    Fixed(Bytes),
-    /// Strings.
-    Texts(Vec<String>),
-}
-
-impl Contents {
-    /// The contents of what the engine gave for the output `port`.
-    pub(crate) fn of(port: &Port, value: TValue) -> Result<Self> {
-        guarded(|| {
-            // tract computes with dimensions as a type of its own; ONNX calls them INT64.
-            let value = match value.datum_type() {
-                DatumType::TDim => value.cast_to_dt(DatumType::I64)?.into_owned().into(),
-                _ => value,
-            };
-            if value.datum_type().unquantized() != port.datum_type {
-                bail!("it is {:?}, but the file declares {:?}", value.datum_type(), port.datum_type);
-            }
-            let plain = value.try_as_plain_ram()?;
-            if port.datum_type == DatumType::String {
-                return Ok(Self::Texts(plain.as_slice::<String>()?.to_vec()));
-            }
-            let (count, size) = (value.len(), plain.as_bytes().len());
-            ensure!(size == count * port.datum_type.size_of(), "it has {size} bytes for {count} elements");
-            Ok(Self::Fixed(Bytes::from_owner(EngineMemory(value))))
-        })
-        .map_err(|why| Error::internal(format!("output '{}': {why}", port.name)))
-    }
-
-    /// The contents of some of `total` equal parts.
-    pub(crate) fn part(&self, range: Range<usize>, total: usize) -> Result<Buffer> {
-        let cut = |len: usize| {
-            let part = len.checked_div(total).unwrap_or(0);
-            range.start * part..range.end * part
+/// The contents of what the engine gave for the output `port`.
+pub(crate) fn contents(port: &Port, value: TValue) -> Result<Contents> {
+    let declared = datum_type(port.data_type);
+    guarded(|| {
+        // tract computes with dimensions as a type of its own; ONNX calls them INT64.
+        let value = match value.datum_type() {
+            DatumType::TDim => value.cast_to_dt(DatumType::I64)?.into_owned().into(),
+            _ => value,
         };
-        match self {
-            Self::Fixed(bytes) => Ok(Buffer::host(bytes.slice(cut(bytes.len())))),
-            Self::Texts(texts) => {
-                let mut contents = Vec::new();
-                for text in &texts[cut(texts.len())] {
-                    push_bytes_element(&mut contents, text.as_bytes())?;
-                }
-                Ok(Buffer::host(contents))
-            }
+        if value.datum_type().unquantized() != declared {
+            bail!("it is {:?}, but the file declares {declared:?}", value.datum_type());
         }
-    }
+        let plain = value.try_as_plain_ram()?;
+        if declared == DatumType::String {
+            let texts = plain.as_slice::<String>()?.iter().map(|text| text.clone().into_bytes());
+            return Ok(Contents::Strings(texts.collect()));
+        }
+        let (count, size) = (value.len(), plain.as_bytes().len());
+        ensure!(size == count * declared.size_of(), "it has {size} bytes for {count} elements");
+        Ok(Contents::Fixed(Bytes::from_owner(EngineMemory(value))))
+    })
+    .map_err(|why| Error::internal(format!("output '{}': {why}", port.name)))
 }
 
 /// Memory of the engine as the owner of the server's bytes.

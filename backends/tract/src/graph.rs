@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape};
+use nereid_onnx::Signature;
 use prost::Message;
 use tract_onnx::data_resolver::FopenDataResolver;
 use tract_onnx::model::ParseResult;
@@ -25,7 +26,7 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::guard::guarded;
-use crate::signature::Signature;
+use crate::signature;
 
 /// Operator sets whose operators go by the names the engine knows. Elsewhere the same name means something else.
 const KNOWN_DOMAINS: [&str; 4] = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft"];
@@ -88,7 +89,7 @@ impl OnnxFile {
     }
 
     pub(crate) fn signature(&self) -> Result<Signature> {
-        Signature::of(&self.graph)
+        signature::of_graph(&self.graph)
     }
 
     /// What the constants in the file take in memory, in bytes.

@@ -14,12 +14,11 @@
 
 #![forbid(unsafe_code)]
 
-mod check;
+mod cache_size;
 mod convert;
+mod engine;
 mod graph;
 mod guard;
-mod inputs;
-mod instance;
 mod plans;
 mod signature;
 
@@ -30,10 +29,15 @@ use nereid_backend_api::{
     ModelContext, Request, Result,
 };
 use nereid_model_config::{complete_tensors, default_model_filename};
+use nereid_onnx::{
+    Executor, Port, Served, check_features, check_inputs, check_outputs, optional_inputs, resolve_inputs,
+};
+use tract_onnx::prelude::TValue;
 
+use crate::engine::TractEngine;
 use crate::graph::OnnxFile;
-use crate::instance::{Served, TractInstance};
 use crate::plans::{Plans, Shapes};
+use crate::signature::datum_type;
 
 /// Name and version of the engine, as the log gives them.
 pub const ENGINE: &str = "tract 0.23";
@@ -79,6 +83,7 @@ impl Backend for TractBackend {
 
 struct TractModel {
     served: Arc<Served>,
+    engine: TractEngine,
     completed: Option<ModelConfig>,
 }
 
@@ -94,46 +99,71 @@ impl Model for TractModel {
                 context.name, context.kind
             )));
         }
-        Ok(Box::new(TractInstance { model: Arc::clone(&self.served) }))
+        Ok(Box::new(Executor::new(Arc::clone(&self.served), self.engine.clone())))
     }
 
     fn runs_at_once(&self, request: &Request) -> bool {
-        self.served.has_plan(request)
+        self.engine.has_plan(&self.served, request)
     }
 }
 
 fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel> {
     let default_max_batch_size = settings.default_max_batch_size()?;
     let mut config = context.config.clone();
-    check::features(&config)?;
+    check_features(&config, "the embedded engine")?;
     let filename = default_model_filename(&config).unwrap_or(DEFAULT_FILENAME);
     let mut file = OnnxFile::read(context.version_directory().join(filename))?;
     if context.complete {
         complete_tensors(&mut config, &file.signature()?.tensors(), default_max_batch_size)
             .map_err(|error| Error::invalid_arg(error.to_string()))?;
     }
-    let defaults = inputs::defaults(&config, &file)?;
+    let mut defaults = Vec::new();
+    let optional = optional_inputs(&config, |name| {
+        let value = file.initial_value(name)?;
+        let found = value.is_some();
+        defaults.extend(value.map(|value| (name.to_owned(), TValue::from(value))));
+        Ok(found)
+    })?;
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
     let signature = file.signature()?;
     let batch_inputs = BatchInput::all(&config)?;
-    check::inputs(&config, &batch_inputs, &signature)?;
-    let mut outputs = check::outputs(&config, &signature)?;
+    check_inputs(&config, &batch_inputs, &signature)?;
+    let mut outputs = check_outputs(&config, &signature)?;
     // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
     outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
     let names: Vec<_> = outputs.iter().map(|output| output.port.name.as_str()).collect();
-    let plan_cache_size = check::plan_cache_size(&config, file.weights())?;
+    let plan_cache_size = cache_size::plan_cache_size(&config, file.weights())?;
     let graph = file.into_graph(&names)?;
 
-    let inputs = inputs::resolve(&config, signature.inputs, batch_inputs, defaults)?;
-    let types = inputs.iter().map(|input| (input.port.name.clone(), input.port.datum_type)).collect();
-    let plans = Plans::new(graph, types, plan_cache_size);
+    let inputs = resolve_inputs(&config, signature.inputs, batch_inputs, &optional)?;
+    let defaults = inputs.iter().map(|input| default(&input.port, &mut defaults)).collect::<Result<_>>()?;
+    let types = inputs.iter().map(|input| (input.port.name.clone(), datum_type(input.port.data_type)));
+    let plans = Arc::new(Plans::new(graph, types.collect(), plan_cache_size));
     let batching = config.max_batch_size > 0;
     // A graph that cannot run is found out now rather than by its first client, if its shapes are known now.
     if let Some(shapes) = inputs.iter().map(|input| input.only_shape(batching)).collect::<Option<Shapes>>() {
         plans.get(&shapes)?;
     }
-    let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs, plans });
-    Ok(TractModel { served, completed: context.complete.then_some(config) })
+    let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs });
+    let engine = TractEngine { plans, defaults };
+    Ok(TractModel { served, engine, completed: context.complete.then_some(config) })
+}
+
+/// The value that the file has for an input, held against what the file declares of it.
+fn default(port: &Port, values: &mut Vec<(String, TValue)>) -> Result<Option<TValue>> {
+    let Some(at) = values.iter().position(|(name, _)| *name == port.name) else { return Ok(None) };
+    let (_, value) = values.swap_remove(at);
+    let shape = convert::shape_of(&value);
+    if value.datum_type() == datum_type(port.data_type) && port.accepts(&shape) {
+        return Ok(Some(value));
+    }
+    Err(Error::invalid_arg(format!(
+        "the model's input '{}' is {} {}, but its value in the file is {:?} {shape}",
+        port.name,
+        port.data_type,
+        port.describe_dims(),
+        value.datum_type()
+    )))
 }
 
 #[cfg(test)]

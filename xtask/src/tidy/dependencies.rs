@@ -80,8 +80,15 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
-        of: "backends/*",
+        of: "nereid-onnx",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        libraries: Allowed::Only(&["bytes", "smallvec"]),
+        never: &["axum*", "hyper*", "ort*", "tokio", "tonic*", "tract*"],
+        why: "onnx is what all ONNX engines share, and knows none of them",
+    },
+    Rule {
+        of: "backends/*",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "tonic*"],
         why: "a backend implements backend-api and depends on nothing above it",

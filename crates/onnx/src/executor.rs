@@ -1,47 +1,91 @@
 //! Runs batches: joins the requests' inputs along the batch dimension, or ragged ones element by element, adds the
-//! inputs that the batch gives, runs the plan for the shapes that makes, and cuts the outputs apart again.
+//! inputs that the batch gives, has the engine run, and cuts the outputs apart again.
 //!
 //! Knows nothing of files and configurations; [`Served`] holds what was learnt from them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use nereid_backend_api::{
-    Batch, BatchInput, BatchOutput, Error, Instance, Request, Response, Result, Shape, Tensor,
-};
+use nereid_backend_api::{Batch, BatchOutput, Error, Instance, Request, Response, Result, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
-use tract_onnx::prelude::{TValue, TVec};
 
-use crate::convert::{Contents, check, gather};
+use crate::contents::{Contents, impossible_size};
 use crate::inputs::{Input, Source};
-use crate::plans::{Plans, Shapes};
 use crate::signature::Port;
 
+/// The shapes of inputs; `None` for one that is left out.
+pub type Shapes = SmallVec<[Option<Shape>; 2]>;
+
 /// A loaded model, as its instances share it.
-pub(crate) struct Served {
+#[derive(Clone, Debug)]
+pub struct Served {
     /// Name of the model, for messages.
-    pub(crate) name: String,
+    pub name: String,
     /// Whether the first dimension of every input and output is the batch.
-    pub(crate) batching: bool,
-    /// The graph's inputs, in the order of the plans' inputs.
-    pub(crate) inputs: Vec<Input>,
-    /// The outputs to give, in the order of the plans' outputs.
-    pub(crate) outputs: Vec<Output>,
-    pub(crate) plans: Plans,
+    pub batching: bool,
+    /// The graph's inputs, in the order in which the engine gets them.
+    pub inputs: Vec<Input>,
+    /// The outputs to give, in the order in which the engine gives them.
+    pub outputs: Vec<Output>,
 }
 
 /// An output that the configuration lists.
-pub(crate) struct Output {
-    pub(crate) port: Port,
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// What the graph gives.
+    pub port: Port,
     /// The shape to answer with in place of the graph's: a scalar goes by the dimensions it is configured with.
-    pub(crate) shape: Option<Shape>,
+    pub shape: Option<Shape>,
     /// How it is cut apart, if not along the batch dimension.
-    pub(crate) scatter: Option<BatchOutput>,
+    pub scatter: Option<BatchOutput>,
 }
 
-/// Executes batches of one model.
-pub(crate) struct TractInstance {
-    pub(crate) model: Arc<Served>,
+/// An input of one run.
+#[derive(Debug)]
+pub struct Given<T> {
+    /// Its shape, which the port accepts.
+    pub shape: Shape,
+    /// Its contents, which fit the shape.
+    pub value: T,
+}
+
+/// What runs the graph.
+pub trait Engine: Send {
+    /// The contents of an input, ready to be run on.
+    type Value;
+    /// An output as the engine gives it.
+    type Raw;
+
+    /// Checks what this engine asks of a request's tensor. Its type is the port's, and its contents fit its shape.
+    ///
+    /// # Errors
+    /// `InvalidArg` for that request.
+    fn check(&self, port: &Port, tensor: &Tensor) -> Result<()>;
+
+    /// Joins the contents of `parts`, one after the other. Each of them passed [`check`](Self::check), or was made for
+    /// the batch.
+    ///
+    /// # Errors
+    /// For all requests that the parts belong to.
+    fn gather(&self, port: &Port, shape: &Shape, parts: &[&Tensor]) -> Result<Self::Value>;
+
+    /// Runs the graph on all its inputs, in order, with `None` for an optional one that is left out. Gives all outputs.
+    ///
+    /// # Errors
+    /// For all requests of the run.
+    fn run(&mut self, inputs: Vec<Option<Given<Self::Value>>>) -> Result<Vec<Self::Raw>>;
+
+    /// The shape and contents of an output.
+    ///
+    /// # Errors
+    /// For all requests of the run.
+    fn read(&self, port: &Port, output: Self::Raw) -> Result<(Shape, Contents)>;
+}
+
+/// Executes batches of one model: an instance.
+pub struct Executor<E> {
+    model: Arc<Served>,
+    engine: E,
 }
 
 /// Requests that go through the graph together.
@@ -60,24 +104,30 @@ struct Part {
 }
 
 type Outcomes = Vec<Option<Result<Response>>>;
+type Inputs<E> = Vec<Option<Given<<E as Engine>::Value>>>;
 
-impl Instance for TractInstance {
+impl<E: Engine> Executor<E> {
+    /// An instance of the model.
+    pub fn new(model: Arc<Served>, engine: E) -> Self {
+        Self { model, engine }
+    }
+}
+
+impl<E: Engine> Instance for Executor<E> {
     fn execute(&mut self, mut batch: Batch) {
-        let model = &*self.model;
+        let Self { model, engine } = self;
         let mut outcomes: Outcomes = batch.requests().iter().map(|_| None).collect();
-        let groups = model.group(batch.requests(), &mut outcomes);
-        let gathered: Vec<_> = groups.iter().map(|group| model.gather(batch.requests(), group)).collect();
+        let groups = model.group(engine, batch.requests(), &mut outcomes);
+        let gathered: Vec<_> =
+            groups.iter().map(|group| model.gather(engine, batch.requests(), group)).collect();
         batch.inputs_ready();
 
-        let run = |gathered: Result<(Shapes, TVec<TValue>)>| {
-            let (shapes, inputs) = gathered?;
-            model.plans.get(&shapes)?.run(inputs)
-        };
-        let results: Vec<_> = gathered.into_iter().map(run).collect();
+        let results: Vec<_> =
+            gathered.into_iter().map(|gathered| gathered.and_then(|inputs| engine.run(inputs))).collect();
         batch.outputs_ready();
 
         for (group, result) in groups.iter().zip(results) {
-            let scattered = result.and_then(|values| model.scatter(batch.requests(), group, values));
+            let scattered = result.and_then(|values| model.scatter(engine, batch.requests(), group, values));
             match scattered {
                 Ok(responses) => {
                     for (&member, response) in group.members.iter().zip(responses) {
@@ -100,17 +150,19 @@ impl Instance for TractInstance {
 }
 
 impl Served {
-    /// Whether a plan for the request is there. Of a request that cannot be executed it does not matter.
-    pub(crate) fn has_plan(&self, request: &Request) -> bool {
-        let shapes = self.inputs.iter().map(|input| input.shape(request));
-        shapes.collect::<Result<_>>().is_ok_and(|shapes| self.plans.has(&shapes))
+    /// The shapes of all inputs for a run of that request alone.
+    ///
+    /// # Errors
+    /// `InvalidArg` if the request lacks an input.
+    pub fn alone(&self, request: &Request) -> Result<Shapes> {
+        self.inputs.iter().map(|input| input.shape(request)).collect()
     }
 
     /// Sorts the requests into groups whose inputs can be joined. What is wrong with a request is its own outcome.
-    fn group(&self, requests: &[Request], outcomes: &mut Outcomes) -> Vec<Group> {
+    fn group<E: Engine>(&self, engine: &E, requests: &[Request], outcomes: &mut Outcomes) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for (member, (request, outcome)) in requests.iter().zip(outcomes).enumerate() {
-            let shapes = match self.shapes(request) {
+            let shapes = match self.shapes(engine, request) {
                 Ok(shapes) => shapes,
                 Err(error) => {
                     *outcome = Some(Err(error));
@@ -119,7 +171,7 @@ impl Served {
             };
             match groups.iter_mut().find(|group| self.batching && joinable(&group.shapes, &shapes)) {
                 Some(group) => {
-                    for (total, shape) in group.shapes.iter_mut().zip(&shapes) {
+                    for (total, shape) in group.shapes.iter_mut().flatten().zip(shapes.iter().flatten()) {
                         total[0] += shape[0];
                     }
                     group.members.push(member);
@@ -131,11 +183,11 @@ impl Served {
     }
 
     /// The shapes of what a request gives, in the graph's order.
-    fn shapes(&self, request: &Request) -> Result<Shapes> {
+    fn shapes<E: Engine>(&self, engine: &E, request: &Request) -> Result<Shapes> {
         let shape = |input: &Input| {
             let port = &input.port;
             if let Ok(tensor) = request.input(&port.name) {
-                check(port, tensor)?;
+                check(engine, port, tensor)?;
                 if self.batching
                     && tensor.shape.first().is_none_or(|&size| size != request.batch_size() as i64)
                 {
@@ -148,43 +200,47 @@ impl Served {
                 }
             }
             let shape = input.shape(request)?;
-            accept(port, &shape)?;
+            if let Some(shape) = &shape {
+                accept(port, shape)?;
+            }
             Ok(shape)
         };
         self.inputs.iter().filter(|input| !matches!(input.source, Source::Batch(_))).map(shape).collect()
     }
 
-    /// The graph's inputs for a group, and their shapes.
-    fn gather(&self, requests: &[Request], group: &Group) -> Result<(Shapes, TVec<TValue>)> {
+    /// The graph's inputs for a group.
+    fn gather<E: Engine>(&self, engine: &E, requests: &[Request], group: &Group) -> Result<Inputs<E>> {
         let members: SmallVec<[_; 8]> = group.members.iter().map(|&member| &requests[member]).collect();
         let mut given = group.shapes.iter();
-        let (mut shapes, mut values) = (Shapes::new(), TVec::new());
+        let mut inputs = Vec::with_capacity(self.inputs.len());
         for Input { port, source } in &self.inputs {
-            let (shape, value) = match source {
-                Source::Batch(made) => gather_made(port, made, &members)?,
-                Source::Requests { default, .. } => {
-                    let shape = given.next().cloned().unwrap_or_default();
-                    let parts = members.iter().map(|request| request.input(&port.name));
-                    let value = match (parts.collect::<Result<SmallVec<[_; 8]>>>(), default) {
-                        (Ok(parts), _) => gather(port, &shape, &parts)?,
-                        (Err(_), Some(value)) => value.clone(),
-                        (Err(error), None) => return Err(error),
-                    };
-                    (shape, value)
+            inputs.push(match source {
+                Source::Batch(made) => {
+                    let tensor = made.tensor(&members)?;
+                    accept(port, &tensor.shape)?;
+                    let value = engine.gather(port, &tensor.shape, &[&tensor])?;
+                    Some(Given { shape: tensor.shape, value })
                 }
-            };
-            shapes.push(shape);
-            values.push(value);
+                Source::Requests { .. } => match given.next() {
+                    Some(Some(shape)) => {
+                        let parts = members.iter().map(|request| request.input(&port.name));
+                        let parts = parts.collect::<Result<SmallVec<[_; 8]>>>()?;
+                        Some(Given { shape: shape.clone(), value: engine.gather(port, shape, &parts)? })
+                    }
+                    _ => None,
+                },
+            });
         }
-        Ok((shapes, values))
+        Ok(inputs)
     }
 
     /// The response to each member of a group.
-    fn scatter(
+    fn scatter<E: Engine>(
         &self,
+        engine: &E,
         requests: &[Request],
         group: &Group,
-        values: TVec<TValue>,
+        values: Vec<E::Raw>,
     ) -> Result<Vec<Result<Response>>> {
         let members: SmallVec<[_; 8]> = group.members.iter().map(|&member| &requests[member]).collect();
         let mut responses: Vec<Result<Response>> = members.iter().map(|_| Ok(Response::default())).collect();
@@ -193,8 +249,8 @@ impl Served {
             if !members.iter().any(|request| request.wants(name)) {
                 continue;
             }
-            let parts = self.parts(output, value.shape(), &members)?;
-            let contents = Contents::of(&output.port, value)?;
+            let (shape, contents) = engine.read(&output.port, value)?;
+            let parts = self.parts(output, shape, &members)?;
             for ((request, response), part) in members.iter().zip(&mut responses).zip(parts) {
                 if !request.wants(name) {
                     continue;
@@ -216,8 +272,7 @@ impl Served {
     }
 
     /// The part of an output that belongs to each member of a group.
-    fn parts(&self, output: &Output, dims: &[usize], members: &[&Request]) -> Result<Vec<Part>> {
-        let shape: Shape = dims.iter().map(|&dim| dim as i64).collect();
+    fn parts(&self, output: &Output, shape: Shape, members: &[&Request]) -> Result<Vec<Part>> {
         if let Some(scatter) = &output.scatter {
             return scattered(scatter, &shape, members);
         }
@@ -244,12 +299,23 @@ impl Served {
     }
 }
 
-/// An input that the batch gives, and its shape.
-fn gather_made(port: &Port, made: &BatchInput, members: &[&Request]) -> Result<(Shape, TValue)> {
-    let tensor = made.tensor(members)?;
-    accept(port, &tensor.shape)?;
-    let value = gather(port, &tensor.shape, &[&tensor])?;
-    Ok((tensor.shape, value))
+/// What holds for every engine, and then what holds for this one.
+fn check<E: Engine>(engine: &E, port: &Port, tensor: &Tensor) -> Result<()> {
+    if tensor.data_type != port.data_type {
+        return Err(Error::invalid_arg(format!(
+            "input '{}' is of type {}, but the model takes {}",
+            port.name, tensor.data_type, port.data_type
+        )));
+    }
+    tensor.check_contents()?;
+    // A string is at least its handle in memory.
+    if impossible_size(tensor, port.data_type.byte_size().unwrap_or(size_of::<String>())) {
+        return Err(Error::invalid_arg(format!(
+            "input '{}' has the impossible shape {}",
+            port.name, tensor.shape
+        )));
+    }
+    engine.check(port, tensor)
 }
 
 fn accept(port: &Port, shape: &Shape) -> Result<()> {
@@ -284,7 +350,11 @@ fn scattered(scatter: &BatchOutput, whole: &Shape, members: &[&Request]) -> Resu
     members.iter().map(part).collect()
 }
 
-/// Whether inputs of these shapes differ in their first dimension at most.
+/// Whether inputs of these shapes differ in their first dimension at most. Of a model that takes batches, no input may
+/// be left out.
 fn joinable(one: &Shapes, other: &Shapes) -> bool {
-    one.iter().zip(other).all(|(one, other)| one.get(1..) == other.get(1..))
+    one.iter().zip(other).all(|pair| match pair {
+        (Some(one), Some(other)) => one.get(1..) == other.get(1..),
+        _ => false,
+    })
 }

@@ -2,22 +2,11 @@
 //!
 //! A dimension that varies in the model may be fixed by the configuration, but not the other way round.
 
-use std::num::NonZeroUsize;
-
 use nereid_backend_api::{BatchInput, BatchOutput, DataType, Error, ModelConfig, Result, Shape};
-
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
-use crate::instance::Output;
+use crate::executor::Output;
 use crate::signature::{Port, Signature};
-
-/// The parameter of a model's configuration that says how many plans are kept.
-const PLAN_CACHE_SIZE: &str = "plan_cache_size";
-const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
-const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-/// Each plan has its own copy of the weights, in the layout of its kernels. Unless told otherwise, fewer plans are
-/// kept of a large model, so that the copies stay below this many bytes.
-const PLANS_MEMORY: usize = 1 << 30;
 
 /// What the configuration says of one input or output.
 struct Configured<'a> {
@@ -38,7 +27,10 @@ enum Dims<'a> {
 }
 
 /// Checks the inputs: each configured one exists and fits, and each that the graph needs will be given.
-pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
+///
+/// # Errors
+/// `InvalidArg` that names the input and what would be right.
+pub fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
     let batching = config.max_batch_size > 0;
     for input in &config.input {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
@@ -73,7 +65,10 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
 
 /// Checks the configured outputs, in their order. They may be fewer than the graph has, even none: the model then
 /// answers without outputs.
-pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
+///
+/// # Errors
+/// `InvalidArg` that names the output and what would be right.
+pub fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
     let batching = config.max_batch_size > 0;
     let batch_outputs = BatchOutput::all(config)?;
     let outputs = config.output.iter().map(|output| {
@@ -89,30 +84,17 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
     outputs.collect()
 }
 
-/// Refuses what the configuration asks for and this engine cannot give.
-pub(crate) fn features(config: &ModelConfig) -> Result<()> {
+/// Refuses what the configuration asks for and `engine` cannot give.
+///
+/// # Errors
+/// `Unsupported`, with what that is.
+pub fn unsupported(config: &ModelConfig, engine: &str) -> Result<()> {
     if has_state(config) {
-        return Err(Error::unsupported(
-            "the configuration asks for the state of sequences (sequence_batching.state), which the embedded engine \
-             does not have",
-        ));
+        return Err(Error::unsupported(format!(
+            "the configuration asks for the state of sequences (sequence_batching.state), which {engine} does not have"
+        )));
     }
     Ok(())
-}
-
-/// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
-/// that many bytes.
-pub(crate) fn plan_cache_size(config: &ModelConfig, weights: usize) -> Result<NonZeroUsize> {
-    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else {
-        let fitting = NonZeroUsize::new(PLANS_MEMORY / weights.max(1));
-        return Ok(fitting.map_or(FEWEST_PLANS, |plans| plans.clamp(FEWEST_PLANS, MOST_PLANS)));
-    };
-    parameter.string_value.trim().parse().map_err(|_| {
-        Error::invalid_arg(format!(
-            "parameter '{PLAN_CACHE_SIZE}' is '{}', but should be a whole number of 1 or more",
-            parameter.string_value
-        ))
-    })
 }
 
 fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Result<&'a Port> {
@@ -197,16 +179,5 @@ fn has_state(config: &ModelConfig) -> bool {
     match &config.scheduling_choice {
         Some(SchedulingChoice::SequenceBatching(sequence)) => !sequence.state.is_empty(),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fewer_plans_are_kept_of_a_large_model() {
-        let plans = |weights| plan_cache_size(&ModelConfig::default(), weights).unwrap().get();
-        assert_eq!([0, 1 << 20, 1 << 25, 1 << 26, 1 << 40].map(plans), [32, 32, 32, 16, 4]);
     }
 }

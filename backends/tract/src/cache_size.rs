@@ -1,0 +1,39 @@
+//! How many plans of a model are kept.
+
+use std::num::NonZeroUsize;
+
+use nereid_backend_api::{Error, ModelConfig, Result};
+
+/// The parameter of a model's configuration that says how many plans are kept.
+const PLAN_CACHE_SIZE: &str = "plan_cache_size";
+const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+/// Each plan has its own copy of the weights, in the layout of its kernels. Unless told otherwise, fewer plans are
+/// kept of a large model, so that the copies stay below this many bytes.
+const PLANS_MEMORY: usize = 1 << 30;
+
+/// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
+/// that many bytes.
+pub(crate) fn plan_cache_size(config: &ModelConfig, weights: usize) -> Result<NonZeroUsize> {
+    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else {
+        let fitting = NonZeroUsize::new(PLANS_MEMORY / weights.max(1));
+        return Ok(fitting.map_or(FEWEST_PLANS, |plans| plans.clamp(FEWEST_PLANS, MOST_PLANS)));
+    };
+    parameter.string_value.trim().parse().map_err(|_| {
+        Error::invalid_arg(format!(
+            "parameter '{PLAN_CACHE_SIZE}' is '{}', but should be a whole number of 1 or more",
+            parameter.string_value
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_plans_are_kept_of_a_large_model() {
+        let plans = |weights| plan_cache_size(&ModelConfig::default(), weights).unwrap().get();
+        assert_eq!([0, 1 << 20, 1 << 25, 1 << 26, 1 << 40].map(plans), [32, 32, 32, 16, 4]);
+    }
+}

@@ -1,0 +1,69 @@
+//! Runs the plan for the shapes that a batch's inputs have.
+//!
+//! Knows nothing of how requests make a batch.
+
+use std::sync::Arc;
+
+use nereid_backend_api::{Request, Result, Shape, Tensor};
+use nereid_onnx::{Contents, Engine, Given, Port, Served};
+use tract_onnx::prelude::{TValue, TVec};
+
+use crate::convert;
+use crate::plans::{Plans, Shapes};
+
+/// The engine, as an instance uses it.
+#[derive(Clone)]
+pub(crate) struct TractEngine {
+    pub(crate) plans: Arc<Plans>,
+    /// What the file has for each input that a request may leave out, in the graph's order.
+    pub(crate) defaults: Arc<[Option<TValue>]>,
+}
+
+impl TractEngine {
+    /// Whether a plan for the request is there. Of a request that cannot be executed it does not matter.
+    pub(crate) fn has_plan(&self, model: &Served, request: &Request) -> bool {
+        let Ok(shapes) = model.alone(request) else { return false };
+        let shape = |(shape, default): (Option<Shape>, &Option<TValue>)| {
+            shape.or_else(|| default.as_ref().map(convert::shape_of))
+        };
+        let shapes = shapes.into_iter().zip(self.defaults.iter()).map(shape);
+        shapes.collect::<Option<Shapes>>().is_some_and(|shapes| self.plans.has(&shapes))
+    }
+}
+
+impl Engine for TractEngine {
+    type Value = TValue;
+    type Raw = TValue;
+
+    fn check(&self, port: &Port, tensor: &Tensor) -> Result<()> {
+        convert::check(port, tensor)
+    }
+
+    fn gather(&self, port: &Port, shape: &Shape, parts: &[&Tensor]) -> Result<TValue> {
+        convert::gather(port, shape, parts)
+    }
+
+    fn run(&mut self, inputs: Vec<Option<Given<TValue>>>) -> Result<Vec<TValue>> {
+        let (mut shapes, mut values) = (Shapes::new(), TVec::new());
+        for (input, default) in inputs.into_iter().zip(self.defaults.iter()) {
+            match (input, default) {
+                (Some(Given { shape, value }), _) => {
+                    shapes.push(shape);
+                    values.push(value);
+                }
+                (None, Some(value)) => {
+                    shapes.push(convert::shape_of(value));
+                    values.push(value.clone());
+                }
+                // Only an input with a default may be left out; a plan for fewer inputs is refused when it is built.
+                (None, None) => {}
+            }
+        }
+        Ok(self.plans.get(&shapes)?.run(values)?.into_vec())
+    }
+
+    fn read(&self, port: &Port, output: TValue) -> Result<(Shape, Contents)> {
+        let shape = convert::shape_of(&output);
+        Ok((shape, convert::contents(port, output)?))
+    }
+}
