@@ -34,11 +34,14 @@ def binary():
 class Server:
     """A server process, its log and its HTTP address."""
 
-    def __init__(self, repository, *flags, port=0):
-        """Starts the process. `port` 0 lets the system choose one."""
+    def __init__(self, repository, *flags, port=0, env=None):
+        """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests."""
         command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
+        # The same engine on every machine, whatever libraries it has; a test that wants another says so.
+        command.append("--backend-config=onnxruntime,engine=tract")
         self._process = subprocess.Popen(
             [*command, *flags],
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -158,9 +161,9 @@ class Server:
 
 
 @contextmanager
-def running(repository, *flags, ready=True):
+def running(repository, *flags, ready=True, env=None):
     """A server for the length of a `with` block, stopped and checked at its end."""
-    server = Server(repository, *flags)
+    server = Server(repository, *flags, env=env)
     try:
         if ready:
             server.wait_until_ready()

@@ -4,6 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import nereid_server
+import onnx_engines
 from http_requests import assert_refused, infer, request, tensor
 from model_files import OnnxModel, scale_model, write_identity, write_model
 
@@ -11,6 +12,12 @@ F = TensorProto.FLOAT
 ONES = {"inputs": [tensor("X", "FP32", [2, 3], [1.0] * 6)]}
 X = 'input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } '
 Y = 'output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] } '
+
+
+@pytest.fixture(params=onnx_engines.FLAGS)
+def serve(request, serve):
+    """Each engine completes, and refuses, alike."""
+    return lambda *flags, **how: serve(*onnx_engines.FLAGS[request.param], *flags, **how)
 
 
 def identity(name, inner, kind=F):

@@ -1,4 +1,4 @@
-"""Small ONNX models of many kinds, each compared with ONNX Runtime over the same file."""
+"""Small ONNX models of many kinds in each engine, compared with ONNX Runtime in Python over the same file."""
 
 import numpy as np
 import onnxruntime
@@ -7,6 +7,7 @@ import tritonclient.http
 from onnx import TensorProto, helper
 
 import nereid_server
+import onnx_engines
 from http_requests import assert_refused, infer, tensor
 from model_files import OnnxModel
 from tensors import given, wanted
@@ -192,12 +193,12 @@ def networks():
 CASES = {model.name: (model, feed) for model, feed in [*element_types(), *shapes(), *networks()]}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=onnx_engines.FLAGS)
+def server(request, tmp_path_factory):
     repository = tmp_path_factory.mktemp("onnx")
     for model, _ in CASES.values():
         model.write(repository)
-    with nereid_server.running(repository) as server:
+    with nereid_server.running(repository, *onnx_engines.FLAGS[request.param]) as server:
         yield server
 
 

@@ -10,6 +10,7 @@ import tritonclient.http
 from onnx import TensorProto, helper
 
 import nereid_server
+import onnx_engines
 from http_requests import assert_refused, infer, request, tensor
 from model_files import OnnxModel, config, write_model
 from tensors import given
@@ -121,12 +122,12 @@ def optional():
     return model, text + 'input { name: "W" data_type: TYPE_FP32 dims: [ 1 ] optional: true }\n'
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=onnx_engines.FLAGS)
+def server(request, tmp_path_factory):
     repository = tmp_path_factory.mktemp("ragged")
     for model, text in (segment_sums(), scattered(), counts(), optional()):
         write_model(repository, model.name, text, model.serialized())
-    with nereid_server.running(repository) as server:
+    with nereid_server.running(repository, *onnx_engines.FLAGS[request.param]) as server:
         yield server
 
 

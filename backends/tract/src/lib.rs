@@ -56,11 +56,6 @@ impl TractBackend {
     pub fn new(settings: BackendSettings, reason: impl Into<String>) -> Self {
         Self { settings, reason: reason.into() }
     }
-
-    /// The engine as one that stands in for a missing ONNX Runtime.
-    pub fn stand_in(settings: BackendSettings) -> Self {
-        Self::new(settings, "no ONNX Runtime library is at hand")
-    }
 }
 
 impl Backend for TractBackend {

@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use nereid_backend_api::Backend;
 use nereid_identity::IdentityBackend;
-use nereid_tract::TractBackend;
 
+use crate::onnx_engine::OnnxEngine;
 use crate::options::ConfigurationOptions;
 
 /// The one place where backends are registered, each with its settings.
 pub(crate) fn all(options: &ConfigurationOptions) -> BTreeMap<String, Arc<dyn Backend>> {
     let backends: [(&str, Arc<dyn Backend>); 2] = [
         ("identity", Arc::new(IdentityBackend)),
-        // The embedded engine stands in for ONNX Runtime.
-        ("onnxruntime", Arc::new(TractBackend::stand_in(options.backend_settings("onnxruntime")))),
+        (
+            "onnxruntime",
+            Arc::new(OnnxEngine::new(options.backend_settings("onnxruntime"), options.backend_directory())),
+        ),
     ];
     backends.into_iter().map(|(name, backend)| (name.to_owned(), backend)).collect()
 }

@@ -6,6 +6,7 @@
 mod backends;
 mod check;
 mod logging;
+mod onnx_engine;
 mod options;
 mod run;
 mod table;

@@ -1,6 +1,7 @@
 //! The command line: each option is declared once, here. Names, defaults and meaning are the reference's where it has
 //! the option.
 
+use std::env;
 use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -142,6 +143,10 @@ pub(crate) struct ConfigurationOptions {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub model_config_name: Option<String>,
 
+    /// Folder with a folder for each installed backend. Default: backends, beside the folder of this program.
+    #[arg(long, value_name = "PATH")]
+    pub backend_directory: Option<PathBuf>,
+
     /// Setting of a backend, or of all backends if none is named. May be given several times.
     #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
     pub backend_config: Vec<BackendSetting>,
@@ -169,6 +174,12 @@ impl ConfigurationOptions {
             self.backend_config.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
         // Of the same key, the last one counts.
         for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
+    }
+
+    /// The folder with a folder for each installed backend, if it is known.
+    pub(crate) fn backend_directory(&self) -> Option<PathBuf> {
+        let beside = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
+        self.backend_directory.clone().or_else(beside)
     }
 
     /// What about these options is better said otherwise.

@@ -89,6 +89,15 @@ fn a_backends_own_settings_go_before_those_for_all() {
 }
 
 #[test]
+fn backends_lie_beside_the_programs_folder_unless_told_otherwise() {
+    let program = env::current_exe().unwrap();
+    let beside = program.parent().unwrap().with_file_name("backends");
+    assert_eq!(parsed(&[]).unwrap().configurations.backend_directory(), Some(beside));
+    let given = parsed(&["--backend-directory=/opt/backends"]).unwrap();
+    assert_eq!(given.configurations.backend_directory(), Some(PathBuf::from("/opt/backends")));
+}
+
+#[test]
 fn a_configurations_name_is_kept() {
     let options = parsed(&["--model-config-name=h100"]).unwrap();
     assert_eq!(options.configurations.read_options().config_name.as_deref(), Some("h100"));

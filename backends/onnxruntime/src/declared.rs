@@ -1,0 +1,242 @@
+//! What an ONNX file declares of its inputs and outputs, read before the library sees the file.
+//!
+//! Two things have to come from here. The library does not tell a scalar from a tensor whose rank the file leaves open.
+//! And types that a later ONNX adds must not reach the `ort` crate, which knows a closed set of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nereid_backend_api::{DataType, Error, Result};
+use prost::Message;
+
+/// The element types that ONNX and the protocol share, by their number and name in ONNX.
+const TYPES: &[(i32, &str, DataType)] = &[
+    (1, "FLOAT", DataType::Fp32),
+    (2, "UINT8", DataType::Uint8),
+    (3, "INT8", DataType::Int8),
+    (4, "UINT16", DataType::Uint16),
+    (5, "INT16", DataType::Int16),
+    (6, "INT32", DataType::Int32),
+    (7, "INT64", DataType::Int64),
+    (8, "STRING", DataType::Bytes),
+    (9, "BOOL", DataType::Bool),
+    (10, "FLOAT16", DataType::Fp16),
+    (11, "DOUBLE", DataType::Fp64),
+    (12, "UINT32", DataType::Uint32),
+    (13, "UINT64", DataType::Uint64),
+    (16, "BFLOAT16", DataType::Bf16),
+];
+
+/// The names of ONNX's other element types, for messages.
+const OTHER_TYPES: &[(i32, &str)] = &[
+    (14, "COMPLEX64"),
+    (15, "COMPLEX128"),
+    (17, "FLOAT8E4M3FN"),
+    (18, "FLOAT8E4M3FNUZ"),
+    (19, "FLOAT8E5M2"),
+    (20, "FLOAT8E5M2FNUZ"),
+    (21, "UINT4"),
+    (22, "INT4"),
+    (23, "FLOAT4E2M1"),
+];
+
+/// The inputs and outputs that a file declares, by name, and whether their rank is open.
+#[derive(Debug, Default)]
+pub(crate) struct Declared {
+    open: BTreeMap<Vec<u8>, bool>,
+}
+
+impl Declared {
+    /// Reads a file. Of one that is not ONNX's protobuf nothing is known: what is wrong with it is the library's to
+    /// say.
+    ///
+    /// # Errors
+    /// The file cannot be read, or declares an input or output that no request can give or no response take.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let contents = fs::read(path).map_err(|error| {
+            let message = format!("cannot read {}: {error}", path.display());
+            if error.kind() == ErrorKind::NotFound {
+                Error::not_found(message)
+            } else {
+                Error::internal(message)
+            }
+        })?;
+        Self::of(&contents)
+    }
+
+    fn of(contents: &[u8]) -> Result<Self> {
+        let Ok(ModelProto { graph: Some(graph) }) = ModelProto::decode(contents) else {
+            return Ok(Self::default());
+        };
+        let inputs = graph.input.into_iter().map(|info| ("input", info));
+        let outputs = graph.output.into_iter().map(|info| ("output", info));
+        let mut open = BTreeMap::new();
+        for (role, info) in inputs.chain(outputs) {
+            let is_open = rank_is_open(role, &info)?;
+            open.insert(info.name, is_open);
+        }
+        Ok(Self { open })
+    }
+
+    /// Whether the file leaves open how many dimensions an input or output has.
+    pub(crate) fn rank_is_open(&self, name: &str) -> bool {
+        self.open.get(name.as_bytes()).copied().unwrap_or_default()
+    }
+}
+
+/// Whether a rank is open, of an input or output that can be served.
+fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
+    let name = String::from_utf8_lossy(&info.name);
+    let tensor = match info.r#type.as_ref().and_then(|kind| kind.value.as_ref()) {
+        Some(Kind::Tensor(tensor)) => tensor,
+        other => {
+            let what = match other {
+                Some(Kind::Sequence(_)) => "a sequence",
+                Some(Kind::Map(_)) => "a map",
+                Some(Kind::Optional(_)) => "an optional value",
+                Some(Kind::Sparse(_)) => "a sparse tensor",
+                Some(Kind::Opaque(_)) => "of a type of its own",
+                // ONNX Runtime infers the type.
+                Some(Kind::Tensor(_)) | None => return Ok(true),
+            };
+            return Err(Error::unsupported(format!(
+                "{role} '{name}' of the model is {what}, but requests and responses carry tensors only: convert it \
+                 within the model"
+            )));
+        }
+    };
+    if tensor.elem_type != 0 && !TYPES.iter().any(|(number, ..)| *number == tensor.elem_type) {
+        let known = OTHER_TYPES.iter().find(|(number, _)| *number == tensor.elem_type);
+        let found =
+            known.map_or_else(|| format!("number {}", tensor.elem_type), |(_, name)| (*name).to_owned());
+        let names: Vec<_> = TYPES.iter().map(|(_, name, _)| *name).collect();
+        return Err(Error::unsupported(format!(
+            "{role} '{name}' of the model has element type {found}, but the protocol has only {}: cast it within the \
+             model",
+            names.join(", ")
+        )));
+    }
+    Ok(tensor.shape.is_none())
+}
+
+// The few fields of onnx.proto that are looked at; the others, weights above all, are passed over. Names are kept as
+// bytes, since ONNX does not ask them to be UTF-8 here.
+
+#[derive(Clone, PartialEq, Message)]
+struct ModelProto {
+    #[prost(message, optional, tag = "7")]
+    graph: Option<GraphProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GraphProto {
+    #[prost(message, repeated, tag = "11")]
+    input: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    output: Vec<ValueInfoProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueInfoProto {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(message, optional, tag = "2")]
+    r#type: Option<TypeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TypeProto {
+    #[prost(oneof = "Kind", tags = "1, 4, 5, 7, 8, 9")]
+    value: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Kind {
+    #[prost(message, tag = "1")]
+    Tensor(TensorType),
+    #[prost(message, tag = "4")]
+    Sequence(Anything),
+    #[prost(message, tag = "5")]
+    Map(Anything),
+    #[prost(message, tag = "7")]
+    Opaque(Anything),
+    #[prost(message, tag = "8")]
+    Sparse(Anything),
+    #[prost(message, tag = "9")]
+    Optional(Anything),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TensorType {
+    #[prost(int32, tag = "1")]
+    elem_type: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Anything>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Anything {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, kind: Option<Kind>) -> Vec<u8> {
+        let info = ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: kind }) };
+        let graph = GraphProto { input: vec![info], output: Vec::new() };
+        ModelProto { graph: Some(graph) }.encode_to_vec()
+    }
+
+    fn tensor(elem_type: i32, shape: Option<Anything>) -> Option<Kind> {
+        Some(Kind::Tensor(TensorType { elem_type, shape }))
+    }
+
+    #[test]
+    fn an_open_rank_is_told_from_a_scalar() {
+        assert!(Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
+        assert!(!Declared::of(&file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
+        assert!(!Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
+    }
+
+    #[test]
+    fn what_is_not_a_tensor_is_refused_by_its_kind() {
+        for (kind, told) in [
+            (Kind::Sequence(Anything {}), "input 'X' of the model is a sequence"),
+            (Kind::Map(Anything {}), "input 'X' of the model is a map"),
+            (Kind::Optional(Anything {}), "input 'X' of the model is an optional value"),
+            (Kind::Sparse(Anything {}), "input 'X' of the model is a sparse tensor"),
+            (Kind::Opaque(Anything {}), "input 'X' of the model is of a type of its own"),
+        ] {
+            let error = Declared::of(&file("X", Some(kind))).unwrap_err();
+            assert!(error.message().starts_with(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn element_types_outside_the_protocol_are_refused_known_or_not() {
+        for (number, told) in
+            [(14, "COMPLEX64"), (20, "FLOAT8E5M2FNUZ"), (23, "FLOAT4E2M1"), (99, "number 99")]
+        {
+            let error = Declared::of(&file("X", tensor(number, None))).unwrap_err();
+            assert!(error.message().contains(&format!("element type {told}, but")), "{error}");
+        }
+        for (number, ..) in TYPES {
+            Declared::of(&file("X", tensor(*number, None))).unwrap();
+        }
+    }
+
+    #[test]
+    fn of_a_file_that_is_not_onnx_nothing_is_known() {
+        for contents in [b"".as_slice(), b"not a model", &[0xff; 64]] {
+            assert!(!Declared::of(contents).unwrap().rank_is_open("X"));
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_told_by_its_path() {
+        let error = Declared::read(Path::new("/no/such/model.onnx")).unwrap_err();
+        assert!(error.message().contains("cannot read /no/such/model.onnx"), "{error}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Runs ONNX models on ONNX Runtime, whose library is loaded when the server runs.
+//!
+//! The library is looked for in the places that [`find`] lists; [`OnnxRuntime::open`] takes it into use, once in the life
+//! of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
+//! place of the file there may be a folder of that name, with the file `model.onnx` and its external data in it.
+//!
+//! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
+//! processors among them: each session has as many threads as there are processors for one instance.
+//!
+//! Unsafe code stands in two files: `library.rs`, which loads the library, and `memory.rs`, which reads and writes
+//! its tensors. The rest goes through the `ort` crate's safe calls.
+//!
+//! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
+
+mod accelerators;
+mod declared;
+mod discovery;
+mod engine;
+mod library;
+mod memory;
+mod options;
+mod signature;
+
+use std::any::Any;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use nereid_backend_api::{
+    Backend, BackendSettings, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig,
+    ModelContext, Result,
+};
+use nereid_model_config::{complete_tensors, default_model_filename};
+use nereid_onnx::{
+    Executor, Served, check_features, check_inputs, check_outputs, optional_inputs, resolve_inputs,
+};
+use ort::session::Session;
+
+use crate::declared::Declared;
+use crate::engine::OrtEngine;
+use crate::options::SessionOptions;
+
+pub use crate::discovery::{Found, Place, Places, find};
+pub use crate::library::{OnnxRuntime, OpenError};
+
+const DEFAULT_FILENAME: &str = "model.onnx";
+
+/// The backend over an open library.
+pub struct OnnxRuntimeBackend {
+    runtime: Arc<OnnxRuntime>,
+    settings: BackendSettings,
+    /// Processors that the threads of a model's instances may take.
+    processors: NonZeroUsize,
+}
+
+impl OnnxRuntimeBackend {
+    /// The backend with its settings, of which it knows `default-max-batch-size`.
+    pub fn new(runtime: Arc<OnnxRuntime>, settings: BackendSettings) -> Self {
+        let processors = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        Self { runtime, settings, processors }
+    }
+}
+
+impl Backend for OnnxRuntimeBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let model = guarded(|| self.load_model(&context))
+            .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
+        tracing::info!(
+            "model '{}' version {} is served by ONNX Runtime {} with {}",
+            context.name,
+            context.version,
+            self.runtime.version(),
+            model.options.describe_threads()
+        );
+        Ok(Box::new(model))
+    }
+}
+
+impl OnnxRuntimeBackend {
+    fn load_model(&self, context: &ModelContext) -> Result<OrtModel> {
+        let default_max_batch_size = self.settings.default_max_batch_size()?;
+        let mut config = context.config.clone();
+        check_features(&config, "the ONNX Runtime backend")?;
+        let path = model_file(context);
+        let declared = Declared::read(&path)?;
+        let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
+        let session = options.session(&path, first_kind(&config))?;
+        let mut signature = signature::of_session(&session, &declared)?;
+        if context.complete {
+            complete_tensors(&mut config, &signature.tensors(), default_max_batch_size)
+                .map_err(|error| Error::invalid_arg(error.to_string()))?;
+        }
+        let initializers = signature::initializers(&session, &declared)?;
+        let optional =
+            optional_inputs(&config, |name| Ok(initializers.iter().any(|port| port.name == name)))?;
+        // Only what the configuration lists can be given; the others keep the file's value.
+        signature.inputs.extend(
+            initializers.into_iter().filter(|port| config.input.iter().any(|input| input.name == port.name)),
+        );
+        let batch_inputs = BatchInput::all(&config)?;
+        check_inputs(&config, &batch_inputs, &signature)?;
+        let mut outputs = check_outputs(&config, &signature)?;
+        // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
+        outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
+        let inputs = resolve_inputs(&config, signature.inputs, batch_inputs, &optional)?;
+        let batching = config.max_batch_size > 0;
+        let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs });
+        Ok(OrtModel {
+            served,
+            options,
+            path,
+            first: Mutex::new(Some((first_kind(&config), session))),
+            completed: context.complete.then_some(config),
+        })
+    }
+}
+
+struct OrtModel {
+    served: Arc<Served>,
+    options: SessionOptions,
+    path: PathBuf,
+    /// The session by which the model was looked at, for the first instance of that kind.
+    first: Mutex<Option<(InstanceKind, Session)>>,
+    completed: Option<ModelConfig>,
+}
+
+impl Model for OrtModel {
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        self.completed.as_ref()
+    }
+
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let session = match first {
+            Some((kind, session)) if kind == context.kind => session,
+            _ => guarded(|| self.options.session(&self.path, context.kind))
+                .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
+        };
+        let engine = OrtEngine::new(session, &self.served, &self.options)?;
+        Ok(Box::new(Executor::new(Arc::clone(&self.served), engine)))
+    }
+}
+
+/// The path of the ONNX file itself.
+fn model_file(context: &ModelContext) -> PathBuf {
+    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+    let path = context.version_directory().join(filename);
+    if path.is_dir() { path.join(DEFAULT_FILENAME) } else { path }
+}
+
+/// What the first instance runs on.
+fn first_kind(config: &ModelConfig) -> InstanceKind {
+    use nereid_model_config::proto::model_instance_group::Kind;
+    match config.instance_group.first() {
+        Some(group) if group.kind() == Kind::Gpu => {
+            InstanceKind::Gpu(group.gpus.first().copied().unwrap_or_default())
+        }
+        Some(group) if group.kind() == Kind::Model => InstanceKind::Model,
+        _ => InstanceKind::Cpu,
+    }
+}
+
+/// Runs work that calls the library. A panic on the way there or back costs this load, nothing more.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    outcome.unwrap_or_else(|panic| {
+        Err(Error::internal(format!("the ONNX Runtime backend panicked: {}", panic_message(&*panic))))
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+/// What ONNX Runtime says, on one line.
+fn told(path: &Path, error: &ort::Error<impl Sized>) -> Error {
+    Error::invalid_arg(format!("ONNX Runtime cannot load {}: {}", path.display(), one_line(error.message())))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,59 @@
+//! The signature of a model, as ONNX Runtime understood its graph.
+
+use nereid_backend_api::{DataType, Error, Result};
+use nereid_onnx::{Dims, Port, Signature};
+use ort::session::Session;
+use ort::value::{TensorElementType, ValueType};
+
+use crate::declared::Declared;
+
+/// Inputs that a request must give, and outputs, in the file's order.
+pub(crate) fn of_session(session: &Session, declared: &Declared) -> Result<Signature> {
+    let inputs = session.inputs().iter().map(|it| port("input", it.name(), it.dtype(), declared));
+    let outputs = session.outputs().iter().map(|it| port("output", it.name(), it.dtype(), declared));
+    Ok(Signature { inputs: inputs.collect::<Result<_>>()?, outputs: outputs.collect::<Result<_>>()? })
+}
+
+/// Inputs that have a value in the file, which a request may override.
+pub(crate) fn initializers(session: &Session, declared: &Declared) -> Result<Vec<Port>> {
+    let initializers = session.overridable_initializers();
+    initializers.iter().map(|it| port("input", it.name(), it.dtype(), declared)).collect()
+}
+
+fn port(role: &str, name: &str, kind: &ValueType, declared: &Declared) -> Result<Port> {
+    let ValueType::Tensor { ty, shape, .. } = kind else {
+        return Err(Error::unsupported(format!(
+            "{role} '{name}' of the model is {kind}, but requests and responses carry tensors only"
+        )));
+    };
+    let data_type = data_type(*ty).ok_or_else(|| {
+        Error::unsupported(format!(
+            "{role} '{name}' of the model has element type {ty}, which the protocol lacks"
+        ))
+    })?;
+    // Without dimensions it is a scalar, or of open rank: the library does not tell which.
+    let is_open = shape.is_empty() && declared.rank_is_open(name);
+    let dims: Dims = shape.iter().map(|&dim| (dim >= 0).then_some(dim)).collect();
+    Ok(Port { name: name.to_owned(), data_type, dims: (!is_open).then_some(dims) })
+}
+
+/// The protocol's type for an element type, if it has it.
+pub(crate) fn data_type(element: TensorElementType) -> Option<DataType> {
+    Some(match element {
+        TensorElementType::Bool => DataType::Bool,
+        TensorElementType::Uint8 => DataType::Uint8,
+        TensorElementType::Uint16 => DataType::Uint16,
+        TensorElementType::Uint32 => DataType::Uint32,
+        TensorElementType::Uint64 => DataType::Uint64,
+        TensorElementType::Int8 => DataType::Int8,
+        TensorElementType::Int16 => DataType::Int16,
+        TensorElementType::Int32 => DataType::Int32,
+        TensorElementType::Int64 => DataType::Int64,
+        TensorElementType::Float16 => DataType::Fp16,
+        TensorElementType::Bfloat16 => DataType::Bf16,
+        TensorElementType::Float32 => DataType::Fp32,
+        TensorElementType::Float64 => DataType::Fp64,
+        TensorElementType::String => DataType::Bytes,
+        _ => return None,
+    })
+}
