@@ -6,6 +6,7 @@
 
 mod bench;
 mod deny;
+mod fetch;
 mod fuzz;
 mod project;
 mod test;
@@ -40,6 +41,9 @@ enum Command {
     Deny,
     /// Look for inputs that break the readers of configurations
     Fuzz(fuzz::Fuzz),
+    /// Bring what is not in the repository
+    #[command(subcommand)]
+    Fetch(fetch::Fetch),
     /// Measure the server
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -62,6 +66,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tidy => tidy::run(&project),
         Command::Deny => deny::run(&project),
         Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
+        Command::Fetch(what) => fetch::run(&project, what),
         Command::Bench(bench) => bench::run(&project, &bench),
     }
 }

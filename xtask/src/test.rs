@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::project::{Project, show};
 use crate::venv::Venv;
-use crate::{deny, tidy};
+use crate::{deny, fetch, tidy};
 
 /// One thing to check, in the order of running: the quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -108,6 +108,7 @@ fn end_to_end(project: &Project) -> Result<()> {
     let requirements =
         fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let venv = Venv::with(project, "end-to-end", &requirements)?;
+    fetch::examples(project)?;
     show(
         project
             .command(venv.program("python"))

