@@ -64,6 +64,10 @@ impl OnnxRuntimeBackend {
 }
 
 impl Backend for OnnxRuntimeBackend {
+    fn completes(&self) -> bool {
+        true
+    }
+
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let model = guarded(|| self.load_model(&context))
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;

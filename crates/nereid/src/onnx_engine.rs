@@ -80,6 +80,11 @@ impl OnnxEngine {
 }
 
 impl Backend for OnnxEngine {
+    fn completes(&self) -> bool {
+        // Whichever engine it is.
+        true
+    }
+
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         match self.chosen.get_or_init(|| self.choose()) {
             Ok(engine) => engine.load(context),
