@@ -132,6 +132,30 @@ impl Pieces {
     }
 }
 
+impl From<Bytes> for Pieces {
+    fn from(bytes: Bytes) -> Self {
+        let mut body = Self::default();
+        body.push(bytes);
+        body
+    }
+}
+
+/// Reads from the front.
+impl bytes::Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.len
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.get(self.next).map_or(&[], |piece| piece)
+    }
+
+    fn advance(&mut self, count: usize) {
+        // Its callers advance by no more than there is.
+        let _ = self.split(count, drop);
+    }
+}
+
 /// A path segment with its percent-encoding undone; what is not UTF-8 then becomes replacement characters, which no
 /// name holds.
 pub(crate) fn decoded(segment: &str) -> Cow<'_, str> {
@@ -183,6 +207,19 @@ mod tests {
         let mut body = body(&["ab"]);
         assert_eq!(body.take(5).unwrap_err(), 3);
         assert_eq!(body.take_joined(2).unwrap(), "ab");
+    }
+
+    #[test]
+    fn it_is_read_like_any_buffer() {
+        use bytes::Buf;
+
+        let mut body = body(&["abc", "defg"]);
+        let mut read = Vec::new();
+        while body.has_remaining() {
+            read.push(body.get_u8());
+        }
+        assert_eq!(read, b"abcdefg");
+        assert!(body.chunk().is_empty());
     }
 
     #[test]

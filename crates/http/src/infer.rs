@@ -5,10 +5,10 @@ mod encode;
 mod json_tensor;
 
 use hyper::HeaderMap;
-use hyper::header::{CONTENT_ENCODING, HeaderValue};
 use nereid_core::backend_api::{Error, Result};
 
 use crate::body::Pieces;
+use crate::compression::{self, Encoding};
 use crate::reply::Reply;
 use crate::routes::Target;
 use crate::service::Face;
@@ -26,10 +26,16 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     mut body: Pieces,
 ) -> Result<Reply> {
-    check_encoding(headers)?;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
     let model = face.server.model(&target.model, version)?;
+    match Encoding::of_request(headers) {
+        Ok(Encoding::Identity) => {}
+        Ok(Encoding::Gzip | Encoding::Deflate) => {
+            body = compression::decompress(body, face.options.max_input_size).await?;
+        }
+        Err(unknown) => return Ok(compression::unknown(&unknown)),
+    }
     let decoded = match header_length(headers, body.len())? {
         Some(0) => decode::raw(&mut body, model.signature(), face.options.max_input_size)?,
         length => {
@@ -42,18 +48,11 @@ pub(crate) async fn answer(
     request.model_version = version;
     let mut answers = face.server.infer(request)?;
     let response = answers.single().await?;
-    encode::encode(&answers, response, &format)
-}
-
-/// Refuses a body that is compressed, rather than taking it for what it is not.
-fn check_encoding(headers: &HeaderMap) -> Result<()> {
-    match headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"" | b"identity") => Ok(()),
-        Some(encoding) => Err(Error::invalid_arg(format!(
-            "Content-Encoding '{}' is not taken; send the body as it is",
-            String::from_utf8_lossy(encoding)
-        ))),
-    }
+    let reply = encode::encode(&answers, response, &format)?;
+    Ok(match Encoding::of_answer(headers) {
+        Encoding::Identity => reply,
+        encoding => compression::compress(reply, encoding).await,
+    })
 }
 
 /// The length of the JSON part, if the client says it.

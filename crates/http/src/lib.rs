@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod compression;
 mod infer;
 mod metadata;
 mod pace;

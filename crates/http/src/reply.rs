@@ -32,6 +32,16 @@ impl Pieces {
         let left = pieces.iter().map(|piece| piece.len() as u64).sum();
         Self { pieces, left }
     }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    /// The pieces in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces.iter().rev()
+    }
 }
 
 impl Body for Pieces {

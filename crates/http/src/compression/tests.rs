@@ -1,0 +1,108 @@
+//! Bodies there and back again, what is no compressed body, and which encoding a client gets.
+
+use hyper::StatusCode;
+
+use super::*;
+
+const LIMIT: usize = 1 << 20;
+
+fn headers(name: hyper::header::HeaderName, value: &str) -> HeaderMap {
+    HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
+}
+
+fn packed(plain: &[u8], encoding: Encoding) -> Vec<u8> {
+    compressed(&reply::Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(plain)])), encoding)
+        .unwrap()
+        .to_vec()
+}
+
+async fn unpacked(packed: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
+    let mut plain = decompress(Pieces::from(Bytes::from(packed)), limit).await?;
+    let length = plain.len();
+    Ok(plain.take_joined(length).unwrap().to_vec())
+}
+
+#[tokio::test]
+async fn a_body_comes_out_as_it_went_in() {
+    for encoding in [Encoding::Gzip, Encoding::Deflate] {
+        // The last one is long enough for another thread, both ways.
+        for length in [0, 1, 1000, 200_000] {
+            let plain: Vec<u8> =
+                (0..length).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            let reply = Response::new(reply::Pieces::new(SmallVec::from_iter([Bytes::from(plain.clone())])));
+            let reply = compress(reply, encoding).await;
+            let packed: Vec<u8> = reply.body().iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(unpacked(packed, LIMIT).await.unwrap(), plain, "{encoding:?} {length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gzip_body_may_have_several_members() {
+    let both = [packed(b"abc", Encoding::Gzip), packed(b"def", Encoding::Gzip)].concat();
+    assert_eq!(unpacked(both, LIMIT).await.unwrap(), b"abcdef");
+}
+
+#[tokio::test]
+async fn a_body_that_would_become_too_long_is_refused_on_the_way() {
+    for encoding in [Encoding::Gzip, Encoding::Deflate] {
+        let bomb = packed(&vec![0; 8 << 20], encoding);
+        let error = unpacked(bomb, LIMIT).await.unwrap_err();
+        assert!(error.message().contains("over the limit of 1048576 bytes"), "{error}");
+        assert_eq!(unpacked(packed(&[7; 100], encoding), 100).await.unwrap(), [7; 100]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_compressed_or_damaged_is_refused() {
+    let gzip = packed(&[7; 1000], Encoding::Gzip);
+    let deflate = packed(&[7; 1000], Encoding::Deflate);
+    for (what, body) in [
+        ("empty", Vec::new()),
+        ("plain", b"{\"inputs\":[]}".to_vec()),
+        ("short gzip", gzip[..gzip.len() - 1].to_vec()),
+        ("short deflate", deflate[..deflate.len() - 1].to_vec()),
+        ("more after gzip", [gzip.clone(), b"more".to_vec()].concat()),
+        ("more after deflate", [deflate.clone(), b"more".to_vec()].concat()),
+        ("wrong checksum", [&gzip[..gzip.len() - 8], &[0; 8]].concat()),
+    ] {
+        assert!(unpacked(body, LIMIT).await.is_err(), "{what}");
+    }
+}
+
+#[test]
+fn the_request_names_its_encoding() {
+    for (value, encoding) in [
+        ("gzip", Encoding::Gzip),
+        ("deflate", Encoding::Deflate),
+        ("Identity", Encoding::Identity),
+        ("", Encoding::Identity),
+    ] {
+        assert_eq!(Encoding::of_request(&headers(CONTENT_ENCODING, value)), Ok(encoding));
+    }
+    assert_eq!(Encoding::of_request(&HeaderMap::new()), Ok(Encoding::Identity));
+    assert_eq!(Encoding::of_request(&headers(CONTENT_ENCODING, "br")), Err("br".into()));
+    let reply = unknown("br");
+    assert_eq!(
+        (reply.status(), &reply.headers()[ACCEPT_ENCODING]),
+        (StatusCode::NOT_IMPLEMENTED, &HeaderValue::from_static("gzip, deflate"))
+    );
+}
+
+#[test]
+fn the_client_gets_the_encoding_it_likes_best() {
+    for (accepted, encoding) in [
+        ("gzip, deflate", Encoding::Gzip),
+        ("gzip;q=0.4,deflate;q=0.5", Encoding::Deflate),
+        ("br, gzip", Encoding::Gzip),
+        ("identity;q=1,gzip;q=0.5", Encoding::Identity),
+        ("GZIP ; q=0.5", Encoding::Gzip),
+        ("gzip;q=0", Encoding::Identity),
+        ("gzip;q=much", Encoding::Identity),
+        ("*", Encoding::Identity),
+        (" ,;q=1", Encoding::Identity),
+    ] {
+        assert_eq!(Encoding::of_answer(&headers(ACCEPT_ENCODING, accepted)), encoding, "{accepted}");
+    }
+    assert_eq!(Encoding::of_answer(&HeaderMap::new()), Encoding::Identity);
+}
