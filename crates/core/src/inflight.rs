@@ -140,7 +140,7 @@ impl InFlight {
 impl ResponseSink for InFlight {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
-        if self.model.config().model_transaction_policy.is_some_and(|policy| policy.decoupled) {
+        if self.model.is_decoupled() {
             self.record_response(answer.as_ref());
         }
         if last {
@@ -233,7 +233,8 @@ impl ResponseStream {
         Error::unsupported(format!("model '{model}' gave {count} where one was asked for"))
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+    /// [`next`](Self::next), for whoever polls.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         let mut answers = self.inflight.lock();
         if let Some(answer) = answers.next.take() {
             answers.next = answers.later.pop_front();

@@ -197,6 +197,11 @@ impl Model {
         &self.signature
     }
 
+    /// Whether it answers a request with any number of responses.
+    pub fn is_decoupled(&self) -> bool {
+        self.config.model_transaction_policy.is_some_and(|policy| policy.decoupled)
+    }
+
     /// Its counters.
     pub fn statistics(&self) -> &ModelStatistics {
         &self.statistics

@@ -63,7 +63,6 @@ impl Pieces {
             body.push(piece);
         }
         body.end_tail();
-        pace.complete();
         Ok(body)
     }
 

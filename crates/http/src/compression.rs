@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::task::spawn_blocking;
 
 use crate::body::Pieces;
-use crate::reply::{self, Reply};
+use crate::reply::{self, Contents, Reply};
 
 /// Compressed bodies up to this size are decompressed at once. They become a thousand times as large at most, which
 /// takes a few milliseconds.
@@ -129,14 +129,17 @@ fn decompressed(body: Pieces, limit: usize) -> Result<Bytes> {
     }
 }
 
-/// The answer with its body compressed.
+/// The answer with its body compressed. A body that comes bit by bit is left as it is.
 pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     let name = match encoding {
         Encoding::Identity => return reply,
         Encoding::Gzip => "gzip",
         Encoding::Deflate => "deflate",
     };
-    let (mut head, body) = reply.into_parts();
+    let (mut head, body) = match reply.into_parts() {
+        (head, Contents::Whole(body)) => (head, body),
+        (head, stream @ Contents::Stream(_)) => return Response::from_parts(head, stream),
+    };
     let compressed = if body.len() <= SHORT_PLAIN {
         compressed(&body, encoding)
     } else {
@@ -147,7 +150,7 @@ pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     match compressed {
         Ok(bytes) => {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
-            Response::from_parts(head, reply::Pieces::new(SmallVec::from_iter([bytes])))
+            Response::from_parts(head, Contents::Whole(reply::Pieces::new(SmallVec::from_iter([bytes]))))
         }
         Err(error) => reply::error(&Error::internal(format!("compressing the answer failed: {error}"))),
     }

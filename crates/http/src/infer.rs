@@ -2,6 +2,8 @@
 
 mod decode;
 mod encode;
+pub(crate) mod generate;
+mod json_members;
 mod json_tensor;
 
 use hyper::HeaderMap;
@@ -29,6 +31,13 @@ pub(crate) async fn answer(
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
     let model = face.server.model(&target.model, version)?;
+    if model.is_decoupled() {
+        return Err(Error::unsupported(format!(
+            "model '{}' is decoupled: it gives any number of answers, and this endpoint takes models that give one; \
+             generate_stream takes others",
+            model.name()
+        )));
+    }
     match Encoding::of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {

@@ -14,6 +14,8 @@ mod reply;
 mod repository;
 mod routes;
 mod service;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 

@@ -3,8 +3,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Mutex;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,24 +17,66 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a connection is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Since when the rest of a request is awaited; `None` while it is not the client's turn, or none has begun.
+/// How a connection's client keeps up with what it began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pace(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct Pace(Arc<Mutex<State>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    /// No request has begun.
+    #[default]
+    Idle,
+    /// The rest of a request is awaited since then.
+    Awaited(Instant),
+    /// It is the server's turn: so many answers are being made. `next` says whether bytes of a further request came
+    /// already; the client is not held up for them.
+    Busy { answers: usize, next: bool },
+}
+
+/// An answer being made. Dropped when it is sent.
+#[derive(Debug)]
+pub(crate) struct Busy(Pace);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        *state = match *state {
+            State::Busy { answers, next } if answers > 1 => State::Busy { answers: answers - 1, next },
+            State::Busy { next: true, .. } => State::Awaited(Instant::now()),
+            State::Busy { .. } => State::Idle,
+            other => other,
+        };
+    }
+}
 
 impl Pace {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Bytes arrived. The first ones begin a request.
     fn arrived(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        let mut state = self.lock();
+        match &mut *state {
+            State::Idle => *state = State::Awaited(Instant::now()),
+            State::Awaited(_) => {}
+            State::Busy { next, .. } => *next = true,
+        }
     }
 
     /// A part of the request is complete; the next is awaited.
     pub(crate) fn progressed(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.lock() = State::Awaited(Instant::now());
     }
 
-    /// The request is complete: nothing is awaited from the client.
-    pub(crate) fn complete(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// The request is complete: nothing is awaited from the client until what is given is dropped.
+    pub(crate) fn busy(&self) -> Busy {
+        let mut state = self.lock();
+        *state = match *state {
+            State::Busy { answers, next } => State::Busy { answers: answers + 1, next },
+            _ => State::Busy { answers: 1, next: false },
+        };
+        Busy(self.clone())
     }
 
     /// Returns when the client has kept the server waiting for too long.
@@ -44,8 +85,8 @@ impl Pace {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            let awaited = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if awaited.is_some_and(|since| since.elapsed() >= PATIENCE) {
+            let state = *self.lock();
+            if matches!(state, State::Awaited(since) if since.elapsed() >= PATIENCE) {
                 return;
             }
         }

@@ -15,7 +15,50 @@ use smallvec::SmallVec;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An answer.
-pub(crate) type Reply = Response<Pieces>;
+pub(crate) type Reply = Response<Contents>;
+
+/// What a body is made of.
+pub(crate) enum Contents {
+    /// It is there as a whole.
+    Whole(Pieces),
+    /// It comes bit by bit.
+    Stream(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
+}
+
+impl Default for Contents {
+    fn default() -> Self {
+        Self::Whole(Pieces::default())
+    }
+}
+
+impl Body for Contents {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(pieces) => Poll::Ready(pieces.next_frame().map(Ok)),
+            Self::Stream(stream) => stream.as_mut().poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(pieces) => pieces.pieces.is_empty(),
+            Self::Stream(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(pieces) => SizeHint::with_exact(pieces.left),
+            Self::Stream(stream) => stream.size_hint(),
+        }
+    }
+}
 
 /// A body that lies in pieces.
 #[derive(Default)]
@@ -42,27 +85,11 @@ impl Pieces {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces.iter().rev()
     }
-}
 
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.pieces.pop();
-        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+    fn next_frame(&mut self) -> Option<Frame<Bytes>> {
+        let piece = self.pieces.pop()?;
+        self.left -= piece.len() as u64;
+        Some(Frame::data(piece))
     }
 }
 
@@ -75,7 +102,7 @@ pub(crate) fn empty(status: StatusCode) -> Reply {
 
 /// A JSON answer of ready bytes.
 pub(crate) fn json_bytes(status: StatusCode, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Pieces::new(SmallVec::from_iter([body.into()])));
+    let mut reply = Response::new(Contents::Whole(Pieces::new(SmallVec::from_iter([body.into()]))));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, JSON);
     reply
@@ -91,14 +118,22 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Reply {
 
 /// `{"error": "..."}` with the status its code maps to.
 pub(crate) fn error(error: &Error) -> Reply {
-    let status =
-        StatusCode::from_u16(error.code().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    error_text(status, error.message())
+    error_text(status(error), error.message())
+}
+
+/// The status that an error's code maps to.
+pub(crate) fn status(error: &Error) -> StatusCode {
+    StatusCode::from_u16(error.code().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// `{"error": "..."}` with a status of HTTP's own.
 pub(crate) fn error_text(status: StatusCode, message: &str) -> Reply {
-    json_bytes(status, serde_json::json!({ "error": message }).to_string())
+    json_bytes(status, error_json(message))
+}
+
+/// `{"error": "..."}`.
+pub(crate) fn error_json(message: &str) -> String {
+    serde_json::json!({ "error": message }).to_string()
 }
 
 /// The answer to a method that the route does not have.

@@ -7,10 +7,11 @@ use nereid_core::backend_api::{Error, Result};
 use std::borrow::Cow;
 
 use crate::body::{Pieces, decoded};
+use crate::infer::{self, generate};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{infer, metadata, repository};
+use crate::{metadata, repository};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +28,18 @@ enum Action {
     LoadModel,
     UnloadModel,
     Infer,
+    Generate,
+    GenerateStream,
 }
 
 /// Every route: the one method it has, its path, and what it does. The first match counts.
 const ROUTES: &[(Method, &str, Action)] = &[
     (Method::POST, "/v2/models/{model}/infer", Action::Infer),
     (Method::POST, "/v2/models/{model}/versions/{version}/infer", Action::Infer),
+    (Method::POST, "/v2/models/{model}/generate", Action::Generate),
+    (Method::POST, "/v2/models/{model}/versions/{version}/generate", Action::Generate),
+    (Method::POST, "/v2/models/{model}/generate_stream", Action::GenerateStream),
+    (Method::POST, "/v2/models/{model}/versions/{version}/generate_stream", Action::GenerateStream),
     (Method::GET, "/v2/health/live", Action::Live),
     (Method::GET, "/v2/health/ready", Action::Ready),
     (Method::GET, "/v2", Action::ServerMetadata),
@@ -80,27 +87,27 @@ impl Target<'_> {
 /// Answers a request.
 pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace) -> Reply {
     let (head, body) = request.into_parts();
-    pace.complete();
     let (action, target) = match find(&head) {
         Ok(found) => found,
         Err(reply) => return *reply,
     };
+    let body = if head.method == Method::POST {
+        match Pieces::read(body, face.options.max_body_size, pace).await {
+            Ok(body) => body,
+            Err(reply) => return *reply,
+        }
+    } else {
+        Pieces::default()
+    };
+    let _busy = pace.busy();
     let server = &face.server;
     let answer = match action {
-        Action::Infer => match Pieces::read(body, face.options.max_body_size, pace).await {
-            Ok(body) => infer::answer(face, &target, &head.headers, body).await,
-            Err(reply) => return *reply,
-        },
-        Action::RepositoryIndex | Action::LoadModel | Action::UnloadModel => {
-            match Pieces::read(body, face.options.max_body_size, pace).await {
-                Ok(body) => match action {
-                    Action::LoadModel => repository::load(server, &target, body).await,
-                    Action::UnloadModel => repository::unload(server, &target, body).await,
-                    _ => repository::index(server, body),
-                },
-                Err(reply) => return *reply,
-            }
-        }
+        Action::Infer => infer::answer(face, &target, &head.headers, body).await,
+        Action::Generate => generate::one(face, &target, &head.headers, body).await,
+        Action::GenerateStream => generate::stream(face, &target, &head.headers, body, pace).await,
+        Action::RepositoryIndex => repository::index(server, body),
+        Action::LoadModel => repository::load(server, &target, body).await,
+        Action::UnloadModel => repository::unload(server, &target, body).await,
         Action::Live => Ok(reply::empty(StatusCode::OK)),
         Action::Ready => Ok(metadata::server_ready(server)),
         Action::ServerMetadata => Ok(metadata::server(server)),

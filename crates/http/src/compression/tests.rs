@@ -10,10 +10,12 @@ fn headers(name: hyper::header::HeaderName, value: &str) -> HeaderMap {
     HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
 }
 
+fn whole(plain: &[u8]) -> reply::Pieces {
+    reply::Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(plain)]))
+}
+
 fn packed(plain: &[u8], encoding: Encoding) -> Vec<u8> {
-    compressed(&reply::Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(plain)])), encoding)
-        .unwrap()
-        .to_vec()
+    compressed(&whole(plain), encoding).unwrap().to_vec()
 }
 
 async fn unpacked(packed: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
@@ -29,9 +31,10 @@ async fn a_body_comes_out_as_it_went_in() {
         for length in [0, 1, 1000, 200_000] {
             let plain: Vec<u8> =
                 (0..length).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-            let reply = Response::new(reply::Pieces::new(SmallVec::from_iter([Bytes::from(plain.clone())])));
+            let reply = Response::new(Contents::Whole(whole(&plain)));
             let reply = compress(reply, encoding).await;
-            let packed: Vec<u8> = reply.body().iter().flat_map(|piece| piece.to_vec()).collect();
+            let Contents::Whole(body) = reply.into_body() else { panic!() };
+            let packed: Vec<u8> = body.iter().flat_map(|piece| piece.to_vec()).collect();
             assert_eq!(unpacked(packed, LIMIT).await.unwrap(), plain, "{encoding:?} {length}");
         }
     }

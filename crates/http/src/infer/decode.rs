@@ -9,12 +9,13 @@ use std::time::Duration;
 use jiter::{Jiter, Peek};
 use nereid_core::Signature;
 use nereid_core::backend_api::{
-    Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, ParameterValue, Parameters,
-    RequestedOutput, Result, SequenceFlags, Shape, Tensor,
+    Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, SequenceFlags,
+    Shape, Tensor,
 };
 
 use super::encode::{Form, Format};
-use super::json_tensor::{self, Elements, number, syntax, whole};
+use super::json_members::{array, boolean, count, object, skip, text, user_parameter};
+use super::json_tensor::{self, Elements, syntax, whole};
 use crate::body::Pieces;
 
 /// A request and the form its answer takes.
@@ -68,7 +69,8 @@ pub(super) fn raw(body: &mut Pieces, signature: &Signature, max_input: usize) ->
     Ok(Decoded { request, format: Format { default: Form::Binary, ..Format::default() } })
 }
 
-fn too_large(what: &str, length: usize, limit: usize) -> Error {
+/// What is longer than `--http-max-input-size` allows.
+pub(super) fn too_large(what: &str, length: usize, limit: usize) -> Error {
     Error::invalid_arg(format!(
         "{what} is {length} bytes long, over the limit of {limit}; --http-max-input-size raises the limit"
     ))
@@ -101,78 +103,6 @@ enum Data {
     Decoded(Elements),
     /// It came before its type, or has none that can be decoded: the range of the JSON part that holds it.
     Undecoded(usize, usize),
-}
-
-/// Calls `member` with each key of the object at hand, which must read or skip the key's value. Returns whether an
-/// object was at hand; anything else is skipped.
-fn object(json: &mut Jiter<'_>, mut member: impl FnMut(&mut Jiter<'_>, &str) -> Result<()>) -> Result<bool> {
-    let peek = json.peek().map_err(syntax)?;
-    if peek != Peek::Object {
-        json.known_skip(peek).map_err(syntax)?;
-        return Ok(false);
-    }
-    // The key borrows the reader, which the member needs; a short copy on the stack is what it takes.
-    let mut key = KeyBuffer::default();
-    let mut next = json.known_object().map_err(syntax)?.map(|name| key.keep(name)).is_some();
-    while next {
-        member(json, key.name())?;
-        next = json.next_key().map_err(syntax)?.map(|name| key.keep(name)).is_some();
-    }
-    Ok(true)
-}
-
-#[derive(Default)]
-struct KeyBuffer(smallvec::SmallVec<[u8; 32]>);
-
-impl KeyBuffer {
-    fn keep(&mut self, name: &str) {
-        self.0.clear();
-        self.0.extend_from_slice(name.as_bytes());
-    }
-
-    fn name(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-/// Calls `element` for each element of the array at hand.
-fn array(
-    json: &mut Jiter<'_>,
-    name: &str,
-    mut element: impl FnMut(&mut Jiter<'_>, Peek) -> Result<()>,
-) -> Result<()> {
-    if json.peek().map_err(syntax)? != Peek::Array {
-        return Err(Error::internal(format!("'{name}' is not an array")));
-    }
-    let mut next = json.known_array().map_err(syntax)?;
-    while let Some(peek) = next {
-        element(json, peek)?;
-        next = json.array_step().map_err(syntax)?;
-    }
-    Ok(())
-}
-
-fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
-    if json.peek().map_err(syntax)? != Peek::String {
-        return Err(Error::internal(format!("'{name}' is not a string")));
-    }
-    json.known_str().map(str::to_owned).map_err(syntax)
-}
-
-fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
-    match json.peek().map_err(syntax)? {
-        peek @ (Peek::True | Peek::False) => json.known_bool(peek).map_err(syntax),
-        _ => Err(Error::internal(format!("'{name}' is not a boolean"))),
-    }
-}
-
-fn count(json: &mut Jiter<'_>, name: &str) -> Result<u64> {
-    let peek = json.peek().map_err(syntax)?;
-    whole(json, peek)?.ok_or_else(|| Error::internal(format!("'{name}' is not a whole number from 0 on")))
-}
-
-fn skip(json: &mut Jiter<'_>) -> Result<()> {
-    json.next_skip().map_err(syntax)
 }
 
 impl Parsed {
@@ -270,7 +200,7 @@ impl Parsed {
                     "parameter '{key}' cannot be given: names that begin with 'triton_' are reserved"
                 )));
             }
-            _ => read_user_parameter(json, key, &mut request.parameters)?,
+            _ => user_parameter(json, key, &mut request.parameters)?,
         }
         Ok(())
     }
@@ -287,27 +217,6 @@ fn sequence_id(json: &mut Jiter<'_>) -> Result<CorrelationId> {
         Some(number) => Ok(CorrelationId::Number(number)),
         None => Err(Error::internal("'sequence_id' is neither a string nor a whole number from 0 on")),
     }
-}
-
-fn read_user_parameter(json: &mut Jiter<'_>, name: &str, parameters: &mut Parameters) -> Result<()> {
-    let value = match json.peek().map_err(syntax)? {
-        Peek::String => ParameterValue::String(text(json, name)?.into()),
-        peek @ (Peek::True | Peek::False) => ParameterValue::Bool(json.known_bool(peek).map_err(syntax)?),
-        peek if peek.is_num() => {
-            let number = number(json, peek)?.unwrap_or_default();
-            match number.parse() {
-                Ok(whole) => ParameterValue::Int(whole),
-                Err(_) => ParameterValue::Double(number.parse().map_err(syntax)?),
-            }
-        }
-        _ => {
-            return Err(Error::invalid_arg(format!(
-                "parameter '{name}' is neither a string nor a number nor a boolean"
-            )));
-        }
-    };
-    parameters.set(name.to_owned(), value);
-    Ok(())
 }
 
 fn unknown_region(region: &str) -> Error {

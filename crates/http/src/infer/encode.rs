@@ -11,7 +11,7 @@ use nereid_core::backend_api::{
 };
 use smallvec::SmallVec;
 
-use crate::reply::{Pieces, Reply, json_bytes};
+use crate::reply::{Contents, Pieces, Reply, json_bytes};
 
 /// Binary tensors up to this size are joined with the JSON: one short copy is cheaper than one more piece to write.
 const JOINED: usize = 4096;
@@ -113,17 +113,19 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
             })?);
         }
     }
-    let mut reply = Reply::new(Pieces::new(pieces));
+    let mut reply = Reply::new(Contents::Whole(Pieces::new(pieces)));
     reply.headers_mut().insert(CONTENT_TYPE, OCTETS);
     reply.headers_mut().insert(LENGTH, HeaderValue::from(length));
     Ok(reply)
 }
 
-fn write(json: &mut Vec<u8>, text: std::fmt::Arguments<'_>) -> Result<()> {
+/// Appends formatted text.
+pub(super) fn write(json: &mut Vec<u8>, text: std::fmt::Arguments<'_>) -> Result<()> {
     json.write_fmt(text).map_err(|error| Error::internal(error.to_string()))
 }
 
-fn string(json: &mut Vec<u8>, text: &str) -> Result<()> {
+/// Appends a JSON string.
+pub(super) fn string(json: &mut Vec<u8>, text: &str) -> Result<()> {
     serde_json::to_writer(json, text).map_err(|error| Error::internal(error.to_string()))
 }
 
@@ -135,19 +137,24 @@ fn parameters(json: &mut Vec<u8>, parameters: &Parameters) -> Result<()> {
         }
         string(json, name)?;
         json.push(b':');
-        match value {
-            ParameterValue::Bool(value) => write(json, format_args!("{value}"))?,
-            ParameterValue::Int(value) => write(json, format_args!("{value}"))?,
-            ParameterValue::Double(value) => float(json, *value, value.is_finite())?,
-            ParameterValue::String(value) => string(json, value)?,
-        }
+        parameter(json, value)?;
     }
     json.push(b'}');
     Ok(())
 }
 
+/// Appends the value of a parameter.
+pub(super) fn parameter(json: &mut Vec<u8>, value: &ParameterValue) -> Result<()> {
+    match value {
+        ParameterValue::Bool(value) => write(json, format_args!("{value}")),
+        ParameterValue::Int(value) => write(json, format_args!("{value}")),
+        ParameterValue::Double(value) => float(json, *value, value.is_finite()),
+        ParameterValue::String(value) => string(json, value),
+    }
+}
+
 /// The elements of a tensor, flat, with commas between them.
-fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
+pub(super) fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
     let contents = output.contiguous()?;
     let count = output.shape.element_count().unwrap_or(0);
     if output.data_type.byte_size().is_some_and(|size| size.checked_mul(count) != Some(contents.len())) {

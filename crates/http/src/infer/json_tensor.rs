@@ -31,6 +31,21 @@ pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elemen
     Ok(elements)
 }
 
+/// Decodes what `json` stands at: an array, or an element that stands alone.
+///
+/// # Errors
+/// As [`decode`].
+pub(super) fn decode_value(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elements> {
+    match json.peek().map_err(syntax)? {
+        Peek::Array => decode(json, data_type),
+        peek => {
+            let mut elements = Elements { contents: Vec::new(), count: 1 };
+            element(json, peek, data_type, &mut elements.contents)?;
+            Ok(elements)
+        }
+    }
+}
+
 /// Whether elements of this type can be given in JSON.
 pub(super) fn has_form(data_type: DataType) -> bool {
     !matches!(data_type, DataType::Fp16 | DataType::Bf16)

@@ -1,29 +1,13 @@
 //! Connections on real sockets, with time that passes only when nothing else can happen.
 
-use std::collections::BTreeMap;
-
-use nereid_core::ServerOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::testing::{Serving, empty_server, http_options, request, serve, server};
 
-/// A server without models on a port of its own, and a way to stop it.
-async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
-    let options = ServerOptions {
-        name: "test".into(),
-        version: "0".into(),
-        strict_readiness: true,
-        load_threads: 1,
-        ..ServerOptions::default()
-    };
-    let server = Arc::new(Server::new(options, BTreeMap::new(), Arc::new(BTreeMap::new())));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let limits = HttpOptions { max_input_size: 1024, max_body_size: 1024 };
-    let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(crate::serve(listener, server, limits, shutdown.clone()));
-    (address, shutdown, serving)
+async fn serving() -> Serving {
+    serve(empty_server(), http_options()).await
 }
 
 async fn is_live(stream: &mut TcpStream) -> bool {
@@ -37,8 +21,7 @@ async fn is_live(stream: &mut TcpStream) -> bool {
 
 /// How long the connection stays open after these bytes, if at all closed by the other side.
 async fn closed_after(bytes: &[u8]) -> Duration {
-    let (address, _shutdown, _serving) = serving().await;
-    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut stream = serving().await.connect().await;
     stream.write_all(bytes).await.unwrap();
     let start = Instant::now();
     let mut answer = Vec::new();
@@ -48,8 +31,7 @@ async fn closed_after(bytes: &[u8]) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_stays_open_for_hours() {
-    let (address, _shutdown, _serving) = serving().await;
-    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut stream = serving().await.connect().await;
     assert!(is_live(&mut stream).await);
     sleep(Duration::from_secs(6 * 3600)).await;
     assert!(is_live(&mut stream).await);
@@ -68,8 +50,7 @@ async fn a_client_that_stops_within_a_head_or_a_body_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_head_that_trickles_is_given_up_all_the_same() {
-    let (address, _shutdown, _serving) = serving().await;
-    let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+    let (mut reader, mut writer) = serving().await.connect().await.into_split();
     let start = Instant::now();
     let trickle = tokio::spawn(async move {
         while writer.write_all(b"G").await.is_ok() {
@@ -84,11 +65,27 @@ async fn a_head_that_trickles_is_given_up_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_closes_idle_connections_and_takes_no_new_ones() {
-    let (address, shutdown, serving) = serving().await;
+    let Serving { address, shutdown, serving } = serving().await;
     let mut idle = TcpStream::connect(address).await.unwrap();
     assert!(is_live(&mut idle).await);
     shutdown.cancel();
     serving.await.unwrap();
     assert!(!is_live(&mut idle).await);
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_behind_a_slow_one_is_not_given_up() {
+    let config = r#"input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }"#;
+    let held = std::sync::Mutex::new(Vec::new());
+    let served =
+        serve(server(config, move |request| held.lock().unwrap().push(request)), http_options()).await;
+    let mut stream = served.connect().await;
+    let body = r#"{"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "data": [7]}]}"#;
+    stream.write_all(request("POST", "/v2/models/m/infer", "", body).as_bytes()).await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    stream.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 1024];
+    let waited = tokio::time::timeout(Duration::from_secs(3600), stream.read(&mut answer)).await;
+    assert!(waited.is_err(), "the connection was closed");
 }

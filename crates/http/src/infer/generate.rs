@@ -1,0 +1,279 @@
+//! The generate extension: one flat JSON object to a request, each answer to one flat JSON object.
+//!
+//! A member that is named like an input of the model is that input; any other is a parameter. The outputs become
+//! members likewise. `generate` gives the one answer, `generate_stream` any number of them as server-sent events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Response as HttpResponse, StatusCode};
+use jiter::Jiter;
+use nereid_core::backend_api::{
+    Answer, Buffer, Buffers, Error, InferRequest, Response, Result, Shape, Tensor,
+};
+use nereid_core::{InputSignature, ResponseStream, Signature};
+
+use super::decode::too_large;
+use super::encode;
+use super::json_members::{object, text, user_parameter};
+use super::json_tensor::{self, syntax};
+use crate::body::Pieces;
+use crate::compression::Encoding;
+use crate::pace::{Busy, Pace};
+use crate::reply::{self, Contents, Reply};
+use crate::routes::Target;
+use crate::service::Face;
+
+/// Answers with the model's one answer.
+///
+/// # Errors
+/// What is wrong with the request, or what went wrong in executing it.
+pub(crate) async fn one(
+    face: &Face,
+    target: &Target<'_>,
+    headers: &HeaderMap,
+    body: Pieces,
+) -> Result<Reply> {
+    let mut answers = ask(face, target, headers, body)?;
+    let first = answers.next().await.transpose()?;
+    // The status is that of the first answer, as with the reference, whatever follows.
+    Ok(match (first, answers.next().await) {
+        (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
+        (first, _) => {
+            let count = if first.is_some() { "several answers" } else { "no answer" };
+            let model = answers.model_name();
+            reply::error_text(
+                StatusCode::OK,
+                &format!(
+                    "model '{model}' gave {count}; generate takes exactly one, generate_stream any number"
+                ),
+            )
+        }
+    })
+}
+
+/// Answers with an event for each of the model's answers, as they come.
+///
+/// # Errors
+/// What is wrong with the request. What goes wrong later is an event of its own.
+pub(crate) async fn stream(
+    face: &Face,
+    target: &Target<'_>,
+    headers: &HeaderMap,
+    body: Pieces,
+    pace: &Pace,
+) -> Result<Reply> {
+    let mut answers = ask(face, target, headers, body)?;
+    let first = answers.next().await;
+    let (status, first) = match first {
+        None => (StatusCode::OK, None),
+        Some(answer) => {
+            let outcome = answer.and_then(|response| flat(&answers, response));
+            let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
+            (status, Some(event(outcome)))
+        }
+    };
+    let events = Events { answers, first, _busy: pace.busy() };
+    let mut reply = HttpResponse::new(Contents::Stream(Box::pin(events)));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    Ok(reply)
+}
+
+/// Hands the request in.
+fn ask(face: &Face, target: &Target<'_>, headers: &HeaderMap, mut body: Pieces) -> Result<ResponseStream> {
+    let version = target.version()?;
+    let model = face.server.model(&target.model, version)?;
+    if Encoding::of_request(headers) != Ok(Encoding::Identity) {
+        return Err(Error::invalid_arg("a compressed body is not taken by generate; send it as it is"));
+    }
+    let (length, limit) = (body.len(), face.options.max_input_size);
+    if length > limit {
+        return Err(too_large("the request's JSON", length, limit));
+    }
+    let json = body.take_joined(length).unwrap_or_default();
+    let mut request = decode(&json, model.signature(), limit)?;
+    request.model_name = target.model.clone().into_owned();
+    request.model_version = version;
+    face.server.infer(request)
+}
+
+/// Reads the request's object.
+fn decode(json: &[u8], signature: &Signature, limit: usize) -> Result<InferRequest> {
+    let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
+    let mut reader = Jiter::new(json).with_allow_inf_nan();
+    let is_object = object(&mut reader, |reader, key| match key {
+        "id" => {
+            let start = reader.current_index();
+            members.request.id = text(reader, key)?;
+            // It is a member like any other, too.
+            let value = &json[start..reader.current_index()];
+            members.read(&mut Jiter::new(value), key)
+        }
+        "parameters" if signature.input(key).is_some() => Err(Error::invalid_arg(
+            "'parameters' is the object of parameters, and cannot be an input's name here",
+        )),
+        "parameters" => match object(reader, |reader, key| members.read(reader, key))? {
+            true => Ok(()),
+            false => Err(Error::internal("'parameters' is not an object")),
+        },
+        _ => members.read(reader, key),
+    })?;
+    reader.finish().map_err(syntax)?;
+    if !is_object {
+        return Err(Error::internal("the request is not a JSON object"));
+    }
+    Ok(members.request)
+}
+
+/// The request as its members are read.
+struct Members<'s> {
+    signature: &'s Signature,
+    /// So many bytes all inputs may take together.
+    limit: usize,
+    used: usize,
+    request: InferRequest,
+}
+
+impl Members<'_> {
+    /// Reads the value at hand: an input of that name, or else a parameter.
+    fn read(&mut self, json: &mut Jiter<'_>, name: &str) -> Result<()> {
+        let signature = self.signature;
+        match signature.input(name) {
+            Some(input) => {
+                let tensor = self
+                    .read_input(json, input)
+                    .map_err(|error| error.context(format_args!("input '{name}'")))?;
+                self.request.inputs.push(tensor);
+                Ok(())
+            }
+            None => user_parameter(json, name, &mut self.request.parameters),
+        }
+    }
+
+    fn read_input(&mut self, json: &mut Jiter<'_>, input: &InputSignature) -> Result<Tensor> {
+        let data_type = input.data_type;
+        if self.request.inputs.iter().any(|given| given.name == input.name) {
+            return Err(Error::invalid_arg("it is given twice"));
+        }
+        if !json_tensor::has_form(data_type) {
+            return Err(Error::invalid_arg(format!("it is {data_type}, which has no form in JSON")));
+        }
+        let elements = json_tensor::decode_value(json, data_type)?;
+        self.used = self.used.saturating_add(elements.contents.len());
+        if self.used > self.limit {
+            return Err(too_large("the request's inputs together", self.used, self.limit));
+        }
+        let shape = fitted(self.signature.full_dims(&input.dims), elements.count).ok_or_else(|| {
+            let dims = self.signature.full_dims(&input.dims);
+            Error::invalid_arg(format!("{} elements do not make a tensor of shape {dims}", elements.count))
+        })?;
+        let buffers = Buffers::from_iter([Buffer::host(elements.contents)]);
+        Ok(Tensor { name: input.name.clone(), data_type, shape, buffers })
+    }
+}
+
+/// `dims` with its variable sizes filled in, so that it holds `count` elements: the innermost one takes what the fixed
+/// ones leave, the others are 1. `None` if that does not come out even.
+fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
+    let mut left = i64::try_from(count).ok()?;
+    for &dim in dims.iter().filter(|dim| **dim >= 0) {
+        // An empty dimension holds nothing, and nothing else fits it.
+        if left.checked_rem(dim).unwrap_or(left) != 0 {
+            return None;
+        }
+        left = left.checked_div(dim).unwrap_or(1);
+    }
+    for dim in dims.iter_mut().rev().filter(|dim| **dim < 0) {
+        *dim = std::mem::replace(&mut left, 1);
+    }
+    (left == 1).then_some(dims)
+}
+
+/// An answer as a flat object. Of members with one name the first counts, in the order of the reference: what the answer
+/// is, its parameters, its outputs.
+fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
+    let mut json = Vec::with_capacity(256);
+    let mut names: Vec<String> = vec!["model_name".into(), "model_version".into()];
+    json.push(b'{');
+    if !answers.request_id().is_empty() {
+        json.extend_from_slice(b"\"id\":");
+        encode::string(&mut json, answers.request_id())?;
+        json.push(b',');
+        names.push("id".into());
+    }
+    json.extend_from_slice(b"\"model_name\":");
+    encode::string(&mut json, answers.model_name())?;
+    encode::write(&mut json, format_args!(",\"model_version\":\"{}\"", answers.model_version()))?;
+    let mut is_new = |json: &mut Vec<u8>, name: &str| -> Result<bool> {
+        if names.iter().any(|known| known == name) {
+            return Ok(false);
+        }
+        names.push(name.to_owned());
+        json.push(b',');
+        encode::string(json, name)?;
+        json.push(b':');
+        Ok(true)
+    };
+    for (name, value) in response.parameters.iter() {
+        if is_new(&mut json, name)? {
+            encode::parameter(&mut json, value)?;
+        }
+    }
+    for output in &response.outputs {
+        if is_new(&mut json, &output.name)? {
+            let alone = output.shape.element_count() == Some(1);
+            if !alone {
+                json.push(b'[');
+            }
+            encode::elements(&mut json, output)?;
+            if !alone {
+                json.push(b']');
+            }
+        }
+    }
+    json.push(b'}');
+    Ok(json)
+}
+
+/// A server-sent event. JSON as it is written here has no line breaks, so one line of data holds it.
+fn event(outcome: Result<Vec<u8>>) -> Bytes {
+    let json = outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes());
+    [b"data: ".as_slice(), &json, b"\n\n"].concat().into()
+}
+
+/// The body of a stream of events. Dropped early, as when its client is gone, it cancels the request.
+struct Events {
+    answers: ResponseStream,
+    first: Option<Bytes>,
+    _busy: Busy,
+}
+
+impl Events {
+    fn event(&self, answer: Answer) -> Bytes {
+        event(answer.and_then(|response| flat(&self.answers, response)))
+    }
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let answer = ready!(self.answers.poll_next(context));
+        Poll::Ready(answer.map(|answer| Ok(Frame::data(self.event(answer)))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What tests of the face need: a server whose one model does as it is told, and connections to it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nereid_core::backend_api::{
+    Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
+};
+use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions, model_config};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::HttpOptions;
+
+/// What the model does with each request.
+type Script = Arc<dyn Fn(Request) + Send + Sync>;
+
+#[derive(Clone)]
+struct Scripted(Script);
+
+impl Backend for Scripted {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Model for Scripted {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Instance for Scripted {
+    fn execute(&mut self, batch: Batch) {
+        batch.into_requests().into_iter().for_each(|request| (self.0)(request));
+    }
+}
+
+/// A server that being told nothing else has no model.
+pub(crate) struct Serving {
+    pub address: SocketAddr,
+    pub shutdown: CancellationToken,
+    pub serving: JoinHandle<()>,
+}
+
+pub(crate) fn http_options() -> HttpOptions {
+    HttpOptions { max_input_size: 1024, max_body_size: 1024 }
+}
+
+/// A server with model `m` of this configuration, which does `script` with each request.
+pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Arc<Server> {
+    let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
+    let text = format!("name: \"m\" backend: \"scripted\" {config}");
+    let spec = ModelSpec {
+        name: "m".into(),
+        directory: "m".into(),
+        config: model_config::parse_text(&text).unwrap(),
+        completion: Completion::Off,
+        versions: vec![1],
+        labels: BTreeMap::new(),
+        warm_up_files: BTreeMap::new(),
+        fingerprint: Fingerprint::default(),
+        keep: None,
+    };
+    let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
+    let server = Server::new(options(), backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
+    let server = Arc::new(server);
+    assert!(server.start(None).unwrap().is_empty());
+    assert!(server.is_ready());
+    server
+}
+
+/// A server without models.
+pub(crate) fn empty_server() -> Arc<Server> {
+    Arc::new(Server::new(options(), BTreeMap::new(), Arc::new(BTreeMap::new())))
+}
+
+fn options() -> ServerOptions {
+    ServerOptions {
+        name: "test".into(),
+        version: "0".into(),
+        strict_readiness: true,
+        load_threads: 1,
+        ..ServerOptions::default()
+    }
+}
+
+/// Serves on a port of its own.
+pub(crate) async fn serve(server: Arc<Server>, options: HttpOptions) -> Serving {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let serving = tokio::spawn(crate::serve(listener, server, options, shutdown.clone()));
+    Serving { address, shutdown, serving }
+}
+
+impl Serving {
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// All that comes back for one request over a connection of its own.
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        let mut stream = self.connect().await;
+        stream
+            .write_all(request(method, path, &format!("Connection: close\r\n{headers}"), body).as_bytes())
+            .await
+            .unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> String {
+        self.ask("POST", path, "", body).await
+    }
+}
+
+/// A request as it goes over the wire. Headers end with a line break each.
+pub(crate) fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len())
+}
+
+/// Answers with the inputs as they are, under the names of the outputs: `INn` as `OUTn`.
+pub(crate) fn echo(request: Request) {
+    let outputs = request.inputs.iter().cloned().map(|mut tensor| {
+        tensor.name = tensor.name.replace("IN", "OUT");
+        tensor
+    });
+    let response = Response { outputs: outputs.collect(), parameters: request.parameters.clone() };
+    request.answer(Ok(response));
+}
