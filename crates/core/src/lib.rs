@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod admission;
 mod classification;
 mod completion;
@@ -23,6 +24,7 @@ mod table;
 mod timer;
 mod warm_up;
 
+pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use completion::{Completion, complete_config};
 pub use inflight::ResponseStream;
 pub use model::{Labels, Model, ModelSpec, not_offered};

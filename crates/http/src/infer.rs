@@ -12,8 +12,7 @@ use nereid_core::backend_api::{Error, Result};
 use crate::body::Pieces;
 use crate::compression::{self, Encoding};
 use crate::reply::Reply;
-use crate::routes::Target;
-use crate::service::Face;
+use crate::routes::Call;
 
 /// Tells where a body's JSON ends and its binary tensors begin.
 const HEADER_LENGTH: &str = "inference-header-content-length";
@@ -22,12 +21,8 @@ const HEADER_LENGTH: &str = "inference-header-content-length";
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn answer(
-    face: &Face,
-    target: &Target<'_>,
-    headers: &HeaderMap,
-    mut body: Pieces,
-) -> Result<Reply> {
+pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
+    let Call { face, target, headers, .. } = call;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
     let model = face.server.model(&target.model, version)?;
@@ -53,6 +48,7 @@ pub(crate) async fn answer(
         }
     };
     let decode::Decoded { mut request, format } = decoded;
+    call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
     request.model_version = version;
     let mut answers = face.server.infer(request)?;

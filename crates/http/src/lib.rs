@@ -7,6 +7,7 @@
 
 mod body;
 mod compression;
+mod forward;
 mod infer;
 mod metadata;
 mod pace;
@@ -19,18 +20,24 @@ mod testing;
 
 use std::sync::Arc;
 
-use nereid_core::Server;
+use nereid_core::{Restrictions, Server};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use forward::HeaderPattern;
+
 /// What the HTTP face is told when it starts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
     /// The longest JSON part of a request and the longest tensor given in JSON, in bytes.
     pub max_input_size: usize,
     /// The longest request body, in bytes.
     pub max_body_size: usize,
+    /// The headers that models get as parameters; none if there is no pattern.
+    pub forwarded_headers: Option<HeaderPattern>,
+    /// The parts of the protocol that ask for a key, which is a header.
+    pub restrictions: Restrictions,
 }
 
 /// Answers on `listener` until `shutdown`, then lets requests in progress end.

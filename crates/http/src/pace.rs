@@ -17,17 +17,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a connection is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// So much of a head is kept for the spelling of its names.
+const HEAD_KEPT: usize = 64 << 10;
+
 /// How a connection's client keeps up with what it began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pace(Arc<Mutex<State>>);
+pub(crate) struct Pace(Arc<Mutex<Progress>>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    state: State,
+    /// The head of the request that began last, as it was received, and perhaps some of what follows it; `None` if it is
+    /// not wanted.
+    head: Option<Vec<u8>>,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// No request has begun.
     #[default]
     Idle,
-    /// The rest of a request is awaited since then.
-    Awaited(Instant),
+    /// The rest of a request's head is awaited since then.
+    Head(Instant),
+    /// More of its body is awaited since then.
+    Body(Instant),
     /// It is the server's turn: so many answers are being made. `next` says whether bytes of a further request came
     /// already; the client is not held up for them.
     Busy { answers: usize, next: bool },
@@ -39,10 +52,10 @@ pub(crate) struct Busy(Pace);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        *state = match *state {
+        let mut progress = self.0.lock();
+        progress.state = match progress.state {
             State::Busy { answers, next } if answers > 1 => State::Busy { answers: answers - 1, next },
-            State::Busy { next: true, .. } => State::Awaited(Instant::now()),
+            State::Busy { next: true, .. } => State::Head(Instant::now()),
             State::Busy { .. } => State::Idle,
             other => other,
         };
@@ -50,29 +63,45 @@ impl Drop for Busy {
 }
 
 impl Pace {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// `keep_heads` says whether [`take_head`](Self::take_head) is going to be asked.
+    pub(crate) fn new(keep_heads: bool) -> Self {
+        Self(Arc::new(Mutex::new(Progress { state: State::Idle, head: keep_heads.then(Vec::new) })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes arrived. The first ones begin a request.
-    fn arrived(&self) {
-        let mut state = self.lock();
-        match &mut *state {
-            State::Idle => *state = State::Awaited(Instant::now()),
-            State::Awaited(_) => {}
+    fn arrived(&self, bytes: &[u8]) {
+        let mut progress = self.lock();
+        match &mut progress.state {
+            State::Idle => progress.state = State::Head(Instant::now()),
+            State::Head(_) => {}
+            State::Body(_) => return,
             State::Busy { next, .. } => *next = true,
         }
+        if let Some(head) = &mut progress.head {
+            let room = HEAD_KEPT.saturating_sub(head.len());
+            head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    /// The head of the request at hand as it was received, as far as it is known: nothing of a request that came together
+    /// with the end of the one before it.
+    pub(crate) fn take_head(&self) -> Vec<u8> {
+        self.lock().head.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// A part of the request is complete; the next is awaited.
     pub(crate) fn progressed(&self) {
-        *self.lock() = State::Awaited(Instant::now());
+        self.lock().state = State::Body(Instant::now());
     }
 
     /// The request is complete: nothing is awaited from the client until what is given is dropped.
     pub(crate) fn busy(&self) -> Busy {
-        let mut state = self.lock();
-        *state = match *state {
+        let mut progress = self.lock();
+        progress.state = match progress.state {
             State::Busy { answers, next } => State::Busy { answers: answers + 1, next },
             _ => State::Busy { answers: 1, next: false },
         };
@@ -85,8 +114,8 @@ impl Pace {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            let state = *self.lock();
-            if matches!(state, State::Awaited(since) if since.elapsed() >= PATIENCE) {
+            let state = self.lock().state;
+            if matches!(state, State::Head(since) | State::Body(since) if since.elapsed() >= PATIENCE) {
                 return;
             }
         }
@@ -113,8 +142,8 @@ impl AsyncRead for Paced {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.pace.arrived();
+        if let Some(bytes @ [_, ..]) = buffer.filled().get(before..) {
+            self.pace.arrived(bytes);
         }
         outcome
     }

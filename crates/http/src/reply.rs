@@ -136,9 +136,11 @@ pub(crate) fn error_json(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
 }
 
-/// The answer to a method that the route does not have.
-pub(crate) fn wrong_method(allowed: &'static str) -> Reply {
+/// The answer to a method that the route does not have, with those it has.
+pub(crate) fn wrong_method(allowed: &str) -> Reply {
     let mut reply = error_text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    if let Ok(allowed) = HeaderValue::from_str(allowed) {
+        reply.headers_mut().insert(ALLOW, allowed);
+    }
     reply
 }

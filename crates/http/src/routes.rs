@@ -1,10 +1,12 @@
-//! The one table of routes, and finding a request's place in it.
+//! The one table of routes, finding a request's place in it, and who may go there.
+
+use std::borrow::Cow;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request};
-use hyper::{StatusCode, http::request::Parts};
-use nereid_core::backend_api::{Error, Result};
-use std::borrow::Cow;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use nereid_core::ApiGroup;
+use nereid_core::backend_api::{Error, InferRequest, Result};
 
 use crate::body::{Pieces, decoded};
 use crate::infer::{self, generate};
@@ -32,32 +34,40 @@ enum Action {
     GenerateStream,
 }
 
-/// Every route: the one method it has, its path, and what it does. The first match counts.
-const ROUTES: &[(Method, &str, Action)] = &[
-    (Method::POST, "/v2/models/{model}/infer", Action::Infer),
-    (Method::POST, "/v2/models/{model}/versions/{version}/infer", Action::Infer),
-    (Method::POST, "/v2/models/{model}/generate", Action::Generate),
-    (Method::POST, "/v2/models/{model}/versions/{version}/generate", Action::Generate),
-    (Method::POST, "/v2/models/{model}/generate_stream", Action::GenerateStream),
-    (Method::POST, "/v2/models/{model}/versions/{version}/generate_stream", Action::GenerateStream),
-    (Method::GET, "/v2/health/live", Action::Live),
-    (Method::GET, "/v2/health/ready", Action::Ready),
-    (Method::GET, "/v2", Action::ServerMetadata),
-    (Method::GET, "/v2/models/stats", Action::AllStatistics),
-    (Method::GET, "/v2/models/{model}", Action::ModelMetadata),
-    (Method::GET, "/v2/models/{model}/versions/{version}", Action::ModelMetadata),
-    (Method::GET, "/v2/models/{model}/config", Action::ModelConfig),
-    (Method::GET, "/v2/models/{model}/versions/{version}/config", Action::ModelConfig),
-    (Method::GET, "/v2/models/{model}/ready", Action::ModelReady),
-    (Method::GET, "/v2/models/{model}/versions/{version}/ready", Action::ModelReady),
-    (Method::GET, "/v2/models/{model}/stats", Action::ModelStatistics),
-    (Method::GET, "/v2/models/{model}/versions/{version}/stats", Action::ModelStatistics),
-    (Method::POST, "/v2/repository/index", Action::RepositoryIndex),
-    (Method::POST, "/v2/repository/models/{model}/load", Action::LoadModel),
-    (Method::POST, "/v2/repository/models/{model}/unload", Action::UnloadModel),
-];
+/// A route: its method, its path, the group it belongs to, and what it does.
+type Route = (Method, &'static str, ApiGroup, Action);
 
-/// The model and version that a path names.
+/// Every route. The first match counts. A path with several methods stands here once for each.
+const ROUTES: &[Route] = {
+    use ApiGroup::*;
+    const GET: Method = Method::GET;
+    const POST: Method = Method::POST;
+    &[
+        (POST, "/v2/models/{model}/infer", Inference, Action::Infer),
+        (POST, "/v2/models/{model}/versions/{version}/infer", Inference, Action::Infer),
+        (POST, "/v2/models/{model}/generate", Inference, Action::Generate),
+        (POST, "/v2/models/{model}/versions/{version}/generate", Inference, Action::Generate),
+        (POST, "/v2/models/{model}/generate_stream", Inference, Action::GenerateStream),
+        (POST, "/v2/models/{model}/versions/{version}/generate_stream", Inference, Action::GenerateStream),
+        (GET, "/v2/health/live", Health, Action::Live),
+        (GET, "/v2/health/ready", Health, Action::Ready),
+        (GET, "/v2", Metadata, Action::ServerMetadata),
+        (GET, "/v2/models/stats", Statistics, Action::AllStatistics),
+        (GET, "/v2/models/{model}", Metadata, Action::ModelMetadata),
+        (GET, "/v2/models/{model}/versions/{version}", Metadata, Action::ModelMetadata),
+        (GET, "/v2/models/{model}/config", ModelConfig, Action::ModelConfig),
+        (GET, "/v2/models/{model}/versions/{version}/config", ModelConfig, Action::ModelConfig),
+        (GET, "/v2/models/{model}/ready", Health, Action::ModelReady),
+        (GET, "/v2/models/{model}/versions/{version}/ready", Health, Action::ModelReady),
+        (GET, "/v2/models/{model}/stats", Statistics, Action::ModelStatistics),
+        (GET, "/v2/models/{model}/versions/{version}/stats", Statistics, Action::ModelStatistics),
+        (POST, "/v2/repository/index", ModelRepository, Action::RepositoryIndex),
+        (POST, "/v2/repository/models/{model}/load", ModelRepository, Action::LoadModel),
+        (POST, "/v2/repository/models/{model}/unload", ModelRepository, Action::UnloadModel),
+    ]
+};
+
+/// What a path names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
@@ -68,14 +78,14 @@ impl Target<'_> {
     /// The version as a number; `None` if the path names none.
     ///
     /// # Errors
-    /// `InvalidArg` if it is not a number.
+    /// `InvalidArg` if it is not a number that there is.
     pub(crate) fn version(&self) -> Result<Option<u64>> {
         self.version
             .as_deref()
             .map(|version| {
                 version.parse().map_err(|_| {
                     Error::invalid_arg(format!(
-                        "'{version}' is not a version of model '{}': a version is a whole number",
+                        "'{version}' is not a version of model '{}': a version is a whole number within 64 bits",
                         self.model
                     ))
                 })
@@ -84,14 +94,37 @@ impl Target<'_> {
     }
 }
 
+/// A request to which a route was found, without its body.
+pub(crate) struct Call<'a> {
+    pub face: &'a Face,
+    pub target: Target<'a>,
+    pub headers: &'a HeaderMap,
+    /// The head as it was received, if the headers' spelling matters.
+    pub head: &'a [u8],
+}
+
+impl Call<'_> {
+    /// Sets the headers that models get as parameters.
+    ///
+    /// # Errors
+    /// `InvalidArg` for a header that cannot be forwarded.
+    pub(crate) fn forward_headers(&self, request: &mut InferRequest) -> Result<()> {
+        match &self.face.options.forwarded_headers {
+            Some(pattern) => pattern.forward(self.headers, self.head, &mut request.parameters),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Answers a request.
 pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace) -> Reply {
-    let (head, body) = request.into_parts();
-    let (action, target) = match find(&head) {
+    let (parts, body) = request.into_parts();
+    let head = pace.take_head();
+    let (action, target) = match find(face, &parts) {
         Ok(found) => found,
         Err(reply) => return *reply,
     };
-    let body = if head.method == Method::POST {
+    let body = if parts.method == Method::POST {
         match Pieces::read(body, face.options.max_body_size, pace).await {
             Ok(body) => body,
             Err(reply) => return *reply,
@@ -100,39 +133,52 @@ pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace)
         Pieces::default()
     };
     let _busy = pace.busy();
-    let server = &face.server;
-    let answer = match action {
-        Action::Infer => infer::answer(face, &target, &head.headers, body).await,
-        Action::Generate => generate::one(face, &target, &head.headers, body).await,
-        Action::GenerateStream => generate::stream(face, &target, &head.headers, body, pace).await,
+    let call = Call { face, target, headers: &parts.headers, head: &head };
+    perform(action, &call, body, pace).await.unwrap_or_else(|error| reply::error(&error))
+}
+
+async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> Result<Reply> {
+    let (server, target) = (&call.face.server, &call.target);
+    match action {
+        Action::Infer => infer::answer(call, body).await,
+        Action::Generate => generate::one(call, body).await,
+        Action::GenerateStream => generate::stream(call, body, pace).await,
         Action::RepositoryIndex => repository::index(server, body),
-        Action::LoadModel => repository::load(server, &target, body).await,
-        Action::UnloadModel => repository::unload(server, &target, body).await,
+        Action::LoadModel => repository::load(server, target, body).await,
+        Action::UnloadModel => repository::unload(server, target, body).await,
         Action::Live => Ok(reply::empty(StatusCode::OK)),
         Action::Ready => Ok(metadata::server_ready(server)),
         Action::ServerMetadata => Ok(metadata::server(server)),
-        Action::ModelMetadata => metadata::model(server, &target),
-        Action::ModelConfig => metadata::configuration(server, &target),
-        Action::ModelReady => metadata::model_ready(server, &target),
-        Action::ModelStatistics => metadata::statistics(server, Some(&target)),
+        Action::ModelMetadata => metadata::model(server, target),
+        Action::ModelConfig => metadata::configuration(server, target),
+        Action::ModelReady => metadata::model_ready(server, target),
+        Action::ModelStatistics => metadata::statistics(server, Some(target)),
         Action::AllStatistics => metadata::statistics(server, None),
-    };
-    answer.unwrap_or_else(|error| reply::error(&error))
+    }
 }
 
-fn find(head: &Parts) -> std::result::Result<(Action, Target<'_>), Box<Reply>> {
+/// The route of a request, or the answer to one that has none or may not take it.
+fn find<'a>(face: &Face, head: &'a Parts) -> std::result::Result<(Action, Target<'a>), Box<Reply>> {
     let path = head.uri.path();
-    for (method, pattern, action) in ROUTES {
-        if let Some(target) = matched(pattern, path) {
-            return if head.method == *method {
-                Ok((*action, target))
-            } else {
-                let allowed = if *method == Method::POST { "POST" } else { "GET" };
-                Err(Box::new(reply::wrong_method(allowed)))
-            };
+    let mut allowed = Vec::new();
+    for (method, pattern, group, action) in ROUTES {
+        let Some(target) = matched(pattern, path) else { continue };
+        if let Some(key) = face.options.restrictions.key(*group)
+            && !head.headers.get(&key.name).is_some_and(|value| key.is(value.as_bytes()))
+        {
+            let message =
+                format!("this API is restricted: it takes header '{}' with the right value", key.name);
+            return Err(Box::new(reply::error_text(StatusCode::FORBIDDEN, &message)));
         }
+        if head.method == *method {
+            return Ok((*action, target));
+        }
+        allowed.push(method.as_str());
     }
-    Err(Box::new(reply::error_text(StatusCode::NOT_FOUND, "Not Found")))
+    Err(Box::new(match allowed.as_slice() {
+        [] => reply::error_text(StatusCode::NOT_FOUND, "Not Found"),
+        methods => reply::wrong_method(&methods.join(", ")),
+    }))
 }
 
 /// The names in `path` if it has the form of `pattern`.
@@ -143,7 +189,9 @@ fn matched<'a>(pattern: &str, path: &'a str) -> Option<Target<'a>> {
         let segment = segments.next()?;
         match expected {
             "{model}" if !segment.is_empty() => target.model = decoded(segment),
-            "{version}" if !segment.is_empty() => target.version = Some(decoded(segment)),
+            "{version}" if !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit()) => {
+                target.version = Some(Cow::Borrowed(segment));
+            }
             _ if expected == segment => {}
             _ => return None,
         }
@@ -152,27 +200,4 @@ fn matched<'a>(pattern: &str, path: &'a str) -> Option<Target<'a>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_gives_its_model_and_version() {
-        let target =
-            matched("/v2/models/{model}/versions/{version}/infer", "/v2/models/a%20b/versions/3/infer");
-        let target = target.unwrap();
-        assert_eq!((target.model.as_ref(), target.version().unwrap()), ("a b", Some(3)));
-    }
-
-    #[test]
-    fn a_version_must_be_a_number() {
-        let target = matched("/v2/models/{model}/versions/{version}", "/v2/models/m/versions/new").unwrap();
-        assert!(target.version().is_err());
-    }
-
-    #[test]
-    fn a_path_of_another_form_does_not_match() {
-        for path in ["/v2/models//infer", "/v2/models/m/infer/", "/v2/models/m", "v2/models/m/infer", ""] {
-            assert_eq!(matched("/v2/models/{model}/infer", path), None, "{path}");
-        }
-    }
-}
+mod tests;

@@ -56,7 +56,7 @@ pub(crate) async fn accept(
 async fn converse(stream: TcpStream, face: Arc<Face>, shutdown: CancellationToken) {
     // Answers are written whole; waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
-    let pace = Pace::default();
+    let pace = Pace::new(face.options.forwarded_headers.is_some());
     let service = service_fn(|request: Request<Incoming>| {
         let (face, pace) = (Arc::clone(&face), pace.clone());
         async move { Ok::<_, Infallible>(routes::answer(&face, request, &pace).await) }

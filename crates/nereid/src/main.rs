@@ -5,6 +5,7 @@
 
 mod backends;
 mod check;
+mod http;
 mod logging;
 mod onnx_engine;
 mod options;

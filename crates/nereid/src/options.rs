@@ -1,11 +1,11 @@
 //! The command line: each option is declared once, here. Names, defaults and meaning are the reference's where it has
 //! the option.
 
+pub(crate) mod http;
+
 use std::env;
-use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
@@ -14,6 +14,7 @@ use nereid_backend_api::BackendSettings;
 use nereid_core::{ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
 
+use self::http::HttpOptions;
 use crate::logging::Logging;
 
 /// Serves the models of a repository over HTTP.
@@ -87,29 +88,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub max_inflight_requests: usize,
 
-    /// Serve HTTP.
-    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
-    pub allow_http: bool,
-
-    /// Address to serve HTTP on.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub http_address: IpAddr,
-
-    /// Port to serve HTTP on; 0 for any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
-    pub http_port: u16,
-
-    /// Threads that read and write HTTP. Default: one for each processor.
-    #[arg(long, value_name = "COUNT")]
-    pub http_thread_count: Option<NonZeroUsize>,
-
-    /// Longest JSON part of a request, and longest tensor given in JSON or as a raw body, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
-    pub http_max_input_size: usize,
-
-    /// Longest request body, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize)]
-    pub http_max_body_size: usize,
+    #[command(flatten)]
+    pub http: HttpOptions,
 
     /// Verbose messages: 0 for none; 1 and more for some and more.
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
@@ -230,11 +210,6 @@ impl Options {
     /// How long to wait for requests in progress when told to stop.
     pub(crate) fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.exit_timeout_secs)
-    }
-
-    /// Threads that read and write HTTP.
-    pub(crate) fn http_threads(&self) -> usize {
-        self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
     }
 
     /// The models to load at the start; `None` for all.

@@ -1,16 +1,13 @@
 //! A server's life: bind, load, serve, and on a signal drain and unload.
 
 use std::env;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions};
-use nereid_http::HttpOptions;
 use nereid_repository::Repositories;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -18,11 +15,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::http::Http;
 use crate::options::Options;
 use crate::{backends, table};
-
-/// Accepted connections that wait for a thread to serve them, as the reference has it.
-const BACKLOG: u32 = 1024;
 
 /// Runs until a signal ends it.
 ///
@@ -33,13 +28,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         tracing::warn!("{advice}");
     }
     let runtime = Builder::new_multi_thread()
-        .worker_threads(options.http_threads())
+        .worker_threads(options.http.threads())
         .thread_name("nereid-io")
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
-    let socket = if options.allow_http { Some(bind(options, &runtime)?) } else { None };
+    let http = Http::bind(&options.http, &runtime)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
@@ -69,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 
     let shutdown = CancellationToken::new();
-    let http = socket.map(|socket| serve_http(socket, &runtime, options, &server, &shutdown)).transpose()?;
+    let http = http.map(|http| http.serve(&runtime, &server, &shutdown)).transpose()?;
     runtime.block_on(stop).map_err(|error| format!("cannot wait for a signal: {error}"))?;
     drain(&runtime, &server, http, &shutdown, options.exit_timeout())
 }
@@ -91,18 +86,6 @@ fn server_options(options: &Options) -> ServerOptions {
 /// The reference's hook for tests that need a full queue: batchers begin when they have seen so many requests.
 fn hold_batches() -> usize {
     env::var("TRITONSERVER_DELAY_SCHEDULER").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
-}
-
-fn bind(options: &Options, runtime: &Runtime) -> Result<TcpSocket, String> {
-    let _context = runtime.enter();
-    let address = SocketAddr::new(options.http_address, options.http_port);
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let bound = socket.and_then(|socket| {
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        Ok(socket)
-    });
-    bound.map_err(|error| format!("cannot serve HTTP at {address}: {error}"))
 }
 
 /// Completes when the process is told to stop.
@@ -162,24 +145,6 @@ fn show_models(server: &Server) {
         })
         .collect();
     tracing::info!("{}", table::draw(["Model", "Version", "Status"], &rows));
-}
-
-fn serve_http(
-    socket: TcpSocket,
-    runtime: &Runtime,
-    options: &Options,
-    server: &Arc<Server>,
-    shutdown: &CancellationToken,
-) -> Result<JoinHandle<()>, String> {
-    let _context = runtime.enter();
-    let cannot = |error| format!("cannot serve HTTP at {}: {error}", options.http_address);
-    let listener: TcpListener = socket.listen(BACKLOG).map_err(cannot)?;
-    tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
-    let http = HttpOptions {
-        max_input_size: options.http_max_input_size,
-        max_body_size: options.http_max_body_size,
-    };
-    Ok(runtime.spawn(nereid_http::serve(listener, Arc::clone(server), http, shutdown.clone())))
 }
 
 fn drain(

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, Response as HttpResponse, StatusCode};
+use hyper::{Response as HttpResponse, StatusCode};
 use jiter::Jiter;
 use nereid_core::backend_api::{
     Answer, Buffer, Buffers, Error, InferRequest, Response, Result, Shape, Tensor,
@@ -25,20 +25,14 @@ use crate::body::Pieces;
 use crate::compression::Encoding;
 use crate::pace::{Busy, Pace};
 use crate::reply::{self, Contents, Reply};
-use crate::routes::Target;
-use crate::service::Face;
+use crate::routes::Call;
 
 /// Answers with the model's one answer.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn one(
-    face: &Face,
-    target: &Target<'_>,
-    headers: &HeaderMap,
-    body: Pieces,
-) -> Result<Reply> {
-    let mut answers = ask(face, target, headers, body)?;
+pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+    let mut answers = ask(call, body)?;
     let first = answers.next().await.transpose()?;
     // The status is that of the first answer, as with the reference, whatever follows.
     Ok(match (first, answers.next().await) {
@@ -60,14 +54,8 @@ pub(crate) async fn one(
 ///
 /// # Errors
 /// What is wrong with the request. What goes wrong later is an event of its own.
-pub(crate) async fn stream(
-    face: &Face,
-    target: &Target<'_>,
-    headers: &HeaderMap,
-    body: Pieces,
-    pace: &Pace,
-) -> Result<Reply> {
-    let mut answers = ask(face, target, headers, body)?;
+pub(crate) async fn stream(call: &Call<'_>, body: Pieces, pace: &Pace) -> Result<Reply> {
+    let mut answers = ask(call, body)?;
     let first = answers.next().await;
     let (status, first) = match first {
         None => (StatusCode::OK, None),
@@ -85,7 +73,8 @@ pub(crate) async fn stream(
 }
 
 /// Hands the request in.
-fn ask(face: &Face, target: &Target<'_>, headers: &HeaderMap, mut body: Pieces) -> Result<ResponseStream> {
+fn ask(call: &Call<'_>, mut body: Pieces) -> Result<ResponseStream> {
+    let Call { face, target, headers, .. } = call;
     let version = target.version()?;
     let model = face.server.model(&target.model, version)?;
     if Encoding::of_request(headers) != Ok(Encoding::Identity) {
@@ -97,6 +86,7 @@ fn ask(face: &Face, target: &Target<'_>, headers: &HeaderMap, mut body: Pieces) 
     }
     let json = body.take_joined(length).unwrap_or_default();
     let mut request = decode(&json, model.signature(), limit)?;
+    call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
     request.model_version = version;
     face.server.infer(request)

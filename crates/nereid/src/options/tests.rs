@@ -20,7 +20,7 @@ fn values_go_with_or_without_an_equals_sign() {
         &["--http-port", "9000", "--exit-on-error", "0"],
     ] {
         let options = parsed(arguments).unwrap();
-        assert_eq!((options.http_port, options.exit_on_error), (9000, false));
+        assert_eq!((options.http.http_port, options.exit_on_error), (9000, false));
     }
 }
 
@@ -46,7 +46,7 @@ fn resources_have_a_name_a_count_and_perhaps_a_device() {
 #[test]
 fn of_an_option_given_twice_the_last_one_counts() {
     let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
-    assert_eq!((options.http_port, options.id.as_str()), (2, "b"));
+    assert_eq!((options.http.http_port, options.id.as_str()), (2, "b"));
 }
 
 #[test]

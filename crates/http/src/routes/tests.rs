@@ -1,0 +1,136 @@
+//! Paths and methods that are there and that are not, restricted groups, and what a request's head brings.
+
+use nereid_core::Restrictions;
+use nereid_core::backend_api::ParameterValue;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::testing::{echo, empty_server, http_options, request, serve, server};
+use crate::{HeaderPattern, HttpOptions};
+
+#[test]
+fn a_path_gives_its_model_and_version() {
+    let target = matched("/v2/models/{model}/versions/{version}/infer", "/v2/models/a%20b/versions/3/infer");
+    let target = target.unwrap();
+    assert_eq!((target.model.as_ref(), target.version().unwrap()), ("a b", Some(3)));
+}
+
+#[test]
+fn a_version_is_a_number() {
+    assert_eq!(matched("/v2/models/{model}/versions/{version}", "/v2/models/m/versions/new"), None);
+    let too_large = "/v2/models/m/versions/99999999999999999999";
+    assert!(matched("/v2/models/{model}/versions/{version}", too_large).unwrap().version().is_err());
+}
+
+#[test]
+fn a_path_of_another_form_does_not_match() {
+    for path in ["/v2/models//infer", "/v2/models/m/infer/", "/v2/models/m", "v2/models/m/infer", ""] {
+        assert_eq!(matched("/v2/models/{model}/infer", path), None, "{path}");
+    }
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap()
+}
+
+#[tokio::test]
+async fn other_methods_and_paths_are_refused() {
+    let serving = serve(empty_server(), http_options()).await;
+    for method in ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "POST", "BREW"] {
+        let answer = serving.ask(method, "/v2/health/live", "", "").await;
+        assert_eq!(status(&answer), "405", "{method}");
+        assert!(answer.contains("\r\nallow: GET\r\n"), "{answer}");
+        assert_eq!(status(&serving.ask(method, "/nowhere", "", "").await), "404", "{method}");
+    }
+    assert_eq!(status(&serving.ask("GET", "/v2/models/m/versions/new/config", "", "").await), "404");
+}
+
+#[tokio::test]
+async fn a_restricted_group_opens_to_its_key_alone() {
+    let restrictions = ["inference,metadata:key-a=one", "health:Key-B=two"].map(|text| text.parse().unwrap());
+    let options = HttpOptions { restrictions: Restrictions::new(restrictions).unwrap(), ..http_options() };
+    let serving = serve(empty_server(), options).await;
+    for (method, path, headers, expected) in [
+        ("GET", "/v2", "", "403"),
+        ("GET", "/v2", "key-a: two\r\n", "403"),
+        ("GET", "/v2", "key-b: one\r\n", "403"),
+        ("GET", "/v2", "Key-A: one\r\n", "200"),
+        ("GET", "/v2/health/live", "key-b: two\r\n", "200"),
+        ("GET", "/v2/health/live", "key-a: one\r\n", "403"),
+        ("GET", "/v2/models/m/ready", "", "403"),
+        ("POST", "/v2/models/m/infer", "", "403"),
+        ("POST", "/v2/models/m/generate", "", "403"),
+        ("PUT", "/v2/models/m/infer", "", "403"),
+        ("PUT", "/v2/models/m/infer", "key-a: one\r\n", "405"),
+        ("POST", "/v2/models/m/infer", "key-a: one\r\n", "404"),
+        ("GET", "/v2/models/stats", "", "200"),
+    ] {
+        let answer = serving.ask(method, path, headers, "").await;
+        assert_eq!(status(&answer), expected, "{method} {path} {headers}");
+    }
+}
+
+const CONFIG: &str = r#"
+    input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+    output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+"#;
+const BODY: &str = r#"{"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "data": [7]}]}"#;
+
+#[tokio::test]
+async fn headers_become_parameters_in_every_request_of_a_connection() {
+    let options =
+        HttpOptions { forwarded_headers: Some(HeaderPattern::new("^x-").unwrap()), ..http_options() };
+    let serving = serve(server(CONFIG, echo), options).await;
+    let mut stream = serving.connect().await;
+    for name in ["X-One", "x-TWO"] {
+        let sent = request("POST", "/v2/models/m/infer", &format!("{name}: a b\r\nY: 1\r\n"), BODY);
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let length = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..length]);
+        assert!(answer.contains(&format!(r#""parameters":{{"{name}":"a b"}}"#)), "{answer}");
+    }
+    let generated = serving.ask("POST", "/v2/models/m/generate", "X-Three: 3\r\n", r#"{"IN": 1}"#).await;
+    assert!(generated.contains(r#""X-Three":"3""#), "{generated}");
+}
+
+#[tokio::test]
+async fn reserved_headers_are_refused_only_where_they_are_forwarded() {
+    let options =
+        HttpOptions { forwarded_headers: Some(HeaderPattern::new(".*").unwrap()), ..http_options() };
+    let all = serve(server(CONFIG, echo), options).await;
+    assert_eq!(status(&all.ask("POST", "/v2/models/m/infer", "priority: 1\r\n", BODY).await), "400");
+    let none = serve(
+        server(CONFIG, |request| {
+            assert_eq!(request.parameters.get("priority"), None::<&ParameterValue>);
+            echo(request);
+        }),
+        http_options(),
+    )
+    .await;
+    assert_eq!(status(&none.ask("POST", "/v2/models/m/infer", "priority: 1\r\n", BODY).await), "200");
+}
+
+#[tokio::test]
+async fn a_body_is_asked_for_before_it_is_sent() {
+    let serving = serve(server(CONFIG, echo), http_options()).await;
+    let mut stream = serving.connect().await;
+    let sent = request("POST", "/v2/models/m/infer", "Expect: 100-continue\r\n", BODY);
+    let (head, body) = sent.split_at(sent.len() - BODY.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 100 "));
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 200 "));
+
+    let refused = serving.ask("POST", "/nowhere", "Expect: 100-continue\r\n", "").await;
+    assert!(refused.starts_with("HTTP/1.1 404 "), "{refused}");
+    let long =
+        "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n";
+    let mut stream = serving.connect().await;
+    stream.write_all(long.as_bytes()).await.unwrap();
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 413 "));
+}

@@ -1,0 +1,77 @@
+//! The HTTP socket: taken before the models are loaded, served once they are.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use nereid_core::Server;
+use nereid_http::HttpOptions as FaceOptions;
+use tokio::net::TcpSocket;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::options::http::HttpOptions;
+
+/// Accepted connections that wait for a thread to serve them, as the reference has it.
+const BACKLOG: u32 = 1024;
+
+/// The socket of HTTP, and what the face on it is told.
+pub(crate) struct Http {
+    socket: TcpSocket,
+    options: FaceOptions,
+}
+
+impl Http {
+    /// Takes the address, if HTTP is served at all.
+    ///
+    /// # Errors
+    /// Why the address cannot be taken, or what is wrong with the options.
+    pub(crate) fn bind(options: &HttpOptions, runtime: &Runtime) -> Result<Option<Self>, String> {
+        if !options.allow_http {
+            return Ok(None);
+        }
+        let face = options.face()?;
+        let _context = runtime.enter();
+        let cannot = |error: io::Error| {
+            format!("cannot serve HTTP at {}:{}: {error}", options.http_address, options.http_port)
+        };
+        let addresses =
+            (options.http_address.as_str(), options.http_port).to_socket_addrs().map_err(cannot)?;
+        let mut outcome = Err(io::Error::other("the name has no address"));
+        for address in addresses {
+            outcome = bound(address, options.reuse_http_port);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        Ok(Some(Self { socket: outcome.map_err(cannot)?, options: face }))
+    }
+
+    /// Begins to answer; what is returned ends after `shutdown`, when the last connection is closed.
+    ///
+    /// # Errors
+    /// Why the socket cannot be listened on.
+    pub(crate) fn serve(
+        self,
+        runtime: &Runtime,
+        server: &Arc<Server>,
+        shutdown: &CancellationToken,
+    ) -> Result<JoinHandle<()>, String> {
+        let _context = runtime.enter();
+        let cannot = |error| format!("cannot serve HTTP: {error}");
+        let listener = self.socket.listen(BACKLOG).map_err(cannot)?;
+        tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
+        Ok(runtime.spawn(nereid_http::serve(listener, Arc::clone(server), self.options, shutdown.clone())))
+    }
+}
+
+fn bound(address: SocketAddr, share: bool) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    if share {
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(address)?;
+    Ok(socket)
+}

@@ -1,0 +1,120 @@
+//! The options of HTTP: where it is served, what it takes, and who may use which part of it.
+
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+
+use clap::{ArgAction, Args};
+use nereid_core::{Restriction, Restrictions};
+use nereid_http::{HeaderPattern, HttpOptions as FaceOptions};
+
+use super::boolean;
+
+/// The options of HTTP.
+#[derive(Debug, Args)]
+pub(crate) struct HttpOptions {
+    /// Serve HTTP.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub allow_http: bool,
+
+    /// Address or host name to serve HTTP on.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub http_address: String,
+
+    /// Port to serve HTTP on; 0 for any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub http_port: u16,
+
+    /// Share the HTTP port with other servers that have this option, too. The system spreads connections over them.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    pub reuse_http_port: bool,
+
+    /// Threads that read and write HTTP. Default: one for each processor.
+    #[arg(long, value_name = "COUNT")]
+    http_thread_count: Option<NonZeroUsize>,
+
+    /// Longest JSON part of a request, longest tensor given in JSON or as a raw body, and longest body after
+    /// decompression, in bytes.
+    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    http_max_input_size: NonZeroUsize,
+
+    /// Longest request body, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize)]
+    http_max_body_size: usize,
+
+    /// Give models the HTTP headers in whose names this regular expression is found, as parameters of the request.
+    #[arg(long, value_name = "REGEX", value_parser = HeaderPattern::new)]
+    http_header_forward_pattern: Option<HeaderPattern>,
+
+    /// Open parts of HTTP only to requests with header KEY: VALUE. The parts: health, metadata, inference,
+    /// shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
+    #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
+    http_restricted_api: Vec<Restriction>,
+}
+
+impl HttpOptions {
+    /// Threads that read and write HTTP.
+    pub(crate) fn threads(&self) -> usize {
+        self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+    }
+
+    /// What the HTTP face is told.
+    ///
+    /// # Errors
+    /// What is wrong with options that only together are wrong.
+    pub(crate) fn face(&self) -> Result<FaceOptions, String> {
+        Ok(FaceOptions {
+            max_input_size: self.http_max_input_size.get(),
+            max_body_size: self.http_max_body_size,
+            forwarded_headers: self.http_header_forward_pattern.clone(),
+            restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
+                .map_err(|error| format!("--http-restricted-api: {error}"))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        http: HttpOptions,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<HttpOptions, clap::Error> {
+        Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.http)
+    }
+
+    #[test]
+    fn restrictions_add_up() {
+        let options =
+            parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
+        let restrictions = options.face().unwrap().restrictions;
+        let key = |group| restrictions.key(group).map(|key| key.name.clone());
+        assert_eq!(key(nereid_core::ApiGroup::Health).as_deref(), Some("a"));
+        assert_eq!(key(nereid_core::ApiGroup::Logging).as_deref(), Some("c"));
+        assert_eq!(key(nereid_core::ApiGroup::Inference), None);
+        let twice =
+            parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
+        assert!(twice.face().unwrap_err().starts_with("--http-restricted-api: API 'health'"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for argument in [
+            "--http-restricted-api=health",
+            "--http-restricted-api=wealth:a=b",
+            "--http-header-forward-pattern=x-(",
+            "--http-max-input-size=0",
+            "--http-max-input-size=-1",
+            "--reuse-http-port=perhaps",
+            "--http-thread-count=0",
+            "--http-port=70000",
+        ] {
+            assert!(parsed(&[argument]).is_err(), "{argument}");
+        }
+    }
+}
