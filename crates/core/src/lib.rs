@@ -13,6 +13,7 @@ mod inflight;
 mod instance;
 mod lifecycle;
 mod limit;
+mod logging;
 mod model;
 mod rate_limiter;
 mod scheduler;
@@ -22,11 +23,13 @@ mod source;
 mod statistics;
 mod table;
 mod timer;
+mod trace_settings;
 mod warm_up;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use completion::{Completion, complete_config};
 pub use inflight::ResponseStream;
+pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
@@ -39,3 +42,4 @@ pub use statistics::{
     BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
+pub use trace_settings::{Change, TraceControl, TraceLevel, TraceSettings, TraceUpdate};

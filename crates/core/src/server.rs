@@ -11,11 +11,13 @@ use nereid_backend_api::{Backend, Error, InferRequest, Result};
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{LifeCycle, Task};
 use crate::limit::Limit;
+use crate::logging::LogControl;
 use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{ModelSource, Overrides};
 use crate::table::{ModelStatus, ModelTable};
 use crate::timer::Timer;
+use crate::trace_settings::{TraceControl, TraceSettings};
 
 /// What is fixed when the server starts.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +38,10 @@ pub struct ServerOptions {
     pub rate_limit: RateLimit,
     /// So many requests may be in progress at a time, over all models; 0 for any number.
     pub max_inflight_requests: usize,
+    /// What is logged.
+    pub log: Arc<LogControl>,
+    /// Which requests are traced at first.
+    pub trace: TraceSettings,
     /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
     pub hold_batches: usize,
 }
@@ -57,6 +63,7 @@ pub struct Server {
     options: ServerOptions,
     models: Arc<LifeCycle>,
     limit: Option<Limit>,
+    trace: TraceControl,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
 }
@@ -76,12 +83,23 @@ impl Server {
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
         let models = LifeCycle::new(backends, source, services, threads, retries);
-        Self { options, models, limit, open: AtomicBool::new(false) }
+        let trace = TraceControl::new(options.trace.clone());
+        Self { options, models, limit, trace, open: AtomicBool::new(false) }
     }
 
     /// What was fixed when it started.
     pub fn options(&self) -> &ServerOptions {
         &self.options
+    }
+
+    /// What is logged.
+    pub fn log(&self) -> &LogControl {
+        &self.options.log
+    }
+
+    /// Which requests are traced.
+    pub fn trace(&self) -> &TraceControl {
+        &self.trace
     }
 
     /// The models as they are now.

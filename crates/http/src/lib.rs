@@ -7,6 +7,7 @@
 
 mod body;
 mod compression;
+mod control;
 mod forward;
 mod infer;
 mod metadata;
@@ -15,6 +16,7 @@ mod reply;
 mod repository;
 mod routes;
 mod service;
+mod settings;
 #[cfg(test)]
 mod testing;
 

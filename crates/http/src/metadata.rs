@@ -22,6 +22,8 @@ const EXTENSIONS: &[&str] = &[
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 ];
 
 #[derive(Serialize)]

@@ -13,7 +13,7 @@ use crate::infer::{self, generate};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{metadata, repository};
+use crate::{metadata, repository, settings};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,10 @@ enum Action {
     Infer,
     Generate,
     GenerateStream,
+    Logging,
+    SetLogging,
+    Trace,
+    SetTrace,
 }
 
 /// A route: its method, its path, the group it belongs to, and what it does.
@@ -64,6 +68,12 @@ const ROUTES: &[Route] = {
         (POST, "/v2/repository/index", ModelRepository, Action::RepositoryIndex),
         (POST, "/v2/repository/models/{model}/load", ModelRepository, Action::LoadModel),
         (POST, "/v2/repository/models/{model}/unload", ModelRepository, Action::UnloadModel),
+        (GET, "/v2/logging", Logging, Action::Logging),
+        (POST, "/v2/logging", Logging, Action::SetLogging),
+        (GET, "/v2/trace/setting", Trace, Action::Trace),
+        (POST, "/v2/trace/setting", Trace, Action::SetTrace),
+        (GET, "/v2/models/{model}/trace/setting", Trace, Action::Trace),
+        (POST, "/v2/models/{model}/trace/setting", Trace, Action::SetTrace),
     ]
 };
 
@@ -154,6 +164,10 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::ModelReady => metadata::model_ready(server, target),
         Action::ModelStatistics => metadata::statistics(server, Some(target)),
         Action::AllStatistics => metadata::statistics(server, None),
+        Action::Logging => Ok(settings::logging(call)),
+        Action::SetLogging => settings::set_logging(call, body),
+        Action::Trace => settings::trace(call),
+        Action::SetTrace => settings::set_trace(call, body),
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Serving {
 }
 
 pub(crate) fn http_options() -> HttpOptions {
-    HttpOptions { max_input_size: 1024, max_body_size: 1024, ..HttpOptions::default() }
+    HttpOptions { max_input_size: 1024, max_body_size: 4096, ..HttpOptions::default() }
 }
 
 /// A server with model `m` of this configuration, which does `script` with each request.

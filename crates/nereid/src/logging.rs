@@ -1,47 +1,57 @@
-//! Log lines in the reference's form, on standard error: `I1121 05:17:31.424305 19339 run.rs:42] "message"`.
+//! Log lines in the reference's forms, on standard error or in a file: `I1121 05:17:31.424305 19339 run.rs:42] "message"`,
+//! or `2026-11-21T05:17:31Z I 19339 run.rs:42] "message"`.
 
 use std::fmt::{self, Write};
+use std::fs::File;
 use std::path::Path;
-use std::{panic, process, thread};
+use std::sync::{Arc, Mutex};
+use std::{io, panic, process, thread};
 
+use nereid_core::{LogControl, LogFormat, LogSettings};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{self as subscriber, FmtContext};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-/// Which messages are logged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Logging {
-    pub verbose: u8,
-    pub info: bool,
-    pub warning: bool,
-    pub error: bool,
-}
-
-impl Logging {
-    /// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of
-    /// this project's own crates; what libraries say of themselves takes level 2.
-    fn wants(self, level: Level, target: &str) -> bool {
-        match level {
-            Level::ERROR => self.error,
-            Level::WARN => self.warning,
-            Level::INFO => self.info && target.starts_with("nereid"),
-            Level::DEBUG => self.verbose >= if target.starts_with("nereid") { 1 } else { 2 },
-            Level::TRACE => self.verbose >= 3,
-        }
+/// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of this
+/// project's own crates; what libraries say of themselves takes level 2.
+fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
+    match level {
+        Level::ERROR => settings.error,
+        Level::WARN => settings.warning,
+        Level::INFO => settings.info && target.starts_with("nereid"),
+        Level::DEBUG => settings.verbose_level >= if target.starts_with("nereid") { 1 } else { 2 },
+        Level::TRACE => settings.verbose_level >= 3,
     }
 }
 
 /// Starts logging. Called once.
-pub(crate) fn start(logging: Logging) {
-    let filter = FilterFn::new(move |metadata| logging.wants(*metadata.level(), metadata.target()));
-    let lines = subscriber::layer().event_format(Line).with_writer(std::io::stderr).with_filter(filter);
+///
+/// # Errors
+/// Why the log file cannot be written.
+pub(crate) fn start(control: &Arc<LogControl>) -> Result<(), String> {
+    let file = control.settings().file.clone();
+    let target = match file.as_str() {
+        "" => BoxMakeWriter::new(io::stderr),
+        path => {
+            let file = File::options().create(true).append(true).open(path);
+            BoxMakeWriter::new(Mutex::new(file.map_err(|error| format!("cannot log to {path}: {error}"))?))
+        }
+    };
+    let filter = FilterFn::new({
+        let control = Arc::clone(control);
+        move |metadata| wants(&control.settings(), *metadata.level(), metadata.target())
+    });
+    let line = Line(Arc::clone(control));
+    let lines =
+        subscriber::layer().event_format(line).with_ansi(false).with_writer(target).with_filter(filter);
     Registry::default().with(lines).init();
     // A panic is caught where it can be and fails one request or one model. It is worth a line like any other.
     panic::set_hook(Box::new(|info| {
@@ -50,9 +60,10 @@ pub(crate) fn start(logging: Logging) {
         let reason = info.payload_as_str().unwrap_or("no reason given");
         tracing::error!("thread '{}' panicked at {place}: {reason}", thread.name().unwrap_or("unnamed"));
     }));
+    Ok(())
 }
 
-struct Line;
+struct Line(Arc<LogControl>);
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -69,19 +80,21 @@ where
             Level::DEBUG | Level::TRACE => 'V',
         };
         let file = Path::new(metadata.file().unwrap_or("unknown")).file_name().unwrap_or_default();
-        write!(
-            line,
-            "{letter}{:02}{:02} {:02}:{:02}:{:02}.{:06} {} {}:{}] ",
-            u8::from(now.month()),
-            now.day(),
-            now.hour(),
-            now.minute(),
-            now.second(),
-            now.microsecond(),
-            process::id(),
-            file.to_string_lossy(),
-            metadata.line().unwrap_or(0),
-        )?;
+        let (month, day) = (u8::from(now.month()), now.day());
+        let (hour, minute, second) = now.to_hms();
+        match self.0.settings().format {
+            LogFormat::Default => write!(
+                line,
+                "{letter}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{:06}",
+                now.microsecond()
+            )?,
+            LogFormat::Iso8601 => write!(
+                line,
+                "{}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {letter}",
+                now.year()
+            )?,
+        }
+        write!(line, " {} {}:{}] ", process::id(), file.to_string_lossy(), metadata.line().unwrap_or(0),)?;
         let mut message = Message::default();
         event.record(&mut message);
         // A table stands on lines of its own; anything else is one line, whatever a client or a file put into it.

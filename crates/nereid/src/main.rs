@@ -13,9 +13,11 @@ mod run;
 mod table;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use nereid_core::LogControl;
 
 fn main() -> ExitCode {
     let options = options::Options::parse();
@@ -25,8 +27,12 @@ fn main() -> ExitCode {
     if let Some(reason) = options.contradiction() {
         options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
     }
-    logging::start(options.logging());
-    match run::run(&options) {
+    let log = Arc::new(LogControl::new(options.logging()));
+    if let Err(reason) = logging::start(&log) {
+        eprintln!("error: {reason}");
+        return ExitCode::FAILURE;
+    }
+    match run::run(&options, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             tracing::error!("{reason}");

@@ -11,11 +11,10 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
-use nereid_core::{ModelControl, RateLimit, ResourceLimit};
+use nereid_core::{LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
 
 use self::http::HttpOptions;
-use crate::logging::Logging;
 
 /// Serves the models of a repository over HTTP.
 #[derive(Debug, Parser)]
@@ -106,6 +105,14 @@ pub(crate) struct Options {
     /// Log messages of level error.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub log_error: bool,
+
+    /// Form of log lines: default or ISO8601.
+    #[arg(long, value_name = "FORMAT", default_value = "default", value_parser = log_format)]
+    pub log_format: LogFormat,
+
+    /// File to log to instead of standard error. What is in it stays.
+    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
+    pub log_file: String,
 }
 
 /// How configurations are found and completed: the same for serving and for checking.
@@ -246,12 +253,14 @@ impl Options {
     }
 
     /// What is logged.
-    pub(crate) fn logging(&self) -> Logging {
-        Logging {
-            verbose: self.log_verbose,
+    pub(crate) fn logging(&self) -> LogSettings {
+        LogSettings {
+            file: self.log_file.clone(),
             info: self.log_info,
             warning: self.log_warning,
             error: self.log_error,
+            verbose_level: self.log_verbose.into(),
+            format: self.log_format,
         }
     }
 }
@@ -306,6 +315,10 @@ fn resource(text: &str) -> Result<ResourceLimit, String> {
         None => Ok(ResourceLimit { name: name.to_owned(), count, device }),
         Some(_) => Err("there are more than three parts: NAME:COUNT or NAME:COUNT:DEVICE".into()),
     }
+}
+
+fn log_format(name: &str) -> Result<LogFormat, String> {
+    LogFormat::named(name).ok_or_else(|| "the formats are default and ISO8601".into())
 }
 
 /// `true` and `false`, and the other words the reference takes for them.

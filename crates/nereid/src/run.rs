@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, ServerOptions};
+use nereid_core::{LogControl, Server, ServerOptions, TraceSettings};
 use nereid_repository::Repositories;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,7 +23,7 @@ use crate::{backends, table};
 ///
 /// # Errors
 /// Why it could not start, or that requests were still in progress when the time to exit was over.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String> {
     if let Some(advice) = options.configurations.advice() {
         tracing::warn!("{advice}");
     }
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
     let source = Repositories::new(options.model_repository.clone(), options.configurations.read_options());
     let backends = backends::all(&options.configurations);
-    let server = Arc::new(Server::new(server_options(options), backends, Arc::new(source)));
+    let server = Arc::new(Server::new(server_options(options, log), backends, Arc::new(source)));
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     drain(&runtime, &server, http, &shutdown, options.exit_timeout())
 }
 
-fn server_options(options: &Options) -> ServerOptions {
+fn server_options(options: &Options, log: Arc<LogControl>) -> ServerOptions {
     ServerOptions {
         name: options.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -80,6 +80,8 @@ fn server_options(options: &Options) -> ServerOptions {
         rate_limit: options.rate_limit(),
         max_inflight_requests: options.max_inflight_requests,
         hold_batches: hold_batches(),
+        log,
+        trace: TraceSettings::default(),
     }
 }
 

@@ -1,0 +1,134 @@
+//! What is logged, and in which form: settings that protocols read and change while the server runs.
+//!
+//! Whoever writes the log asks [`LogControl`] for each line. This file writes nothing.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// The severity's letter first, then day and time to the microsecond.
+    #[default]
+    Default,
+    /// The time as ISO 8601 has it, to the second, then the letter.
+    Iso8601,
+}
+
+impl LogFormat {
+    /// The format of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Default, Self::Iso8601].into_iter().find(|format| format.name() == name)
+    }
+
+    /// Its name in options and protocols.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Iso8601 => "ISO8601",
+        }
+    }
+}
+
+/// What is logged, where and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The file; empty for standard error. It stays the same while the server runs.
+    pub file: String,
+    /// Whether information is logged.
+    pub info: bool,
+    /// Whether warnings are.
+    pub warning: bool,
+    /// Whether errors are.
+    pub error: bool,
+    /// 0 for no verbose messages, 1 and more for some and more.
+    pub verbose_level: u32,
+    /// The form of a line.
+    pub format: LogFormat,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            file: String::new(),
+            info: true,
+            warning: true,
+            error: true,
+            verbose_level: 0,
+            format: LogFormat::Default,
+        }
+    }
+}
+
+/// A change to the settings: what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogUpdate {
+    /// See [`LogSettings::info`].
+    pub info: Option<bool>,
+    /// See [`LogSettings::warning`].
+    pub warning: Option<bool>,
+    /// See [`LogSettings::error`].
+    pub error: Option<bool>,
+    /// See [`LogSettings::verbose_level`].
+    pub verbose_level: Option<u32>,
+    /// See [`LogSettings::format`].
+    pub format: Option<LogFormat>,
+}
+
+/// The settings as they are now.
+#[derive(Debug, Default)]
+pub struct LogControl(ArcSwap<LogSettings>);
+
+impl LogControl {
+    /// Begins with these settings.
+    pub fn new(settings: LogSettings) -> Self {
+        Self(ArcSwap::from_pointee(settings))
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> Arc<LogSettings> {
+        self.0.load_full()
+    }
+
+    /// Changes the settings. They hold from the next message on.
+    pub fn update(&self, update: LogUpdate) {
+        self.0.rcu(|settings| LogSettings {
+            file: settings.file.clone(),
+            info: update.info.unwrap_or(settings.info),
+            warning: update.warning.unwrap_or(settings.warning),
+            error: update.error.unwrap_or(settings.error),
+            verbose_level: update.verbose_level.unwrap_or(settings.verbose_level),
+            format: update.format.unwrap_or(settings.format),
+        });
+        // Whether a message is wanted is asked once for each place that gives one, and remembered until now.
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_changes_what_it_names() {
+        let control = LogControl::new(LogSettings { file: "f".into(), ..LogSettings::default() });
+        control.update(LogUpdate { info: Some(false), verbose_level: Some(3), ..LogUpdate::default() });
+        control.update(LogUpdate { format: Some(LogFormat::Iso8601), ..LogUpdate::default() });
+        let expected = LogSettings {
+            file: "f".into(),
+            info: false,
+            verbose_level: 3,
+            format: LogFormat::Iso8601,
+            ..LogSettings::default()
+        };
+        assert_eq!(*control.settings(), expected);
+    }
+
+    #[test]
+    fn formats_have_names() {
+        assert_eq!(LogFormat::named("ISO8601"), Some(LogFormat::Iso8601));
+        assert_eq!(LogFormat::named("default"), Some(LogFormat::Default));
+        assert_eq!(LogFormat::named("iso8601"), None);
+    }
+}

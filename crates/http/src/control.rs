@@ -1,0 +1,81 @@
+//! The bodies of requests that control the server: a JSON object of a few members.
+
+use nereid_core::Change;
+use nereid_core::backend_api::{Error, Result};
+use serde_json::{Map, Value};
+
+use crate::body::Pieces;
+use crate::service::Face;
+
+/// The members of the object. What has another type than is wanted is an `Internal` error, as with the reference.
+pub(crate) struct Members(Map<String, Value>);
+
+impl Members {
+    /// Reads a body. JSON that is no object has no members.
+    ///
+    /// # Errors
+    /// `InvalidArg` for a body over `--http-max-input-size`, `Internal` for one that is no JSON.
+    pub(crate) fn read(face: &Face, mut body: Pieces) -> Result<Self> {
+        let (length, limit) = (body.len(), face.options.max_input_size);
+        if length > limit {
+            return Err(Error::invalid_arg(format!(
+                "the request is {length} bytes long, over the limit of {limit}; --http-max-input-size raises the limit"
+            )));
+        }
+        let json = body.take_joined(length).unwrap_or_default();
+        match serde_json::from_slice(&json) {
+            Ok(Value::Object(members)) => Ok(Self(members)),
+            Ok(_) => Ok(Self(Map::new())),
+            Err(error) => Err(Error::internal(format!("the request's JSON cannot be parsed: {error}"))),
+        }
+    }
+
+    /// Whether there is a member of that name, `null` included.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The value of a member; `None` for `null`, too.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A boolean; `None` if it is not given or `null`.
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    /// A whole number from 0 on; `None` if it is not given or `null`.
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u64>> {
+        self.typed(name, "a whole number from 0 on", Value::as_u64)
+    }
+
+    /// A string; `None` if it is not given or `null`.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    fn typed<'m, T>(
+        &'m self,
+        name: &str,
+        wanted: &str,
+        read: impl Fn(&'m Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.get(name)
+            .map(|value| read(value).ok_or_else(|| Error::internal(format!("'{name}' is not {wanted}"))))
+            .transpose()
+    }
+
+    /// A change to a setting: `null` clears it.
+    pub(crate) fn change<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&Value) -> Result<Change<T>>,
+    ) -> Result<Change<T>> {
+        match self.0.get(name) {
+            None => Ok(Change::Keep),
+            Some(Value::Null) => Ok(Change::Clear),
+            Some(value) => read(value),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Log settings and trace settings: what they are, and changes to them.
+//!
+//! A body that is JSON but no object asks for nothing, and members that are not known are passed over, as with the
+//! reference. A change that is wrong in one member changes nothing.
+
+use hyper::StatusCode;
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Change, LogFormat, LogUpdate, TraceLevel, TraceSettings, TraceUpdate};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::body::Pieces;
+use crate::control::Members;
+use crate::reply::{self, Reply};
+use crate::routes::Call;
+
+#[derive(Serialize)]
+struct Logging<'a> {
+    log_file: &'a str,
+    log_info: bool,
+    log_warning: bool,
+    log_error: bool,
+    log_verbose_level: u32,
+    log_format: &'static str,
+}
+
+/// The log settings.
+pub(crate) fn logging(call: &Call<'_>) -> Reply {
+    let settings = call.face.server.log().settings();
+    let logging = Logging {
+        log_file: &settings.file,
+        log_info: settings.info,
+        log_warning: settings.warning,
+        log_error: settings.error,
+        log_verbose_level: settings.verbose_level,
+        log_format: settings.format.name(),
+    };
+    reply::json(StatusCode::OK, &logging)
+}
+
+/// Changes the log settings, and answers with what they then are.
+///
+/// # Errors
+/// Which member is wrong.
+pub(crate) fn set_logging(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+    let members = Members::read(call.face, body)?;
+    if members.get("log_file").is_some() {
+        return Err(Error::unsupported("the log file is given when the server starts and stays as it is"));
+    }
+    let level = |level: u64| u32::try_from(level).ok().filter(|level| i32::try_from(*level).is_ok());
+    let update = LogUpdate {
+        info: members.boolean("log_info")?,
+        warning: members.boolean("log_warning")?,
+        error: members.boolean("log_error")?,
+        verbose_level: match members.count("log_verbose_level")? {
+            None => None,
+            Some(count) => Some(level(count).ok_or_else(|| {
+                Error::invalid_arg(format!("log_verbose_level is {count}, but goes up to {}", i32::MAX))
+            })?),
+        },
+        format: match members.text("log_format")? {
+            None => None,
+            Some(name) => Some(LogFormat::named(name).ok_or_else(|| {
+                // The reference's code for it.
+                Error::unavailable(format!(
+                    "there is no log_format '{name}'; there are 'default' and 'ISO8601'"
+                ))
+            })?),
+        },
+    };
+    call.face.server.log().update(update);
+    Ok(logging(call))
+}
+
+#[derive(Serialize)]
+struct Trace {
+    trace_level: Vec<&'static str>,
+    trace_rate: String,
+    trace_count: String,
+    log_frequency: String,
+    trace_file: String,
+    trace_mode: &'static str,
+}
+
+/// The trace settings of the model that the path names, or those for all.
+///
+/// # Errors
+/// `InvalidArg` if there is no such model.
+pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
+    let model = traced_model(call)?;
+    Ok(trace_reply(call.face.server.trace().settings(model)))
+}
+
+/// Changes the trace settings, and answers with what they then are.
+///
+/// # Errors
+/// Which member is wrong, or why the settings do not go together.
+pub(crate) fn set_trace(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+    let model = traced_model(call)?;
+    let members = Members::read(call.face, body)?;
+    if members.has("trace_file") {
+        return Err(Error::unsupported("the trace file is given when the server starts and stays as it is"));
+    }
+    let unsigned = |name| {
+        members.change(name, |value| number::<u32>(name, value, "a whole number from 0 on").map(Change::Set))
+    };
+    let update = TraceUpdate {
+        level: members.change("trace_level", trace_level)?,
+        rate: unsigned("trace_rate")?,
+        count: members.change("trace_count", |value| {
+            let count = number::<i32>("trace_count", value, "a whole number from -1 on")?;
+            if count < -1 {
+                return Err(Error::invalid_arg(format!(
+                    "trace_count is {count}, but takes a whole number from -1 on"
+                )));
+            }
+            Ok(Change::Set(count))
+        })?,
+        log_frequency: unsigned("log_frequency")?,
+    };
+    Ok(trace_reply(call.face.server.trace().update(model, &update)?))
+}
+
+/// The model that the path names.
+fn traced_model<'c>(call: &'c Call<'_>) -> Result<Option<&'c str>> {
+    if call.target.model.is_empty() {
+        return Ok(None);
+    }
+    // The reference answers 400 here, also for a model it does not know.
+    let model = call.face.server.model(&call.target.model, None);
+    model.map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
+    Ok(Some(&call.target.model))
+}
+
+/// Levels by name; a name that is not known is passed over.
+fn trace_level(value: &Value) -> Result<Change<TraceLevel>> {
+    let Value::Array(names) = value else {
+        return Err(Error::internal("trace_level is not an array"));
+    };
+    let mut level = TraceLevel::default();
+    let mut known = false;
+    for name in names {
+        match name.as_str() {
+            Some("OFF") if names.len() > 1 => {
+                return Err(Error::invalid_arg("trace_level 'OFF' does not go together with others"));
+            }
+            Some("OFF") => known = true,
+            Some("TIMESTAMPS") => (level.timestamps, known) = (true, true),
+            Some("TENSORS") => (level.tensors, known) = (true, true),
+            Some(_) => {}
+            None => return Err(Error::internal("an element of trace_level is not a string")),
+        }
+    }
+    Ok(if known { Change::Set(level) } else { Change::Keep })
+}
+
+/// A number that is given as a string.
+fn number<T: std::str::FromStr>(name: &str, value: &Value, wanted: &str) -> Result<T> {
+    let text = value
+        .as_str()
+        .ok_or_else(|| Error::internal(format!("{name} is not a string that holds a number")))?;
+    text.trim()
+        .parse()
+        .map_err(|_| Error::invalid_arg(format!("{name} is '{text}', but takes {wanted} within 32 bits")))
+}
+
+fn trace_reply(settings: TraceSettings) -> Reply {
+    let level = [(settings.level.timestamps, "TIMESTAMPS"), (settings.level.tensors, "TENSORS")];
+    let mut trace_level: Vec<_> = level.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
+    if trace_level.is_empty() {
+        trace_level.push("OFF");
+    }
+    let trace = Trace {
+        trace_level,
+        trace_rate: settings.rate.to_string(),
+        trace_count: settings.count.to_string(),
+        log_frequency: settings.log_frequency.to_string(),
+        trace_file: settings.file,
+        trace_mode: "triton",
+    };
+    reply::json(StatusCode::OK, &trace)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+"""Log and trace settings over HTTP: Triton's client reads and changes them, and the log follows."""
+
+import socket
+import time
+
+import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+import nereid_server
+from model_files import write_identity
+
+
+@pytest.fixture
+def server(repository, serve):
+    write_identity(repository, "same", ["INT32"])
+    return serve()
+
+
+@pytest.fixture
+def client(server):
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        yield client
+
+
+def test_the_client_reads_and_changes_log_settings(client):
+    expected = {
+        "log_file": "",
+        "log_info": True,
+        "log_warning": True,
+        "log_error": True,
+        "log_verbose_level": 0,
+        "log_format": "default",
+    }
+    assert client.get_log_settings() == expected
+    expected |= {"log_info": False, "log_verbose_level": 1}
+    assert client.update_log_settings({"log_info": False, "log_verbose_level": 1}) == expected
+    assert client.get_log_settings() == expected
+    with pytest.raises(InferenceServerException):
+        client.update_log_settings({"log_file": "elsewhere"})
+
+
+def test_the_log_follows_its_settings_at_once(server, client):
+    """A connection that breaks off is a verbose message; when the server ends is information."""
+
+    def break_off():
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            connection.recv(1000)
+
+    def verbose_lines():
+        return [line for line in server.log.splitlines() if "connection ended" in line]
+
+    break_off()
+    assert not verbose_lines()
+    client.update_log_settings({"log_verbose_level": 1, "log_format": "ISO8601"})
+    break_off()
+    server.wait_for_log(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ V \d+ service\.rs:\d+\] "an HTTP connection ended')
+    client.update_log_settings({"log_verbose_level": 0, "log_format": "default", "log_info": False})
+    before = verbose_lines()
+    break_off()
+    time.sleep(0.2)
+    assert verbose_lines() == before
+    server.stop()
+    assert "all requests are answered" not in server.log
+
+
+def test_a_log_file_takes_the_lines(repository, tmp_path):
+    log = tmp_path / "nereid.log"
+    log.write_text("what was there\n")
+    server = nereid_server.Server(repository, f"--log-file={log}", "--log-format=ISO8601")
+    try:
+        deadline = time.monotonic() + 30
+        while "Started HTTPService" not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        server.stop()
+    finally:
+        server.kill()
+    lines = log.read_text().splitlines()
+    assert lines[0] == "what was there"
+    assert lines[-1][:4].isdigit() and "Z I " in lines[-1]
+    assert server.log == ""
+
+
+def test_a_log_that_cannot_be_written_ends_the_start(repository, tmp_path):
+    server = nereid_server.refused_start(repository, f"--log-file={tmp_path}")
+    assert server.exit_code != 0 and str(tmp_path) in server.log
+
+
+def test_the_client_reads_and_changes_trace_settings(client):
+    assert client.get_trace_settings()["trace_rate"] == "1000"
+    changed = client.update_trace_settings(settings={"trace_rate": "77", "log_frequency": "9"})
+    assert (changed["trace_rate"], changed["log_frequency"]) == ("77", "9")
+    assert client.get_trace_settings(model_name="same") == changed
+    own = client.update_trace_settings(model_name="same", settings={"trace_rate": "3", "trace_level": None})
+    assert own == changed | {"trace_rate": "3"}
+    assert client.get_trace_settings() == changed
+    client.update_trace_settings(model_name="same", settings={"trace_rate": None})
+    assert client.get_trace_settings(model_name="same") == changed
+    for wrong in ({"trace_file": "x"}, {"trace_rate": "many"}, {"trace_level": ["TIMESTAMPS"]}):
+        with pytest.raises(InferenceServerException):
+            client.update_trace_settings(settings=wrong)
+    with pytest.raises(InferenceServerException):
+        client.get_trace_settings(model_name="other")
