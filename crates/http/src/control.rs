@@ -30,13 +30,13 @@ impl Members {
         }
     }
 
-    /// Whether there is a member of that name, `null` included.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+    /// The value of a member, which may be `null`.
+    pub(crate) fn value(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
     }
 
     /// The value of a member; `None` for `null`, too.
-    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+    fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 

@@ -5,9 +5,11 @@ mod encode;
 pub(crate) mod generate;
 mod json_members;
 mod json_tensor;
+mod region;
 
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, Result};
+use nereid_shared_memory::Slice;
 
 use crate::body::Pieces;
 use crate::compression::{self, Encoding};
@@ -44,16 +46,19 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
         Some(0) => decode::raw(&mut body, model.signature(), face.options.max_input_size)?,
         length => {
             let length = length.unwrap_or(body.len());
-            decode::json(&mut body, length, &target.model, face.options.max_input_size)?
+            let options = &face.options;
+            decode::json(&mut body, length, &target.model, options.max_input_size, &options.regions)?
         }
     };
-    let decode::Decoded { mut request, format } = decoded;
+    let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
     request.model_version = version;
     let mut answers = face.server.infer(request)?;
     let response = answers.single().await?;
     let reply = encode::encode(&answers, response, &format)?;
+    // After the last bytes were read: an output may be an input that lies in shared memory.
+    memory.iter().try_for_each(Slice::check)?;
     Ok(match Encoding::of_answer(headers) {
         Encoding::Identity => reply,
         encoding => compression::compress(reply, encoding).await,

@@ -17,12 +17,14 @@ mod repository;
 mod routes;
 mod service;
 mod settings;
+mod shared_memory;
 #[cfg(test)]
 mod testing;
 
 use std::sync::Arc;
 
 use nereid_core::{Restrictions, Server};
+use nereid_shared_memory::Regions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,6 +42,8 @@ pub struct HttpOptions {
     pub forwarded_headers: Option<HeaderPattern>,
     /// The parts of the protocol that ask for a key, which is a header.
     pub restrictions: Restrictions,
+    /// The shared memory that clients registered, over any protocol.
+    pub regions: Arc<Regions>,
 }
 
 /// Answers on `listener` until `shutdown`, then lets requests in progress end.

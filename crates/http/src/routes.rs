@@ -13,7 +13,7 @@ use crate::infer::{self, generate};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{metadata, repository, settings};
+use crate::{metadata, repository, settings, shared_memory};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,12 @@ enum Action {
     SetLogging,
     Trace,
     SetTrace,
+    RegionStatus,
+    RegisterRegion,
+    UnregisterRegion,
+    CudaStatus,
+    CudaRegister,
+    CudaUnregister,
 }
 
 /// A route: its method, its path, the group it belongs to, and what it does.
@@ -74,6 +80,18 @@ const ROUTES: &[Route] = {
         (POST, "/v2/trace/setting", Trace, Action::SetTrace),
         (GET, "/v2/models/{model}/trace/setting", Trace, Action::Trace),
         (POST, "/v2/models/{model}/trace/setting", Trace, Action::SetTrace),
+        (GET, "/v2/systemsharedmemory/status", SharedMemory, Action::RegionStatus),
+        (GET, "/v2/systemsharedmemory/region/{region}/status", SharedMemory, Action::RegionStatus),
+        (POST, "/v2/systemsharedmemory/register", SharedMemory, Action::RegisterRegion),
+        (POST, "/v2/systemsharedmemory/region/{region}/register", SharedMemory, Action::RegisterRegion),
+        (POST, "/v2/systemsharedmemory/unregister", SharedMemory, Action::UnregisterRegion),
+        (POST, "/v2/systemsharedmemory/region/{region}/unregister", SharedMemory, Action::UnregisterRegion),
+        (GET, "/v2/cudasharedmemory/status", SharedMemory, Action::CudaStatus),
+        (GET, "/v2/cudasharedmemory/region/{region}/status", SharedMemory, Action::CudaStatus),
+        (POST, "/v2/cudasharedmemory/register", SharedMemory, Action::CudaRegister),
+        (POST, "/v2/cudasharedmemory/region/{region}/register", SharedMemory, Action::CudaRegister),
+        (POST, "/v2/cudasharedmemory/unregister", SharedMemory, Action::CudaUnregister),
+        (POST, "/v2/cudasharedmemory/region/{region}/unregister", SharedMemory, Action::CudaUnregister),
     ]
 };
 
@@ -82,6 +100,7 @@ const ROUTES: &[Route] = {
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
     version: Option<Cow<'a, str>>,
+    pub region: Cow<'a, str>,
 }
 
 impl Target<'_> {
@@ -168,6 +187,13 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::SetLogging => settings::set_logging(call, body),
         Action::Trace => settings::trace(call),
         Action::SetTrace => settings::set_trace(call, body),
+        Action::RegionStatus => shared_memory::status(call),
+        Action::RegisterRegion => shared_memory::register(call, body),
+        Action::UnregisterRegion => shared_memory::unregister(call),
+        Action::CudaStatus => shared_memory::cuda_status(call),
+        Action::CudaRegister => shared_memory::cuda_register(call, body),
+        // There is none, and forgetting none is no error.
+        Action::CudaUnregister => Ok(reply::empty(StatusCode::OK)),
     }
 }
 
@@ -203,6 +229,7 @@ fn matched<'a>(pattern: &str, path: &'a str) -> Option<Target<'a>> {
         let segment = segments.next()?;
         match expected {
             "{model}" if !segment.is_empty() => target.model = decoded(segment),
+            "{region}" if !segment.is_empty() => target.region = decoded(segment),
             "{version}" if !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit()) => {
                 target.version = Some(Cow::Borrowed(segment));
             }

@@ -44,7 +44,7 @@ pub(crate) fn logging(call: &Call<'_>) -> Reply {
 /// Which member is wrong.
 pub(crate) fn set_logging(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let members = Members::read(call.face, body)?;
-    if members.get("log_file").is_some() {
+    if members.value("log_file").is_some_and(|file| !file.is_null()) {
         return Err(Error::unsupported("the log file is given when the server starts and stays as it is"));
     }
     let level = |level: u64| u32::try_from(level).ok().filter(|level| i32::try_from(*level).is_ok());
@@ -98,7 +98,7 @@ pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
 pub(crate) fn set_trace(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let model = traced_model(call)?;
     let members = Members::read(call.face, body)?;
-    if members.has("trace_file") {
+    if members.value("trace_file").is_some() {
         return Err(Error::unsupported("the trace file is given when the server starts and stays as it is"));
     }
     let unsigned = |name| {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nereid_core::Server;
 use nereid_http::HttpOptions as FaceOptions;
+use nereid_shared_memory::Regions;
 use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -27,11 +28,15 @@ impl Http {
     ///
     /// # Errors
     /// Why the address cannot be taken, or what is wrong with the options.
-    pub(crate) fn bind(options: &HttpOptions, runtime: &Runtime) -> Result<Option<Self>, String> {
+    pub(crate) fn bind(
+        options: &HttpOptions,
+        regions: Arc<Regions>,
+        runtime: &Runtime,
+    ) -> Result<Option<Self>, String> {
         if !options.allow_http {
             return Ok(None);
         }
-        let face = options.face()?;
+        let face = options.face(regions)?;
         let _context = runtime.enter();
         let cannot = |error: io::Error| {
             format!("cannot serve HTTP at {}:{}: {error}", options.http_address, options.http_port)

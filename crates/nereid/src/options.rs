@@ -6,6 +6,7 @@ pub(crate) mod http;
 use std::env;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
@@ -13,6 +14,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
 use nereid_core::{LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
+use nereid_shared_memory::Regions;
 
 use self::http::HttpOptions;
 
@@ -89,6 +91,10 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub http: HttpOptions,
+
+    /// Let clients register shared memory and use it for inputs and outputs.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub allow_client_shm: bool,
 
     /// Verbose messages: 0 for none; 1 and more for some and more.
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
@@ -217,6 +223,11 @@ impl Options {
     /// How long to wait for requests in progress when told to stop.
     pub(crate) fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.exit_timeout_secs)
+    }
+
+    /// The shared memory that clients register: one set for all protocols.
+    pub(crate) fn regions(&self) -> Arc<Regions> {
+        Arc::new(if self.allow_client_shm { Regions::default() } else { Regions::closed() })
     }
 
     /// The models to load at the start; `None` for all.

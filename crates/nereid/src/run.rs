@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         .build()
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
-    let http = Http::bind(&options.http, &runtime)?;
+    let http = Http::bind(&options.http, options.regions(), &runtime)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 

@@ -73,8 +73,20 @@ const RULES: &[Rule] = &[
         why: "repository feeds core and knows no face and no backend",
     },
     Rule {
+        of: "nereid-shared-memory",
+        rooms: Allowed::Only(&["nereid-backend-api"]),
+        libraries: Allowed::Only(&["bytes", "libc", "rustix"]),
+        never: &["axum*", "hyper*", "tokio", "tonic*"],
+        why: "shared memory holds unsafe code, so it is small and knows no protocol",
+    },
+    Rule {
         of: "nereid-http",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        rooms: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-core",
+            "nereid-model-config",
+            "nereid-shared-memory",
+        ]),
         libraries: Allowed::Any,
         never: &["aws-*", "azure*", "google-cloud*", "object_store", "tonic*", "tract*"],
         why: "a face knows core, and no source of models, no backend and no other face",

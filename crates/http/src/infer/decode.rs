@@ -4,6 +4,7 @@
 //! becomes its bytes. Binary tensors are slices of the body. What the reference answers with 500 because its parser
 //! cannot make sense of it is an `Internal` error here too; what makes sense and is wrong is `InvalidArg`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiter::{Jiter, Peek};
@@ -12,37 +13,51 @@ use nereid_core::backend_api::{
     Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, SequenceFlags,
     Shape, Tensor,
 };
+use nereid_shared_memory::{PlacedOutputs, Placement, Regions, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{array, boolean, count, object, skip, text, user_parameter};
 use super::json_tensor::{self, Elements, syntax, whole};
+use super::region::RegionPart;
 use crate::body::Pieces;
 
 /// A request and the form its answer takes.
 pub(super) struct Decoded {
     pub request: InferRequest,
     pub format: Format,
+    /// The shared memory that it reads and writes.
+    pub memory: Vec<Slice>,
 }
 
 /// Decodes a body whose first `length` bytes are JSON.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub(super) fn json(body: &mut Pieces, length: usize, model: &str, max_input: usize) -> Result<Decoded> {
+pub(super) fn json(
+    body: &mut Pieces,
+    length: usize,
+    model: &str,
+    max_input: usize,
+    regions: &Regions,
+) -> Result<Decoded> {
     if length > max_input {
         return Err(too_large("the request's JSON", length, max_input));
     }
     let header = body.take_joined(length).map_err(|missing| {
         Error::invalid_arg(format!("the request's JSON is {missing} bytes short of its announced length"))
     })?;
-    let mut parsed = Parsed::default();
+    let mut parsed = Parsed::new(regions);
     parsed.read(&mut Jiter::new(&header).with_allow_inf_nan())?;
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
     };
+    let mut memory = Vec::new();
     let inputs = inputs
         .into_iter()
-        .map(|input| input.into_tensor(&header, body, model, max_input))
+        .map(|input| match input.region.find(regions)? {
+            Some(slice) => input.in_memory(slice, &mut memory),
+            None => input.into_tensor(&header, body, model, max_input),
+        })
         .collect::<Result<_>>()?;
     if body.len() > 0 {
         return Err(Error::invalid_arg(format!(
@@ -52,7 +67,12 @@ pub(super) fn json(body: &mut Pieces, length: usize, model: &str, max_input: usi
     }
     let mut request = parsed.request;
     request.inputs = inputs;
-    Ok(Decoded { request, format: parsed.format })
+    if !parsed.placements.is_empty() {
+        let outputs: Vec<_> = parsed.placements.iter().map(|placement| placement.memory.clone()).collect();
+        request.allocator = Some(Arc::new(PlacedOutputs::new(parsed.placements, memory.clone())));
+        memory.extend(outputs);
+    }
+    Ok(Decoded { request, format: parsed.format, memory })
 }
 
 /// Decodes a body that is one input's contents and nothing else (Triton's raw binary request).
@@ -66,7 +86,8 @@ pub(super) fn raw(body: &mut Pieces, signature: &Signature, max_input: usize) ->
     }
     let contents = body.take(length).unwrap_or_default();
     let request = InferRequest { inputs: vec![signature.raw_input(contents)?], ..InferRequest::default() };
-    Ok(Decoded { request, format: Format { default: Form::Binary, ..Format::default() } })
+    let format = Format { default: Form::Binary, ..Format::default() };
+    Ok(Decoded { request, format, memory: Vec::new() })
 }
 
 /// What is longer than `--http-max-input-size` allows.
@@ -77,8 +98,9 @@ pub(super) fn too_large(what: &str, length: usize, limit: usize) -> Error {
 }
 
 /// The JSON part as it is read.
-#[derive(Default)]
-struct Parsed {
+struct Parsed<'r> {
+    regions: &'r Regions,
+    placements: Vec<Placement>,
     request: InferRequest,
     inputs: Option<Vec<Input>>,
     outputs_seen: bool,
@@ -96,7 +118,7 @@ struct Input {
     shape: Option<Shape>,
     data: Option<Data>,
     binary_size: Option<u64>,
-    region: Option<String>,
+    region: RegionPart,
 }
 
 enum Data {
@@ -105,7 +127,20 @@ enum Data {
     Undecoded(usize, usize),
 }
 
-impl Parsed {
+impl<'r> Parsed<'r> {
+    fn new(regions: &'r Regions) -> Self {
+        Self {
+            regions,
+            placements: Vec::new(),
+            request: InferRequest::default(),
+            inputs: None,
+            outputs_seen: false,
+            parameters_seen: false,
+            id_seen: false,
+            format: Format::default(),
+        }
+    }
+
     /// Of a key that is given twice the first one counts, as in the reference.
     fn read(&mut self, json: &mut Jiter<'_>) -> Result<()> {
         object(json, |json, key| match key {
@@ -143,7 +178,7 @@ impl Parsed {
         let mut name = None;
         let mut output = RequestedOutput::default();
         let mut binary = false;
-        let mut region = None;
+        let mut region = RegionPart::default();
         object(json, |json, key| match key {
             "name" if name.is_none() => {
                 name = Some(text(json, "name")?);
@@ -158,21 +193,30 @@ impl Parsed {
                     output.classification = u32::try_from(count(json, key)?).unwrap_or(u32::MAX);
                     Ok(())
                 }
-                "shared_memory_region" => {
-                    region = Some(text(json, key)?);
-                    Ok(())
-                }
+                _ if region.read(json, key)? => Ok(()),
                 _ => skip(json),
             })
             .map(|_| ()),
             _ => skip(json),
         })?;
         output.name = name.ok_or_else(|| Error::internal("an output lacks 'name'"))?;
-        if let Some(region) = region {
-            return Err(unknown_region(&region));
-        }
+        let form = match region.find(self.regions)? {
+            Some(_) if output.classification > 0 || binary => {
+                return Err(Error::invalid_arg(format!(
+                    "output '{}' is wanted in shared memory, which goes neither with 'classification' nor with \
+                     'binary_data'",
+                    output.name
+                )));
+            }
+            Some(memory) => {
+                self.placements.push(Placement { output: output.name.clone(), memory });
+                Form::Region
+            }
+            None if binary => Form::Binary,
+            None => Form::Json,
+        };
         // The form of an output that is named is JSON unless it says otherwise, whatever the request's default is.
-        self.format.named.push((output.name.clone(), if binary { Form::Binary } else { Form::Json }));
+        self.format.named.push((output.name.clone(), form));
         self.request.outputs.push(output);
         Ok(())
     }
@@ -219,10 +263,6 @@ fn sequence_id(json: &mut Jiter<'_>) -> Result<CorrelationId> {
     }
 }
 
-fn unknown_region(region: &str) -> Error {
-    Error::not_found(format!("there is no shared memory region '{region}'"))
-}
-
 impl Input {
     fn read(json: &mut Jiter<'_>) -> Result<Self> {
         let mut input = Self::default();
@@ -261,10 +301,7 @@ impl Input {
                     input.binary_size = Some(count(json, key)?);
                     Ok(())
                 }
-                "shared_memory_region" => {
-                    input.region = Some(text(json, key)?);
-                    Ok(())
-                }
+                _ if input.region.read(json, key)? => Ok(()),
                 _ => skip(json),
             })
             .map(|_| ()),
@@ -286,8 +323,9 @@ impl Input {
         Ok(Data::Undecoded(start, json.current_index()))
     }
 
-    fn into_tensor(self, header: &[u8], body: &mut Pieces, model: &str, max_input: usize) -> Result<Tensor> {
-        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_some()];
+    /// What is given of it beside its contents.
+    fn declared(&mut self) -> Result<(String, DataType, Shape)> {
+        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.name.is_some()];
         if given.into_iter().filter(|given| *given).count() != 1 {
             return Err(Error::invalid_arg(
                 "an input takes exactly one of 'data', parameter 'binary_data_size' and parameter \
@@ -295,14 +333,31 @@ impl Input {
             ));
         }
         let missing = |field| Error::internal(format!("an input lacks '{field}'"));
-        let name = self.name.ok_or_else(|| missing("name"))?;
-        let data_type = self.data_type.ok_or_else(|| missing("datatype"))?.map_err(|unknown| {
+        let name = self.name.take().ok_or_else(|| missing("name"))?;
+        let data_type = self.data_type.take().ok_or_else(|| missing("datatype"))?.map_err(|unknown| {
             Error::invalid_arg(format!("input '{name}' has datatype '{unknown}', which there is not"))
         })?;
-        let shape = self.shape.ok_or_else(|| missing("shape"))?;
-        if let Some(region) = self.region {
-            return Err(unknown_region(&region));
-        }
+        let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
+        Ok((name, data_type, shape))
+    }
+
+    /// The input whose contents lie in shared memory. They are read where they lie, unless they are BYTES: their lengths
+    /// are relied upon once they are checked, and that memory may change at any time.
+    fn in_memory(mut self, slice: Slice, memory: &mut Vec<Slice>) -> Result<Tensor> {
+        let (name, data_type, shape) = self.declared()?;
+        let buffer = if data_type == DataType::Bytes { slice.copied() } else { slice.buffer() };
+        memory.push(slice);
+        Ok(Tensor { name, data_type, shape, buffers: Buffers::from_iter([buffer]) })
+    }
+
+    fn into_tensor(
+        mut self,
+        header: &[u8],
+        body: &mut Pieces,
+        model: &str,
+        max_input: usize,
+    ) -> Result<Tensor> {
+        let (name, data_type, shape) = self.declared()?;
         let buffers = match (self.binary_size, self.data) {
             (Some(size), _) => binary(body, size, &name, model)?,
             (None, Some(data)) => data.into_buffers(&name, data_type, &shape, header, max_input)?,

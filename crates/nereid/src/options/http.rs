@@ -1,11 +1,13 @@
 //! The options of HTTP: where it is served, what it takes, and who may use which part of it.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
 use nereid_core::{Restriction, Restrictions};
 use nereid_http::{HeaderPattern, HttpOptions as FaceOptions};
+use nereid_shared_memory::Regions;
 
 use super::boolean;
 
@@ -61,13 +63,14 @@ impl HttpOptions {
     ///
     /// # Errors
     /// What is wrong with options that only together are wrong.
-    pub(crate) fn face(&self) -> Result<FaceOptions, String> {
+    pub(crate) fn face(&self, regions: Arc<Regions>) -> Result<FaceOptions, String> {
         Ok(FaceOptions {
             max_input_size: self.http_max_input_size.get(),
             max_body_size: self.http_max_body_size,
             forwarded_headers: self.http_header_forward_pattern.clone(),
             restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
                 .map_err(|error| format!("--http-restricted-api: {error}"))?,
+            regions,
         })
     }
 }
@@ -92,14 +95,14 @@ mod tests {
     fn restrictions_add_up() {
         let options =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
-        let restrictions = options.face().unwrap().restrictions;
+        let restrictions = options.face(Arc::default()).unwrap().restrictions;
         let key = |group| restrictions.key(group).map(|key| key.name.clone());
         assert_eq!(key(nereid_core::ApiGroup::Health).as_deref(), Some("a"));
         assert_eq!(key(nereid_core::ApiGroup::Logging).as_deref(), Some("c"));
         assert_eq!(key(nereid_core::ApiGroup::Inference), None);
         let twice =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
-        assert!(twice.face().unwrap_err().starts_with("--http-restricted-api: API 'health'"));
+        assert!(twice.face(Arc::default()).unwrap_err().starts_with("--http-restricted-api: API 'health'"));
     }
 
     #[test]

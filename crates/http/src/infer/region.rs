@@ -1,0 +1,39 @@
+//! Tensors in shared memory, as the parameters of an input or an output name their place.
+
+use jiter::Jiter;
+use nereid_core::backend_api::Result;
+use nereid_shared_memory::{Regions, Slice};
+
+use super::json_members::{count, text};
+
+/// A part of a shared memory region, as parameters give it.
+#[derive(Default)]
+pub(super) struct RegionPart {
+    pub name: Option<String>,
+    offset: u64,
+    length: u64,
+}
+
+impl RegionPart {
+    /// Reads a parameter. Returns whether it is one of a region's.
+    ///
+    /// # Errors
+    /// `Internal` for a value of another type.
+    pub(super) fn read(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<bool> {
+        match key {
+            "shared_memory_region" => self.name = Some(text(json, key)?),
+            "shared_memory_offset" => self.offset = count(json, key)?,
+            "shared_memory_byte_size" => self.length = count(json, key)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The memory, if a region is named.
+    ///
+    /// # Errors
+    /// As [`Regions::slice`].
+    pub(super) fn find(&self, regions: &Regions) -> Result<Option<Slice>> {
+        self.name.as_ref().map(|name| regions.slice(name, self.offset, self.length)).transpose()
+    }
+}

@@ -1,0 +1,170 @@
+//! What happens when mapped memory is touched whose file was cut short: the kernel raises SIGBUS, which would end the
+//! process. The handler here puts a page of zeroes in the place and marks the mapping as broken; whoever used it finds
+//! that out afterwards. Any other SIGBUS goes on to whoever handled it before.
+//!
+//! A handler may interrupt anything, so it takes no lock and allocates nothing: it reads a fixed table of atomics and
+//! makes one system call.
+
+use std::io;
+use std::mem::{transmute, zeroed};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use libc::{c_int, c_void, siginfo_t};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::param::page_size;
+
+/// So many mappings may exist at a time.
+pub(crate) const MOST: usize = 16 * 1024;
+
+struct Entry {
+    /// First address; 0 if the place is free.
+    start: AtomicUsize,
+    /// The address behind the last.
+    end: AtomicUsize,
+    broken: AtomicBool,
+}
+
+static TABLE: [Entry; MOST] = [const {
+    Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
+}; MOST];
+
+/// Free places below `used`, and how many were ever used.
+static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+
+/// The high-water mark, for the handler.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// What handled SIGBUS before.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapping that is watched over until this is dropped. Drop it before the memory is unmapped.
+#[derive(Debug)]
+pub(crate) struct Watch(usize);
+
+impl Watch {
+    /// Watches over `length` bytes from `start`.
+    ///
+    /// # Errors
+    /// That there are too many mappings, or that the handler cannot be set.
+    pub(crate) fn new(start: usize, length: usize) -> io::Result<Self> {
+        install()?;
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = match free.0.pop() {
+            Some(place) => place,
+            None if free.1 < MOST => {
+                free.1 += 1;
+                USED.store(free.1, Ordering::Release);
+                free.1 - 1
+            }
+            None => {
+                return Err(io::Error::other(format!("{MOST} regions are registered, which is the most")));
+            }
+        };
+        let entry = &TABLE[place];
+        entry.broken.store(false, Ordering::Relaxed);
+        entry.end.store(start + length, Ordering::Relaxed);
+        entry.start.store(start, Ordering::Release);
+        Ok(Self(place))
+    }
+
+    /// Whether memory was touched that its file no longer has.
+    pub(crate) fn is_broken(&self) -> bool {
+        TABLE[self.0].broken.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        TABLE[self.0].start.store(0, Ordering::Release);
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.0);
+    }
+}
+
+/// Sets the handler, once for the process.
+fn install() -> io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *installed {
+        return Ok(());
+    }
+    PAGE.store(page_size(), Ordering::Release);
+    // SAFETY: an all-zero sigaction is a valid value of this plain C structure.
+    let mut action: libc::sigaction = unsafe { zeroed() };
+    // The address of a function is what this field holds, by SA_SIGINFO one of three arguments.
+    let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_bus;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: both pointers are to valid structures; with no new action given it only tells the one that is set. It is
+    // kept before ours is set, since ours asks for it.
+    unsafe {
+        let mut before: libc::sigaction = zeroed();
+        if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let _ = PREVIOUS.set(before);
+        if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    *installed = true;
+    Ok(())
+}
+
+extern "C" fn on_bus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel calls a handler that is set with SA_SIGINFO with a valid siginfo, whose address is set for SIGBUS.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    if code == libc::BUS_ADRERR && mend(address) {
+        return;
+    }
+    pass_on(signal, info, context);
+}
+
+/// Puts zeroes where the memory of a mapping is gone. Returns whether `address` lies in one.
+fn mend(address: usize) -> bool {
+    let used = USED.load(Ordering::Acquire);
+    let hit = TABLE.iter().take(used).find(|entry| {
+        let start = entry.start.load(Ordering::Acquire);
+        start != 0 && (start..entry.end.load(Ordering::Relaxed)).contains(&address)
+    });
+    let Some(entry) = hit else { return false };
+    let page = PAGE.load(Ordering::Acquire);
+    let start = address - address % page;
+    // Marked first: whoever sees the zeroes can see the mark.
+    entry.broken.store(true, Ordering::Release);
+    // SAFETY: the page belongs to a mapping of ours, which is in use since it is just being touched, so it is not unmapped
+    // meanwhile. What it held is gone already: replacing it takes away nothing. It is a bare system call.
+    let mended = unsafe {
+        mmap_anonymous(
+            start as *mut c_void,
+            page,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::FIXED,
+        )
+    };
+    mended.is_ok()
+}
+
+/// Lets whoever handled the signal before have it.
+fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let previous = PREVIOUS.get().filter(|action| action.sa_sigaction > libc::SIG_IGN);
+    match previous {
+        // SAFETY: the flag says that the address is that of a handler of three arguments, which are the kernel's.
+        Some(action) if action.sa_flags & libc::SA_SIGINFO != 0 => unsafe {
+            transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(action.sa_sigaction)(
+                signal, info, context,
+            );
+        },
+        // SAFETY: without the flag the address is that of a handler of one argument.
+        Some(action) => unsafe { transmute::<usize, extern "C" fn(c_int)>(action.sa_sigaction)(signal) },
+        // SAFETY: an all-zero action is the default one. The access is tried again when this returns, and then ends the
+        // process as it would have without us.
+        None => unsafe {
+            let default: libc::sigaction = zeroed();
+            libc::sigaction(signal, &default, ptr::null_mut());
+        },
+    }
+}

@@ -1,0 +1,140 @@
+//! A file of shared memory in this process's address space, and pieces of it.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nereid_backend_api::{Buffer, Error, Result};
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::faults::Watch;
+
+/// Mapped memory, unmapped when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: NonNull<u8>,
+    length: usize,
+    /// Gone before the memory is.
+    watch: Option<Watch>,
+    /// The region's name, for messages.
+    name: String,
+}
+
+// SAFETY: it is an address range that stays mapped as long as this lives; what lies there is written by other processes
+// at any time, so threads of this one make no difference.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes of a file from `offset` on, which is a multiple of the page size.
+    pub(crate) fn new(name: &str, file: impl AsFd, offset: u64, length: usize) -> io::Result<Self> {
+        // SAFETY: no address is asked for, so nothing that is mapped already is touched.
+        let address = unsafe {
+            mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, offset)?
+        };
+        let address = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let mut mapping = Self { address, length, watch: None, name: name.to_owned() };
+        mapping.watch = Some(Watch::new(address.as_ptr() as usize, length)?);
+        Ok(mapping)
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_broken)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.watch = None;
+        // SAFETY: the range is the one that was mapped, and every slice of it holds a reference, so none is left.
+        let unmapped = unsafe { munmap(self.address.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A piece of a region. It keeps the memory mapped.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    length: usize,
+}
+
+impl Slice {
+    /// A piece of a mapping; `None` if it does not lie within.
+    pub(crate) fn of(mapping: &Arc<Mapping>, offset: usize, length: usize) -> Option<Self> {
+        let within = offset.checked_add(length).is_some_and(|end| end <= mapping.length);
+        within.then(|| Self { mapping: Arc::clone(mapping), offset, length })
+    }
+
+    /// The first `length` bytes of it; `None` if there are fewer.
+    pub(crate) fn first(&self, length: usize) -> Option<Self> {
+        (length <= self.length).then(|| Self { length, ..self.clone() })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes where they lie. They may change at any time.
+    pub fn buffer(&self) -> Buffer {
+        Buffer::host(Bytes::from_owner(self.clone()))
+    }
+
+    /// The bytes as they are now, in memory of our own.
+    pub fn copied(&self) -> Buffer {
+        Buffer::host(self.as_ref().to_vec())
+    }
+
+    /// Whether two pieces have a byte in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (start, other_start) = (self.start() as usize, other.start() as usize);
+        start < other_start + other.length && other_start < start + self.length
+    }
+
+    /// Says so if the file behind the region turned out to be shorter than it was. What was read from it since may be
+    /// zeroes, and what was written to it lost.
+    ///
+    /// # Errors
+    /// `Unavailable`, with the region's name.
+    pub fn check(&self) -> Result<()> {
+        if !self.mapping.is_broken() {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "the memory behind shared memory region '{}' was cut short after it was registered; register it again",
+            self.mapping.name
+        )))
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the offset lies within the mapping, as was checked when the slice was made.
+        unsafe { self.mapping.address.as_ptr().add(self.offset) }
+    }
+
+    /// The bytes to write. Only one of these, and no other slice of this process, may be used for them at a time: see
+    /// [`PlacedOutputs`](crate::PlacedOutputs).
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the range is mapped for writing as long as the slice lives, and bytes may have any value. Other
+        // processes may change them meanwhile: nothing here or in a backend concludes from a byte that was read twice.
+        unsafe { slice::from_raw_parts_mut(self.start(), self.length) }
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the range is mapped as long as the slice lives, and bytes may have any value. Other processes may change
+        // them meanwhile: what has to stay as it was checked is copied first.
+        unsafe { slice::from_raw_parts(self.start(), self.length) }
+    }
+}

@@ -1,0 +1,77 @@
+//! Outputs that a client wants in its regions.
+
+use nereid_backend_api::{Buffer, Error, OutputAllocator, OutputSpec, PlacedMemory, Result};
+
+use crate::mapping::Slice;
+
+/// Where one output goes.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// The output's name.
+    pub output: String,
+    /// The memory for it. What the output leaves of it stays as it is.
+    pub memory: Slice,
+}
+
+/// Where the outputs of one request go.
+#[derive(Debug)]
+pub struct PlacedOutputs {
+    placements: Vec<Placement>,
+    /// What the request reads.
+    inputs: Vec<Slice>,
+}
+
+impl PlacedOutputs {
+    /// Places outputs of a request whose inputs lie in `inputs`.
+    pub fn new(placements: Vec<Placement>, inputs: Vec<Slice>) -> Self {
+        Self { placements, inputs }
+    }
+}
+
+impl OutputAllocator for PlacedOutputs {
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>> {
+        let Some(placement) = self.placements.iter().find(|placement| placement.output == output.name) else {
+            return Ok(None);
+        };
+        let memory = placement.memory.first(output.byte_size).ok_or_else(|| {
+            // The reference's code for it.
+            Error::internal(format!(
+                "output '{}' has {} bytes, but only {} of shared memory are given for it",
+                output.name,
+                output.byte_size,
+                placement.memory.len()
+            ))
+        })?;
+        memory.check()?;
+        // Where it lies over what the request reads, or over another output, it is written aside first.
+        let others =
+            self.placements.iter().filter(|other| other.output != output.name).map(|other| &other.memory);
+        let aside = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));
+        let aside = aside.then(|| vec![0; memory.len()]);
+        Ok(Some(Box::new(Placed { memory, aside })))
+    }
+}
+
+struct Placed {
+    memory: Slice,
+    aside: Option<Vec<u8>>,
+}
+
+impl PlacedMemory for Placed {
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        Some(match &mut self.aside {
+            Some(aside) => aside,
+            None => self.memory.as_mut_slice(),
+        })
+    }
+
+    fn freeze(mut self: Box<Self>) -> Buffer {
+        if let Some(aside) = self.aside.take() {
+            self.memory.as_mut_slice().copy_from_slice(&aside);
+        }
+        self.memory.buffer()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! The regions that clients registered, by name.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use nereid_backend_api::{Error, Result};
+use rustix::fs::{FileType, Mode, fstat};
+use rustix::param::page_size;
+use rustix::shm::{self, OFlags};
+
+use crate::mapping::{Mapping, Slice};
+
+/// The Python backend's own memory has names that begin so. Clients have no business there.
+const RESERVED: &str = "triton_python_backend_shm_region_";
+
+/// What a client registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionStatus {
+    /// The region's name.
+    pub name: String,
+    /// The name of the shared memory object.
+    pub key: String,
+    /// Where in the object it begins, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub byte_size: u64,
+}
+
+#[derive(Debug)]
+struct Region {
+    status: RegionStatus,
+    mapping: Arc<Mapping>,
+}
+
+/// All registered regions.
+#[derive(Debug, Default)]
+pub struct Regions {
+    by_name: RwLock<BTreeMap<String, Region>>,
+    closed: bool,
+}
+
+impl Regions {
+    /// Regions that no client may register: there are none.
+    pub fn closed() -> Self {
+        Self { closed: true, ..Self::default() }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::unsupported(
+                "clients may not use shared memory here: --allow-client-shm is false",
+            ));
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Region>> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Region>> {
+        self.by_name.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers `byte_size` bytes of the object `key` from `offset` on as region `name`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is a region of that name, `Internal` if there is no such object, `InvalidArg` for a part
+    /// of it that cannot be had, `Unsupported` if clients may register none.
+    pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
+        let refuse = |reason: String| {
+            Error::invalid_arg(format!("cannot register shared memory region '{name}': {reason}"))
+        };
+        self.check_open()?;
+        if key.trim_start_matches('/').starts_with(RESERVED) {
+            return Err(refuse(format!("keys that begin with '{RESERVED}' are the Python backend's own")));
+        }
+        // Held to the end: of two that register one name, one is refused.
+        let mut regions = self.write();
+        if regions.contains_key(name) {
+            return Err(Error::new(
+                nereid_backend_api::ErrorCode::AlreadyExists,
+                format!("there is a shared memory region '{name}' already; unregister it first"),
+            ));
+        }
+        let cannot_open = |error: io::Error| {
+            Error::internal(format!("cannot open shared memory object '{key}' for region '{name}': {error}"))
+        };
+        let file = shm::open(key, OFlags::RDWR, Mode::empty()).map_err(|error| cannot_open(error.into()))?;
+        let stat = fstat(&file).map_err(|error| cannot_open(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(cannot_open(io::Error::other("it is not a shared memory object")));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if byte_size == 0 {
+            return Err(refuse("byte_size is 0".into()));
+        }
+        if offset.checked_add(byte_size).is_none_or(|end| end > size) {
+            return Err(refuse(format!(
+                "object '{key}' has {size} bytes, and {byte_size} from {offset} on do not lie within"
+            )));
+        }
+        if !offset.is_multiple_of(page_size() as u64) {
+            return Err(refuse(format!(
+                "offset {offset} is not a multiple of the page size, {}",
+                page_size()
+            )));
+        }
+        let length =
+            usize::try_from(byte_size).map_err(|_| refuse("it does not fit the address space".into()))?;
+        let mapping = Mapping::new(name, &file, offset, length).map_err(|error| refuse(error.to_string()))?;
+        let status = RegionStatus { name: name.into(), key: key.into(), offset, byte_size };
+        regions.insert(name.to_owned(), Region { status, mapping: Arc::new(mapping) });
+        Ok(())
+    }
+
+    /// Forgets a region. Requests that use it go on to do so. That there is none of that name is no error.
+    ///
+    /// # Errors
+    /// `Unsupported` if clients may register none.
+    pub fn unregister(&self, name: &str) -> Result<()> {
+        self.check_open()?;
+        let removed = self.write().remove(name);
+        // Unmapped without the lock.
+        drop(removed);
+        Ok(())
+    }
+
+    /// Forgets all regions, likewise.
+    ///
+    /// # Errors
+    /// `Unsupported` if clients may register none.
+    pub fn unregister_all(&self) -> Result<()> {
+        self.check_open()?;
+        let removed = std::mem::take(&mut *self.write());
+        drop(removed);
+        Ok(())
+    }
+
+    /// All regions, by name.
+    pub fn all(&self) -> Vec<RegionStatus> {
+        self.read().values().map(|region| region.status.clone()).collect()
+    }
+
+    /// One region.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of that name.
+    pub fn status(&self, name: &str) -> Result<RegionStatus> {
+        self.read().get(name).map(|region| region.status.clone()).ok_or_else(|| unknown(name))
+    }
+
+    /// `length` bytes of a region from `offset` on.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of that name, `InvalidArg` if they do not lie within, `Unavailable` if it is broken.
+    pub fn slice(&self, name: &str, offset: u64, length: u64) -> Result<Slice> {
+        let regions = self.read();
+        let region = regions.get(name).ok_or_else(|| unknown(name))?;
+        let slice = match (usize::try_from(offset), usize::try_from(length)) {
+            // No tensor begins behind the last byte, not even an empty one, as with the reference.
+            (Ok(start), Ok(length)) if offset < region.status.byte_size => {
+                Slice::of(&region.mapping, start, length)
+            }
+            _ => None,
+        };
+        let slice = slice.ok_or_else(|| {
+            Error::invalid_arg(format!(
+                "shared memory region '{name}' has {} bytes, and {length} from {offset} on do not lie within",
+                region.status.byte_size
+            ))
+        })?;
+        slice.check()?;
+        Ok(slice)
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::not_found(format!("there is no shared memory region '{name}'"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Shared memory objects for tests.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::Mode;
+use rustix::shm::{self, OFlags};
+
+/// A shared memory object that is gone when this is dropped.
+pub(crate) struct Object {
+    pub key: String,
+    pub file: File,
+}
+
+impl Object {
+    pub(crate) fn new(size: u64) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let key = format!("/nereid-test-{}-{number}", std::process::id());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = File::from(shm::open(&key, flags, Mode::RUSR | Mode::WUSR).unwrap());
+        file.set_len(size).unwrap();
+        Self { key, file }
+    }
+
+    /// The bytes, as another process sees them.
+    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        self.file.write_all_at(bytes, offset).unwrap();
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        shm::unlink(&self.key).unwrap();
+    }
+}
