@@ -3,6 +3,7 @@
 mod client;
 mod http;
 mod load;
+mod onnxruntime;
 mod repository;
 mod scheduling;
 mod server;
@@ -18,6 +19,8 @@ use crate::project::Project;
 pub enum Bench {
     /// Small binary inference requests over HTTP, beside nginx answering with as many bytes
     Http(http::Options),
+    /// What the server costs on top of ONNX Runtime, with real models
+    Onnxruntime,
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
@@ -28,6 +31,7 @@ pub enum Bench {
 pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
+        Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),
     }

@@ -109,9 +109,14 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
     }
 }
 
+/// Where the library is brought, which is where the built server looks for backends.
+pub fn library_folder(project: &Project) -> PathBuf {
+    project.target.join("backends/onnxruntime")
+}
+
 fn library(project: &Project) -> Result<()> {
     let package = library_for(consts::OS, consts::ARCH)?;
-    let target = project.target.join("backends/onnxruntime");
+    let target = library_folder(project);
     fetch(project, package, &target)?;
     println!("{} is in {}", package.requirement, target.display());
     Ok(())
