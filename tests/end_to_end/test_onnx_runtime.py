@@ -10,6 +10,7 @@ import pytest
 import tritonclient.http
 from onnx import TensorProto, helper
 
+import nereid_server
 import onnx_engines
 from http_requests import assert_refused, infer, request, tensor
 from model_files import OnnxModel, config, scale_model, write_model
@@ -266,6 +267,19 @@ def test_all_sessions_may_share_one_pool_of_threads(repository, serve):
     server = serve(*[f"--backend-config=onnxruntime,{setting}" for setting in pool])
     server.wait_for_log("model 'twice' version 1 is served by ONNX Runtime .* with the global thread pool")
     assert infer(server, "twice", ONES).json["outputs"][0]["data"] == [2.0] * 6
+
+
+@pytest.mark.parametrize("after", ["loading 'twice_0'", "successfully loaded 'twice_3'", "successfully loaded 'twice_9'"])
+def test_a_signal_while_models_are_loaded_ends_the_server_in_order(repository, after):
+    for k in range(40):
+        write_bare(repository, scale_model(f"twice_{k}"))
+    server = nereid_server.Server(repository, *onnx_engines.FLAGS["ort"])
+    try:
+        server.wait_for_log(after)
+        server.terminate()
+        assert server.wait_for_exit() == 0, server.log
+    finally:
+        server.kill()
 
 
 def test_a_model_sent_with_the_request_to_load_it_is_served(repository, serve):

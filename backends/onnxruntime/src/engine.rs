@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
 use nereid_onnx::{Contents, Engine, Given, Port, Served};
-use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session};
+use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions};
 
 use crate::memory::{Raw, Value, Words};
 use crate::one_line;
-use crate::options::SessionOptions;
+use crate::options::{OwnSession, SessionOptions};
 
 /// One instance's session.
 pub(crate) struct OrtEngine {
-    session: Session,
+    session: OwnSession,
     model: Arc<Served>,
     options: RunOptions<HasSelectedOutputs>,
     /// Memory of earlier copies, for the next. No more than a run has inputs.
@@ -24,7 +24,7 @@ pub(crate) struct OrtEngine {
 }
 
 impl OrtEngine {
-    pub(crate) fn new(session: Session, model: &Arc<Served>, options: &SessionOptions) -> Result<Self> {
+    pub(crate) fn new(session: OwnSession, model: &Arc<Served>, options: &SessionOptions) -> Result<Self> {
         let names = model.outputs.iter().map(|output| output.port.name.as_str());
         let outputs = names.fold(OutputSelector::no_default(), OutputSelector::with);
         let options = options.run_options()?.with_outputs(outputs);

@@ -7,8 +7,8 @@
 //! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
 //! processors among them: each session has as many threads as there are processors for one instance.
 //!
-//! Unsafe code stands in two files: `library.rs`, which loads the library, and `memory.rs`, which reads and writes
-//! its tensors. The rest goes through the `ort` crate's safe calls.
+//! Unsafe code stands in three files: `library.rs`, which loads the library, `memory.rs`, which reads and writes its
+//! tensors, and `exit.rs`, which ends the process in order. The rest goes through the `ort` crate's safe calls.
 //!
 //! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
 
@@ -16,6 +16,7 @@ mod accelerators;
 mod declared;
 mod discovery;
 mod engine;
+mod exit;
 mod library;
 mod memory;
 mod options;
@@ -36,13 +37,13 @@ use nereid_model_config::{complete_tensors, default_model_filename};
 use nereid_onnx::{
     Executor, Served, check_features, check_inputs, check_outputs, optional_inputs, resolve_inputs,
 };
-use ort::session::Session;
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;
-use crate::options::SessionOptions;
+use crate::options::{OwnSession, SessionOptions};
 
 pub use crate::discovery::{Found, Place, Places, find};
+pub use crate::exit::leave;
 pub use crate::library::{OnnxRuntime, OpenError};
 
 const DEFAULT_FILENAME: &str = "model.onnx";
@@ -126,7 +127,7 @@ struct OrtModel {
     options: SessionOptions,
     path: PathBuf,
     /// The session by which the model was looked at, for the first instance of that kind.
-    first: Mutex<Option<(InstanceKind, Session)>>,
+    first: Mutex<Option<(InstanceKind, OwnSession)>>,
     completed: Option<ModelConfig>,
 }
 

@@ -13,6 +13,7 @@ use nereid_backend_api::BackendSettings;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
+use crate::exit::Alive;
 use crate::one_line;
 use crate::options::number;
 
@@ -74,6 +75,8 @@ impl OnnxRuntime {
     /// # Errors
     /// Says why this library cannot be used. Another one can be tried afterwards, unless this one failed to start.
     pub fn open(path: &Path, settings: &BackendSettings) -> Result<Arc<Self>, OpenError> {
+        // Starting the library is no time to exit, either.
+        let _alive = Alive::new();
         let (version, _library) = probe(path)?;
         let failed = |why: &str| OpenError::Failed {
             path: path.to_owned(),

@@ -4,6 +4,7 @@
 //! [`SessionOptions::of`].
 
 use std::num::NonZeroUsize;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
@@ -13,6 +14,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{RunOptions, Session};
 
 use crate::accelerators::Accelerators;
+use crate::exit::Alive;
 use crate::library::{OnnxRuntime, log_level};
 use crate::{one_line, told};
 
@@ -33,6 +35,28 @@ pub(crate) struct SessionOptions {
     arena_shrinkage: Option<String>,
     operator_libraries: Vec<String>,
     accelerators: Accelerators,
+}
+
+/// A session, and the mark that it is alive.
+#[derive(Debug)]
+pub(crate) struct OwnSession {
+    session: Session,
+    /// Dropped after the session.
+    _alive: Alive,
+}
+
+impl Deref for OwnSession {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for OwnSession {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +139,8 @@ impl SessionOptions {
     ///
     /// # Errors
     /// What the library says.
-    pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<Session> {
+    pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<OwnSession> {
+        let alive = Alive::new();
         let told = |error: ort::Error<SessionBuilder>| told(path, &error);
         let mut builder = SessionBuilder::new().map_err(|error| crate::told(path, &error))?;
         builder = builder.with_log_level(log_level()).map_err(told)?;
@@ -141,7 +166,8 @@ impl SessionOptions {
             providers.push(ep::CPU::default().with_arena_allocator(enable).build().error_on_failure());
         }
         builder = builder.with_execution_providers(providers).map_err(told)?;
-        builder.commit_from_file(path).map_err(|error| crate::told(path, &error))
+        let session = builder.commit_from_file(path).map_err(|error| crate::told(path, &error))?;
+        Ok(OwnSession { session, _alive: alive })
     }
 
     /// Options for the runs of a session.

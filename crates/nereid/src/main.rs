@@ -32,11 +32,14 @@ fn main() -> ExitCode {
         eprintln!("error: {reason}");
         return ExitCode::FAILURE;
     }
-    match run::run(&options, log) {
-        Ok(()) => ExitCode::SUCCESS,
+    let status = match run::run(&options, log) {
+        Ok(()) => 0,
         Err(reason) => {
             tracing::error!("{reason}");
-            ExitCode::FAILURE
+            1
         }
-    }
+    };
+    // Threads that load or execute may still be at it.
+    nereid_onnxruntime::leave(status);
+    ExitCode::from(status)
 }
