@@ -10,8 +10,9 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use nereid_core::backend_api::{Buffer, Buffers};
 use smallvec::SmallVec;
+use tokio::time::timeout;
 
-use crate::pace::Pace;
+use crate::pace::{PATIENCE, Pace};
 use crate::reply::{Reply, error_text};
 
 /// A body in pieces, read from the front.
@@ -42,13 +43,24 @@ impl Pieces {
             );
             Box::new(error_text(StatusCode::PAYLOAD_TOO_LARGE, &message))
         };
+        let too_slow = || {
+            Box::new(error_text(
+                StatusCode::REQUEST_TIMEOUT,
+                "the rest of the request body did not come in time",
+            ))
+        };
         // What the client announces is refused before any of it is read.
         if incoming.size_hint().lower() > limit as u64 {
             return Err(too_long());
         }
         let mut body = Self::default();
         pace.progressed();
-        while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+        let alone = pace.is_off();
+        loop {
+            let next = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context));
+            let next =
+                if alone { timeout(PATIENCE, next).await.map_err(|_| too_slow())? } else { next.await };
+            let Some(frame) = next else { break };
             pace.progressed();
             let frame = frame.map_err(|error| {
                 Box::new(error_text(

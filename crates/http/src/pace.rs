@@ -8,11 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How long a request's head may take from its first byte, and how long its body may pause.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Begins a connection of HTTP/2.
+const HTTP2: &[u8] = b"PRI ";
 
 /// How often a connection is looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -44,6 +46,9 @@ enum State {
     /// It is the server's turn: so many answers are being made. `next` says whether bytes of a further request came
     /// already; the client is not held up for them.
     Busy { answers: usize, next: bool },
+    /// The connection is one of HTTP/2: requests overlap, and frames of other kinds come at any time. Each body is watched
+    /// over by itself, and the connection by pings.
+    Off,
 }
 
 /// An answer being made. Dropped when it is sent.
@@ -76,7 +81,11 @@ impl Pace {
     fn arrived(&self, bytes: &[u8]) {
         let mut progress = self.lock();
         match &mut progress.state {
+            State::Idle if bytes.starts_with(HTTP2) => {
+                *progress = Progress { state: State::Off, head: None };
+            }
             State::Idle => progress.state = State::Head(Instant::now()),
+            State::Off => return,
             State::Head(_) => {}
             State::Body(_) => return,
             State::Busy { next, .. } => *next = true,
@@ -95,7 +104,10 @@ impl Pace {
 
     /// A part of the request is complete; the next is awaited.
     pub(crate) fn progressed(&self) {
-        self.lock().state = State::Body(Instant::now());
+        let mut progress = self.lock();
+        if !matches!(progress.state, State::Off) {
+            progress.state = State::Body(Instant::now());
+        }
     }
 
     /// The request is complete: nothing is awaited from the client until what is given is dropped.
@@ -103,9 +115,20 @@ impl Pace {
         let mut progress = self.lock();
         progress.state = match progress.state {
             State::Busy { answers, next } => State::Busy { answers: answers + 1, next },
+            State::Off => State::Off,
             _ => State::Busy { answers: 1, next: false },
         };
         Busy(self.clone())
+    }
+
+    /// The request at hand came over HTTP/2: requests of this connection are not watched over here.
+    pub(crate) fn turn_off(&self) {
+        *self.lock() = Progress { state: State::Off, head: None };
+    }
+
+    /// Whether each request has to be watched over by itself.
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(self.lock().state, State::Off)
     }
 
     /// Returns when the client has kept the server waiting for too long.
@@ -123,18 +146,18 @@ impl Pace {
 }
 
 /// A connection that tells its [`Pace`] of arriving bytes.
-pub(crate) struct Paced {
-    stream: TcpStream,
+pub(crate) struct Paced<S> {
+    stream: S,
     pace: Pace,
 }
 
-impl Paced {
-    pub(crate) fn new(stream: TcpStream, pace: Pace) -> Self {
+impl<S> Paced<S> {
+    pub(crate) fn new(stream: S, pace: Pace) -> Self {
         Self { stream, pace }
     }
 }
 
-impl AsyncRead for Paced {
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -149,7 +172,7 @@ impl AsyncRead for Paced {
     }
 }
 
-impl AsyncWrite for Paced {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

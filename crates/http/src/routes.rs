@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode, Version};
 use nereid_core::ApiGroup;
 use nereid_core::backend_api::{Error, InferRequest, Result};
 
@@ -148,6 +148,9 @@ impl Call<'_> {
 /// Answers a request.
 pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace) -> Reply {
     let (parts, body) = request.into_parts();
+    if parts.version == Version::HTTP_2 {
+        pace.turn_off();
+    }
     let head = pace.take_head();
     let (action, target) = match find(face, &parts) {
         Ok(found) => found,

@@ -1,4 +1,4 @@
-//! Connections: accepting them, and reading requests off each one after the other.
+//! Connections: accepting them, and serving HTTP/1.1 or HTTP/2 on each, whichever its client begins with.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
 use nereid_core::Server;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +21,9 @@ use crate::{HttpOptions, routes};
 
 /// How long to wait before accepting again when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a connection of HTTP/2 is pinged, and how long its answer may take.
+const PING: Duration = Duration::from_secs(30);
 
 /// What every request is answered from.
 pub(crate) struct Face {
@@ -40,6 +44,8 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
+                // Answers are written whole; waiting for more to send would only delay them.
+                let _ = stream.set_nodelay(true);
                 connections.spawn(converse(stream, Arc::clone(&face), shutdown.clone()));
             }
             // The client was gone before it was accepted.
@@ -53,16 +59,20 @@ pub(crate) async fn accept(
     }
 }
 
-async fn converse(stream: TcpStream, face: Arc<Face>, shutdown: CancellationToken) {
-    // Answers are written whole; waiting for more to send would only delay them.
-    let _ = stream.set_nodelay(true);
+async fn converse<S>(stream: S, face: Arc<Face>, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let pace = Pace::new(face.options.forwarded_headers.is_some());
     let service = service_fn(|request: Request<Incoming>| {
         let (face, pace) = (Arc::clone(&face), pace.clone());
         async move { Ok::<_, Infallible>(routes::answer(&face, request, &pace).await) }
     });
     let stream = TokioIo::new(Paced::new(stream, pace.clone()));
-    let connection = http1::Builder::new().serve_connection(stream, service);
+    let mut protocol = Builder::new(TokioExecutor::new());
+    // A client that is gone without a word is found out by pings.
+    protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
+    let connection = protocol.serve_connection(stream, service);
     tokio::pin!(connection);
     let served = async {
         tokio::select! {
@@ -81,5 +91,7 @@ async fn converse(stream: TcpStream, face: Arc<Face>, shutdown: CancellationToke
     }
 }
 
+#[cfg(test)]
+mod http2_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Connections on real sockets, with time that passes only when nothing else can happen.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::*;
