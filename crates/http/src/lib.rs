@@ -11,6 +11,7 @@ mod control;
 mod forward;
 mod infer;
 mod metadata;
+mod openapi;
 mod pace;
 mod reply;
 mod repository;

@@ -13,14 +13,15 @@ use crate::infer::{self, generate};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{metadata, repository, settings, shared_memory};
+use crate::{metadata, openapi, repository, settings, shared_memory};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
-enum Action {
+pub(crate) enum Action {
     Live,
     Ready,
     ServerMetadata,
+    OpenApi,
     ModelMetadata,
     ModelConfig,
     ModelReady,
@@ -45,10 +46,10 @@ enum Action {
 }
 
 /// A route: its method, its path, the group it belongs to, and what it does.
-type Route = (Method, &'static str, ApiGroup, Action);
+pub(crate) type Route = (Method, &'static str, ApiGroup, Action);
 
 /// Every route. The first match counts. A path with several methods stands here once for each.
-const ROUTES: &[Route] = {
+pub(crate) const ROUTES: &[Route] = {
     use ApiGroup::*;
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
@@ -62,6 +63,7 @@ const ROUTES: &[Route] = {
         (GET, "/v2/health/live", Health, Action::Live),
         (GET, "/v2/health/ready", Health, Action::Ready),
         (GET, "/v2", Metadata, Action::ServerMetadata),
+        (GET, "/v2/openapi.json", Metadata, Action::OpenApi),
         (GET, "/v2/models/stats", Statistics, Action::AllStatistics),
         (GET, "/v2/models/{model}", Metadata, Action::ModelMetadata),
         (GET, "/v2/models/{model}/versions/{version}", Metadata, Action::ModelMetadata),
@@ -181,6 +183,10 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::Live => Ok(reply::empty(StatusCode::OK)),
         Action::Ready => Ok(metadata::server_ready(server)),
         Action::ServerMetadata => Ok(metadata::server(server)),
+        Action::OpenApi => {
+            let document = openapi::written(ROUTES, &server.options().version);
+            Ok(reply::json_bytes(StatusCode::OK, document))
+        }
         Action::ModelMetadata => metadata::model(server, target),
         Action::ModelConfig => metadata::configuration(server, target),
         Action::ModelReady => metadata::model_ready(server, target),

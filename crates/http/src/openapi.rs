@@ -1,0 +1,276 @@
+//! The description of this face in OpenAPI 3.1, made from the table of routes: no route is left out, and none is told of
+//! that is not there.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::routes::{Action, Route};
+
+/// The document for these routes, as JSON.
+pub(crate) fn document(routes: &[Route], version: &str) -> Value {
+    let mut paths = Map::new();
+    for (method, path, group, action) in routes {
+        let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path) }));
+        let mut operation = operation(*action);
+        operation["operationId"] = json!(operation_id(*action, path));
+        operation["tags"] = json!([format!("{group:?}")]);
+        item[method.as_str().to_ascii_lowercase()] = operation;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Nereid",
+            "version": version,
+            "description": "KServe's open inference protocol v2 with Triton's extensions",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "paths": paths,
+        "components": { "schemas": *SCHEMAS },
+    })
+}
+
+/// The document, written.
+pub(crate) fn written(routes: &[Route], version: &str) -> Bytes {
+    document(routes, version).to_string().into()
+}
+
+/// The parameters that a path names.
+fn parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+    let parameter = |name| {
+        let pattern = if name == "version" { "^[0-9]{1,9}$" } else { "^[^/]+$" };
+        json!({
+            "name": name, "in": "path", "required": true,
+            "schema": { "type": "string", "minLength": 1, "pattern": pattern },
+        })
+    };
+    names.map(parameter).collect()
+}
+
+/// A name for the operation: its action, and what the path names beside the model.
+fn operation_id(action: Action, path: &str) -> String {
+    let mut id = format!("{action:?}");
+    for (part, suffix) in
+        [("/versions/", "Version"), ("/region/", "Region"), ("/models/{model}/trace", "Model")]
+    {
+        if path.contains(part) {
+            id.push_str(suffix);
+        }
+    }
+    id
+}
+
+fn operation(action: Action) -> Value {
+    let (summary, request, answer) = described(action);
+    let success = match answer {
+        Answer::Nothing => json!({ "description": "It is so, or it is done." }),
+        Answer::Json(schema) => {
+            json!({ "description": "The answer.", "content": { "application/json": { "schema": reference(schema) } } })
+        }
+        Answer::Tensors => json!({
+            "description": "The outputs: as JSON alone, or with tensors in binary form behind it.",
+            "content": {
+                "application/json": { "schema": reference("InferAnswer") },
+                "application/octet-stream": {},
+            },
+        }),
+        Answer::Events => json!({
+            "description": "An event for each answer of the model.",
+            "content": { "text/event-stream": { "schema": { "type": "string" } } },
+        }),
+    };
+    let mut operation = json!({
+        "summary": summary,
+        "responses": {
+            "200": success,
+            "default": {
+                "description": "What was wrong.",
+                "content": { "application/json": { "schema": reference("Error") } },
+            },
+        },
+    });
+    if let Some((schema, required)) = request {
+        operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": reference(schema) } } });
+    }
+    operation
+}
+
+enum Answer {
+    Nothing,
+    Json(&'static str),
+    Tensors,
+    Events,
+}
+
+/// What an action does, the schema of its body with whether it takes one, and its answer.
+fn described(action: Action) -> (&'static str, Option<(&'static str, bool)>, Answer) {
+    use Answer::{Events, Json, Nothing, Tensors};
+    match action {
+        Action::Live => ("Whether the server is up", None, Nothing),
+        Action::Ready => ("Whether the server takes requests", None, Nothing),
+        Action::ServerMetadata => ("The server's name, version and extensions", None, Json("ServerMetadata")),
+        Action::OpenApi => ("This document", None, Json("Object")),
+        Action::ModelMetadata => ("What a model takes and gives", None, Json("ModelMetadata")),
+        Action::ModelConfig => ("A model's configuration, completed", None, Json("Object")),
+        Action::ModelReady => ("Whether a model takes requests", None, Nothing),
+        Action::ModelStatistics => ("What a model did so far", None, Json("Statistics")),
+        Action::AllStatistics => ("What all models did so far", None, Json("Statistics")),
+        Action::RepositoryIndex => {
+            ("The models of the repository", Some(("Index", false)), Json("IndexAnswer"))
+        }
+        Action::LoadModel => ("Load a model", Some(("Load", false)), Nothing),
+        Action::UnloadModel => ("Unload a model", Some(("Unload", false)), Nothing),
+        Action::Infer => ("Ask a model", Some(("Infer", true)), Tensors),
+        Action::Generate => ("Ask a model with a flat object", Some(("Generate", true)), Json("Object")),
+        Action::GenerateStream => ("Ask a model for a stream of answers", Some(("Generate", true)), Events),
+        Action::Logging => ("The log settings", None, Json("Logging")),
+        Action::SetLogging => ("Change log settings", Some(("LoggingChange", true)), Json("Logging")),
+        Action::Trace => ("The trace settings", None, Json("Trace")),
+        Action::SetTrace => ("Change trace settings", Some(("TraceChange", true)), Json("Trace")),
+        Action::RegionStatus => ("The system shared memory regions", None, Json("Regions")),
+        Action::RegisterRegion => ("Register system shared memory", Some(("Region", true)), Nothing),
+        Action::UnregisterRegion => ("Forget system shared memory", None, Nothing),
+        Action::CudaStatus => ("The CUDA shared memory regions", None, Json("Regions")),
+        Action::CudaRegister => ("Register CUDA shared memory", Some(("CudaRegion", true)), Nothing),
+        Action::CudaUnregister => ("Forget CUDA shared memory", None, Nothing),
+    }
+}
+
+fn reference(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
+    let text = json!({ "type": "string" });
+    let texts = json!({ "type": "array", "items": text });
+    let count = json!({ "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32 });
+    let flag = json!({ "type": "boolean" });
+    let object = |members: Value, required: Value| json!({ "type": "object", "properties": members, "required": required });
+    let list = |schema: &str| json!({ "type": "array", "items": reference(schema) });
+    // Numbers as strings, as this extension has them; null lets the more general setting hold.
+    let number = json!({ "type": ["string", "null"], "pattern": "^[0-9]{1,9}$" });
+    json!({
+        "Object": { "type": "object" },
+        "Error": object(json!({ "error": text }), json!(["error"])),
+        "ServerMetadata": object(
+            json!({ "name": text, "version": text, "extensions": texts }), json!(["name", "version", "extensions"])),
+        "ModelMetadata": object(
+            json!({ "name": text, "versions": texts, "platform": text, "inputs": list("TensorMetadata"),
+                "outputs": list("TensorMetadata") }),
+            json!(["name", "versions", "platform", "inputs", "outputs"])),
+        "TensorMetadata": object(
+            json!({ "name": text, "datatype": text, "shape": { "type": "array", "items": { "type": "integer" } } }),
+            json!(["name", "datatype", "shape"])),
+        "Statistics": object(json!({ "model_stats": list("Object") }), json!(["model_stats"])),
+        "Index": object(json!({ "ready": flag }), json!([])),
+        "IndexAnswer": list("IndexEntry"),
+        "IndexEntry": object(
+            json!({ "name": text, "version": text, "state": text, "reason": text }), json!(["name"])),
+        "Load": object(
+            json!({ "parameters": { "type": "object", "additionalProperties": text } }), json!([])),
+        "Unload": object(
+            json!({ "parameters": object(json!({ "unload_dependents": flag }), json!([])) }), json!([])),
+        "Infer": object(
+            json!({ "id": text, "inputs": list("Input"), "outputs": list("Output"),
+                "parameters": reference("Parameters") }),
+            json!(["inputs"])),
+        "InferAnswer": object(
+            json!({ "id": text, "model_name": text, "model_version": text, "parameters": { "type": "object" },
+                "outputs": list("AnswerOutput") }),
+            json!(["model_name", "model_version", "outputs"])),
+        "Input": object(
+            json!({ "name": text, "datatype": reference("Datatype"), "shape": reference("Shape"),
+                "parameters": reference("Parameters"), "data": { "type": "array" } }),
+            json!(["name", "datatype", "shape"])),
+        "Output": object(json!({ "name": text, "parameters": reference("Parameters") }), json!(["name"])),
+        "AnswerOutput": object(
+            json!({ "name": text, "datatype": reference("Datatype"), "shape": reference("Shape"),
+                "parameters": { "type": "object" }, "data": { "type": "array" } }),
+            json!(["name", "datatype", "shape"])),
+        "Datatype": { "enum": ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
+            "FP32", "FP64", "BYTES", "BF16"] },
+        "Shape": { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+        "Parameters": { "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } },
+        "Generate": object(
+            json!({ "id": text, "text_input": text, "parameters": reference("Parameters") }), json!([])),
+        "Logging": object(
+            json!({ "log_file": text, "log_info": flag, "log_warning": flag, "log_error": flag,
+                "log_verbose_level": count, "log_format": reference("LogFormat") }),
+            json!(["log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"])),
+        "LoggingChange": object(
+            json!({ "log_info": flag, "log_warning": flag, "log_error": flag,
+                "log_verbose_level": { "type": "integer", "minimum": 0, "maximum": i32::MAX },
+                "log_format": reference("LogFormat") }),
+            json!([])),
+        "LogFormat": { "enum": ["default", "ISO8601"] },
+        "Trace": object(
+            json!({ "trace_level": texts, "trace_rate": text, "trace_count": text, "log_frequency": text,
+                "trace_file": text, "trace_mode": text }),
+            json!(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"])),
+        "TraceChange": object(
+            json!({ "trace_level": { "type": ["array", "null"], "items": { "enum": ["OFF", "TIMESTAMPS", "TENSORS"] } },
+                "trace_rate": number, "trace_count": { "type": ["string", "null"], "pattern": "^(-1|[0-9]{1,9})$" },
+                "log_frequency": number }),
+            json!([])),
+        "Region": object(
+            json!({ "key": text, "offset": { "type": "integer", "minimum": 0 },
+                "byte_size": { "type": "integer", "minimum": 1 } }),
+            json!(["key", "byte_size"])),
+        "Regions": list("Object"),
+        "CudaRegion": object(
+            json!({ "raw_handle": object(json!({ "b64": text }), json!(["b64"])), "byte_size": count,
+                "device_id": count }),
+            json!(["raw_handle", "byte_size", "device_id"])),
+    })
+});
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::routes::ROUTES;
+
+    fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str));
+                members.values().for_each(|value| references(value, found));
+            }
+            Value::Array(elements) => elements.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_told_of_once_under_a_name_of_its_own() {
+        let document = document(ROUTES, "1");
+        let mut ids = BTreeSet::new();
+        for (method, path, ..) in ROUTES {
+            let operation = &document["paths"][path][method.as_str().to_ascii_lowercase()];
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id.to_owned()), "{id} stands there twice");
+        }
+        assert_eq!(ids.len(), ROUTES.len());
+    }
+
+    #[test]
+    fn every_schema_is_there_and_used() {
+        let document = document(ROUTES, "1");
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        let known: BTreeSet<_> =
+            SCHEMAS.as_object().unwrap().keys().map(|name| format!("#/components/schemas/{name}")).collect();
+        assert_eq!(found.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), known);
+    }
+
+    #[test]
+    fn a_paths_parameters_are_declared() {
+        let document = document(ROUTES, "1");
+        let declared = &document["paths"]["/v2/models/{model}/versions/{version}/infer"]["parameters"];
+        assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("model"), &json!("version")));
+        assert_eq!(document["paths"]["/v2"]["parameters"], json!([]));
+    }
+}
