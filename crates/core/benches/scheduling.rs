@@ -2,6 +2,9 @@
 //! backend that does nothing; and how much of its time an instance executes, with one that takes a millisecond.
 //!
 //! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
+//!
+//! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
+//! processor, which is the machine's affair. The second one is for one processor, where waking a thread is a switch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use nereid_core::backend_api::{
     Response, Result, Tensor,
 };
 use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long each measurement takes, after a tenth of it to get warm.
@@ -149,19 +153,33 @@ fn main() {
     let busy = Timed { takes: Duration::from_millis(1), ..Timed::default() };
     let dynamic = "dynamic_batching { }";
     let delayed = "dynamic_batching { max_queue_delay_microseconds: 100 }";
-    println!(
-        "| backend | scheduler | in flight | CPU us/request | requests/s | requests/execution | executing |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    let cases: [(&str, &Timed, &str, &str, &[usize]); 5] = [
+    let cases: [Case<'_>; 5] = [
         ("idle", &idle, "default", "", &[1, 8, 64, 512]),
         ("idle", &idle, "dynamic", dynamic, &[1, 8, 64, 512]),
         ("idle", &idle, "dynamic, delay 100 us", delayed, &[1, 8, 64, 512]),
         ("idle, executed by the caller", &prompt, "dynamic", dynamic, &[1, 8]),
         ("1 ms a batch", &busy, "dynamic", dynamic, &[8, 64]),
     ];
+    println!("All processors:\n");
+    table(&cases);
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    // Threads that are started from here on inherit it.
+    sched_setaffinity(None, &one).expect("a process may run on the processor that it runs on");
+    println!("\nOne processor:\n");
+    table(&cases[..2]);
+}
+
+/// A name, a backend, the scheduler's name, its configuration, and numbers of requests in flight.
+type Case<'a> = (&'a str, &'a Timed, &'a str, &'a str, &'a [usize]);
+
+fn table(cases: &[Case<'_>]) {
+    println!(
+        "| backend | scheduler | in flight | CPU us/request | requests/s | requests/execution | executing |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     for (name, backend, scheduler, scheduling, loads) in cases {
-        for &in_flight in loads {
+        for &in_flight in *loads {
             let row = measure(backend, scheduling, in_flight);
             println!(
                 "| {name} | {scheduler} | {in_flight} | {:.2} | {:.0} | {:.1} | {:.1} % |",
