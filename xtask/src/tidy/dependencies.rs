@@ -99,6 +99,13 @@ const RULES: &[Rule] = &[
         why: "onnx is what all ONNX engines share, and knows none of them",
     },
     Rule {
+        of: "triton-sys",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "triton-sys declares Triton's C interface and does nothing",
+    },
+    Rule {
         of: "backends/*",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
         libraries: Allowed::Any,

@@ -1,0 +1,86 @@
+//! Declarations of Triton's C interface: what a backend and the server that loads it call of each other.
+//!
+//! These are `tritonserver.h` 1.34 and `tritonbackend.h` 1.19 in Rust, under the names of C and without any logic. The
+//! headers say what each function does and who owns what; here each group has a line. The crate links nothing: whoever
+//! calls a function says where it comes from, which for a backend is the server that loads it.
+//!
+//! - Opaque types are structs that only pointers are made to.
+//! - Enumerations are integers with constants, since C may hand over any number.
+//! - Every function is declared twice: as a foreign function, to be called, and as a type of function pointers in
+//!   [`signatures`], for those who implement it or look it up.
+#![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the C headers")]
+
+/// Declares foreign functions, and for each a type of pointers to it, in a module `signatures`.
+macro_rules! declare {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        #[allow(missing_docs, reason = "described by group; the names are those of the headers")]
+        // SAFETY: the declarations were compared with the headers; all calls are unsafe still.
+        unsafe extern "C" {
+            $(pub fn $name($($argument: $type),*) $(-> $result)?;)*
+        }
+
+        signatures! { $(fn $name($($argument: $type),*) $(-> $result)?;)* }
+    };
+}
+
+/// The second half of `declare`, alone for functions that are never linked.
+macro_rules! signatures {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        /// The types of pointers to the functions of this module.
+        #[allow(missing_docs, reason = "described by group; the names are those of the headers")]
+        pub mod signatures {
+            use super::*;
+
+            $(pub type $name = unsafe extern "C" fn($($argument: $type),*) $(-> $result)?;)*
+        }
+
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+mod backend;
+mod callbacks;
+mod entry;
+mod enums;
+mod handles;
+mod inference;
+mod server;
+mod values;
+
+pub use backend::*;
+pub use callbacks::*;
+pub use enums::*;
+pub use handles::*;
+pub use inference::*;
+pub use server::*;
+pub use values::*;
+
+/// For each function the type of pointers to it, under the function's name; and lists of the names.
+pub mod signatures {
+    pub use crate::backend::signatures::*;
+    pub use crate::entry::signatures::*;
+    pub use crate::inference::signatures::*;
+    pub use crate::server::signatures::*;
+    pub use crate::values::signatures::*;
+
+    /// The names of what `tritonbackend.h` has servers offer.
+    pub const BACKEND: &[&str] = crate::backend::NAMES;
+    /// The names of what `tritonbackend.h` has backends offer.
+    pub const ENTRY: &[&str] = crate::entry::NAMES;
+    /// The names of what `tritonserver.h` has servers offer, in three parts: values passed to and fro (with the log
+    /// and metrics), inferences, and the server itself.
+    pub const SERVER: [&[&str]; 3] = [crate::values::NAMES, crate::inference::NAMES, crate::server::NAMES];
+}
+
+/// The version of `tritonbackend.h` that is declared here: a server of the same major version and at least this minor
+/// version offers all of it.
+pub const TRITONBACKEND_API_VERSION_MAJOR: u32 = 1;
+/// See [`TRITONBACKEND_API_VERSION_MAJOR`].
+pub const TRITONBACKEND_API_VERSION_MINOR: u32 = 19;
+/// The version of `tritonserver.h` that is declared here.
+pub const TRITONSERVER_API_VERSION_MAJOR: u32 = 1;
+/// See [`TRITONSERVER_API_VERSION_MAJOR`].
+pub const TRITONSERVER_API_VERSION_MINOR: u32 = 34;
+
+#[cfg(test)]
+mod tests;
