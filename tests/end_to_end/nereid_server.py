@@ -15,6 +15,7 @@ from http.client import HTTPConnection
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
 _STARTED = re.compile(r"Started HTTPService at \S+:(\d+)")
+_STARTED_GRPC = re.compile(r"Started GRPCInferenceService at \S+:(\d+)")
 # A panic in an engine's library is caught and answered as an error; one in the server's own code is a bug.
 _OWN_PANIC = re.compile(r"panicked at (crates|backends)/")
 # A log line of severity error begins with E and the date; a refusal to start may also begin with "error:".
@@ -32,11 +33,12 @@ def binary():
 
 
 class Server:
-    """A server process, its log and its HTTP address."""
+    """A server process, its log and its addresses."""
 
     def __init__(self, repository, *flags, port=0, env=None):
         """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests."""
         command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
+        command += ["--grpc-address=127.0.0.1", "--grpc-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
         command.append("--backend-config=onnxruntime,engine=tract")
         self._process = subprocess.Popen(
@@ -54,6 +56,7 @@ class Server:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.port = None
+        self.grpc_port = None
 
     def _read_log(self):
         for line in self._process.stdout:
@@ -68,6 +71,11 @@ class Server:
     def url(self):
         """`host:port`, as Triton's clients take it."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def grpc_url(self):
+        """`host:port` of gRPC, as Triton's clients take it."""
+        return f"127.0.0.1:{self.grpc_port}"
 
     @property
     def log(self):
@@ -100,8 +108,11 @@ class Server:
         return match
 
     def wait_until_listening(self):
-        """Waits until the server has told its port."""
+        """Waits until the server has told its ports."""
         self.port = int(self.wait_for_log(_STARTED).group(1))
+        # Told before that of HTTP, if gRPC is served at all.
+        told = _STARTED_GRPC.search(self.log)
+        self.grpc_port = told and int(told.group(1))
         return self
 
     def wait_until_ready(self):

@@ -120,6 +120,15 @@ impl Restrictions {
         Ok(all)
     }
 
+    /// The same with `prefix` before the names of the keys: how they are called in a protocol.
+    #[must_use]
+    pub fn prefixed(mut self, prefix: &str) -> Self {
+        for key in self.0.iter_mut().flatten() {
+            key.name.insert_str(0, prefix);
+        }
+        self
+    }
+
     /// What opens this group, if it is restricted.
     pub fn key(&self, group: ApiGroup) -> Option<&Key> {
         self.0[group as usize].as_ref()
@@ -147,6 +156,9 @@ mod tests {
         for wrong in [b"v=2".as_slice(), b"v=", b"v=11", b""] {
             assert!(!key.is(wrong));
         }
+        let prefixed = all.clone().prefixed("x-");
+        assert_eq!(prefixed.key(ApiGroup::Trace), None);
+        assert_eq!(prefixed.key(ApiGroup::Inference).map(|key| key.name.as_str()), Some("x-k2"));
         assert!(!format!("{all:?}").contains("v=1"), "keys do not belong into logs");
     }
 

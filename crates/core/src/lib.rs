@@ -35,7 +35,7 @@ pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
 pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
-pub use server::{ModelControl, Server, ServerOptions};
+pub use server::{EXTENSIONS, ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{Fingerprint, ModelSource, Overrides};
 pub use statistics::{

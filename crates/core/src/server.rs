@@ -19,6 +19,22 @@ use crate::table::{ModelStatus, ModelTable};
 use crate::timer::Timer;
 use crate::trace_settings::{TraceControl, TraceSettings};
 
+/// The protocol extensions every face offers, by their names in Triton's documents.
+pub const EXTENSIONS: &[&str] = &[
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+];
+
 /// What is fixed when the server starts.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {

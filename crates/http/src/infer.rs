@@ -9,7 +9,6 @@ mod region;
 
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, Result};
-use nereid_shared_memory::Slice;
 
 use crate::body::Pieces;
 use crate::compression::{self, Encoding};
@@ -57,8 +56,7 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
     let mut answers = face.server.infer(request)?;
     let response = answers.single().await?;
     let reply = encode::encode(&answers, response, &format)?;
-    // After the last bytes were read: an output may be an input that lies in shared memory.
-    memory.iter().try_for_each(Slice::check)?;
+    memory.check()?;
     Ok(match Encoding::of_answer(headers) {
         Encoding::Identity => reply,
         encoding => compression::compress(reply, encoding).await,

@@ -6,27 +6,11 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, Error, Result, Shape};
 use nereid_core::model_config::{platform_name, to_json};
-use nereid_core::{DurationStatistics, Model, Server};
+use nereid_core::{DurationStatistics, EXTENSIONS, Model, Server};
 use serde::Serialize;
 
 use crate::reply::{self, Reply};
 use crate::routes::Target;
-
-/// The protocol extensions this face offers, by their names in Triton's documents.
-const EXTENSIONS: &[&str] = &[
-    "classification",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-];
 
 #[derive(Serialize)]
 struct ServerMetadata<'a> {

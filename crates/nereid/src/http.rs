@@ -1,25 +1,21 @@
 //! The HTTP socket: taken before the models are loaded, served once they are.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use nereid_core::Server;
 use nereid_http::HttpOptions as FaceOptions;
 use nereid_shared_memory::Regions;
-use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::http::HttpOptions;
-
-/// Accepted connections that wait for a thread to serve them, as the reference has it.
-const BACKLOG: u32 = 1024;
+use crate::socket::Socket;
 
 /// The socket of HTTP, and what the face on it is told.
 pub(crate) struct Http {
-    socket: TcpSocket,
+    socket: Socket,
     options: FaceOptions,
 }
 
@@ -41,16 +37,9 @@ impl Http {
         let cannot = |error: io::Error| {
             format!("cannot serve HTTP at {}:{}: {error}", options.http_address, options.http_port)
         };
-        let addresses =
-            (options.http_address.as_str(), options.http_port).to_socket_addrs().map_err(cannot)?;
-        let mut outcome = Err(io::Error::other("the name has no address"));
-        for address in addresses {
-            outcome = bound(address, options.reuse_http_port);
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        Ok(Some(Self { socket: outcome.map_err(cannot)?, options: face }))
+        let socket = Socket::bind(&options.http_address, options.http_port, options.reuse_http_port)
+            .map_err(cannot)?;
+        Ok(Some(Self { socket, options: face }))
     }
 
     /// Begins to answer; what is returned ends after `shutdown`, when the last connection is closed.
@@ -65,18 +54,8 @@ impl Http {
     ) -> Result<JoinHandle<()>, String> {
         let _context = runtime.enter();
         let cannot = |error| format!("cannot serve HTTP: {error}");
-        let listener = self.socket.listen(BACKLOG).map_err(cannot)?;
+        let listener = self.socket.listen().map_err(cannot)?;
         tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
         Ok(runtime.spawn(nereid_http::serve(listener, Arc::clone(server), self.options, shutdown.clone())))
     }
-}
-
-fn bound(address: SocketAddr, share: bool) -> io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    if share {
-        socket.set_reuseport(true)?;
-    }
-    socket.bind(address)?;
-    Ok(socket)
 }

@@ -5,11 +5,13 @@
 
 mod backends;
 mod check;
+mod grpc;
 mod http;
 mod logging;
 mod onnx_engine;
 mod options;
 mod run;
+mod socket;
 mod table;
 
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! The command line: each option is declared once, here. Names, defaults and meaning are the reference's where it has
 //! the option.
 
+pub(crate) mod grpc;
 pub(crate) mod http;
 
 use std::env;
@@ -16,9 +17,10 @@ use nereid_core::{LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
 
+use self::grpc::GrpcOptions;
 use self::http::HttpOptions;
 
-/// Serves the models of a repository over HTTP.
+/// Serves the models of a repository over HTTP and gRPC.
 #[derive(Debug, Parser)]
 #[command(
     name = "nereid",
@@ -91,6 +93,9 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub http: HttpOptions,
+
+    #[command(flatten)]
+    pub grpc: GrpcOptions,
 
     /// Let clients register shared memory and use it for inputs and outputs.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]

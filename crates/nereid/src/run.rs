@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::options::Options;
 use crate::{backends, table};
@@ -34,7 +35,9 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         .build()
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
-    let http = Http::bind(&options.http, options.regions(), &runtime)?;
+    let regions = options.regions();
+    let http = Http::bind(&options.http, Arc::clone(&regions), &runtime)?;
+    let grpc = Grpc::bind(&options.grpc, regions, &runtime)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
@@ -64,9 +67,11 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     }
 
     let shutdown = CancellationToken::new();
+    let grpc = grpc.map(|grpc| grpc.serve(&runtime, &server, &shutdown)).transpose()?;
     let http = http.map(|http| http.serve(&runtime, &server, &shutdown)).transpose()?;
+    let faces = grpc.into_iter().chain(http).collect();
     runtime.block_on(stop).map_err(|error| format!("cannot wait for a signal: {error}"))?;
-    drain(&runtime, &server, http, &shutdown, options.exit_timeout())
+    drain(&runtime, &server, faces, &shutdown, options.exit_timeout())
 }
 
 fn server_options(options: &Options, log: Arc<LogControl>) -> ServerOptions {
@@ -152,7 +157,7 @@ fn show_models(server: &Server) {
 fn drain(
     runtime: &Runtime,
     server: &Arc<Server>,
-    http: Option<JoinHandle<()>>,
+    faces: Vec<JoinHandle<()>>,
     shutdown: &CancellationToken,
     limit: Duration,
 ) -> Result<(), String> {
@@ -161,8 +166,8 @@ fn drain(
     let unloading = Arc::clone(server);
     let drained = runtime.block_on(async {
         let drain = async {
-            if let Some(http) = http {
-                http.await?;
+            for face in faces {
+                face.await?;
             }
             spawn_blocking(move || unloading.unload_all()).await
         };

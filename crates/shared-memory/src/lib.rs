@@ -14,9 +14,10 @@ mod faults;
 mod mapping;
 mod outputs;
 mod regions;
+mod request;
 #[cfg(test)]
 mod testing;
 
 pub use mapping::Slice;
-pub use outputs::{PlacedOutputs, Placement};
 pub use regions::{RegionStatus, Regions};
+pub use request::RequestMemory;

@@ -6,7 +6,7 @@ use crate::mapping::Slice;
 
 /// Where one output goes.
 #[derive(Clone, Debug)]
-pub struct Placement {
+pub(crate) struct Placement {
     /// The output's name.
     pub output: String,
     /// The memory for it. What the output leaves of it stays as it is.
@@ -15,7 +15,7 @@ pub struct Placement {
 
 /// Where the outputs of one request go.
 #[derive(Debug)]
-pub struct PlacedOutputs {
+pub(crate) struct PlacedOutputs {
     placements: Vec<Placement>,
     /// What the request reads.
     inputs: Vec<Slice>,
@@ -23,7 +23,7 @@ pub struct PlacedOutputs {
 
 impl PlacedOutputs {
     /// Places outputs of a request whose inputs lie in `inputs`.
-    pub fn new(placements: Vec<Placement>, inputs: Vec<Slice>) -> Self {
+    pub(crate) fn new(placements: Vec<Placement>, inputs: Vec<Slice>) -> Self {
         Self { placements, inputs }
     }
 }

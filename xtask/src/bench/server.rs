@@ -40,7 +40,7 @@ impl Server {
     pub fn nereid(binary: &Path, repository: &Path, extra: &[String]) -> Result<Self> {
         let mut child = Command::new(binary)
             .arg(format!("--model-repository={}", repository.display()))
-            .args(["--http-address=127.0.0.1", "--http-port=0"])
+            .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
             .args(extra)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -92,6 +92,18 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
+        of: "nereid-grpc",
+        rooms: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-core",
+            "nereid-model-config",
+            "nereid-shared-memory",
+        ]),
+        libraries: Allowed::Any,
+        never: &["aws-*", "axum*", "azure*", "google-cloud*", "object_store", "tract*"],
+        why: "a face knows core, and no source of models, no backend and no other face",
+    },
+    Rule {
         of: "nereid-onnx",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),

@@ -4,7 +4,6 @@
 //! becomes its bytes. Binary tensors are slices of the body. What the reference answers with 500 because its parser
 //! cannot make sense of it is an `Internal` error here too; what makes sense and is wrong is `InvalidArg`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiter::{Jiter, Peek};
@@ -13,7 +12,7 @@ use nereid_core::backend_api::{
     Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, SequenceFlags,
     Shape, Tensor,
 };
-use nereid_shared_memory::{PlacedOutputs, Placement, Regions, Slice};
+use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{array, boolean, count, object, skip, text, user_parameter};
@@ -26,7 +25,7 @@ pub(super) struct Decoded {
     pub request: InferRequest,
     pub format: Format,
     /// The shared memory that it reads and writes.
-    pub memory: Vec<Slice>,
+    pub memory: RequestMemory,
 }
 
 /// Decodes a body whose first `length` bytes are JSON.
@@ -51,7 +50,7 @@ pub(super) fn json(
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
     };
-    let mut memory = Vec::new();
+    let mut memory = parsed.memory;
     let inputs = inputs
         .into_iter()
         .map(|input| match input.region.find(regions)? {
@@ -67,11 +66,7 @@ pub(super) fn json(
     }
     let mut request = parsed.request;
     request.inputs = inputs;
-    if !parsed.placements.is_empty() {
-        let outputs: Vec<_> = parsed.placements.iter().map(|placement| placement.memory.clone()).collect();
-        request.allocator = Some(Arc::new(PlacedOutputs::new(parsed.placements, memory.clone())));
-        memory.extend(outputs);
-    }
+    request.allocator = memory.allocator();
     Ok(Decoded { request, format: parsed.format, memory })
 }
 
@@ -87,7 +82,7 @@ pub(super) fn raw(body: &mut Pieces, signature: &Signature, max_input: usize) ->
     let contents = body.take(length).unwrap_or_default();
     let request = InferRequest { inputs: vec![signature.raw_input(contents)?], ..InferRequest::default() };
     let format = Format { default: Form::Binary, ..Format::default() };
-    Ok(Decoded { request, format, memory: Vec::new() })
+    Ok(Decoded { request, format, memory: RequestMemory::default() })
 }
 
 /// What is longer than `--http-max-input-size` allows.
@@ -100,7 +95,7 @@ pub(super) fn too_large(what: &str, length: usize, limit: usize) -> Error {
 /// The JSON part as it is read.
 struct Parsed<'r> {
     regions: &'r Regions,
-    placements: Vec<Placement>,
+    memory: RequestMemory,
     request: InferRequest,
     inputs: Option<Vec<Input>>,
     outputs_seen: bool,
@@ -131,7 +126,7 @@ impl<'r> Parsed<'r> {
     fn new(regions: &'r Regions) -> Self {
         Self {
             regions,
-            placements: Vec::new(),
+            memory: RequestMemory::default(),
             request: InferRequest::default(),
             inputs: None,
             outputs_seen: false,
@@ -209,7 +204,7 @@ impl<'r> Parsed<'r> {
                 )));
             }
             Some(memory) => {
-                self.placements.push(Placement { output: output.name.clone(), memory });
+                self.memory.output(output.name.clone(), memory);
                 Form::Region
             }
             None if binary => Form::Binary,
@@ -341,12 +336,10 @@ impl Input {
         Ok((name, data_type, shape))
     }
 
-    /// The input whose contents lie in shared memory. They are read where they lie, unless they are BYTES: their lengths
-    /// are relied upon once they are checked, and that memory may change at any time.
-    fn in_memory(mut self, slice: Slice, memory: &mut Vec<Slice>) -> Result<Tensor> {
+    /// The input whose contents lie in shared memory.
+    fn in_memory(mut self, slice: Slice, memory: &mut RequestMemory) -> Result<Tensor> {
         let (name, data_type, shape) = self.declared()?;
-        let buffer = if data_type == DataType::Bytes { slice.copied() } else { slice.buffer() };
-        memory.push(slice);
+        let buffer = memory.input(slice, data_type);
         Ok(Tensor { name, data_type, shape, buffers: Buffers::from_iter([buffer]) })
     }
 

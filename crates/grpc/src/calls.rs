@@ -1,0 +1,142 @@
+//! The calls as they come from connections: which part of the protocol each belongs to, who may make it, and how long
+//! it may take.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use nereid_core::{ApiGroup, Server};
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, StdError};
+use tower_service::Service as Tower;
+
+use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
+use crate::service::Service;
+use crate::{Face, GrpcOptions, deadline};
+
+/// Begins the name of a header that holds the key of a restricted part of the protocol.
+pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
+
+/// The longest message either way, in bytes: that of the reference.
+const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
+
+/// The service's name, with the slashes around it.
+const SERVICE: &str = "/inference.GRPCInferenceService/";
+
+/// Answers every call of the service. Cheap to clone: each connection has one.
+#[derive(Clone)]
+pub struct Calls {
+    face: Arc<Face>,
+    service: GrpcInferenceServiceServer<Service>,
+}
+
+impl Calls {
+    /// The calls of this server.
+    pub fn new(server: Arc<Server>, mut options: GrpcOptions) -> Self {
+        options.restrictions = options.restrictions.prefixed(RESTRICTED_PREFIX);
+        let face = Arc::new(Face { server, options });
+        let service = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
+            .max_decoding_message_size(MAX_MESSAGE_SIZE)
+            .max_encoding_message_size(MAX_MESSAGE_SIZE);
+        Self { face, service }
+    }
+
+    /// Whether the call may be made.
+    fn permitted(&self, path: &str, headers: &HeaderMap) -> Result<(), Status> {
+        let Some(key) = group(path).and_then(|group| self.face.options.restrictions.key(group)) else {
+            return Ok(());
+        };
+        if headers.get(&key.name).is_some_and(|value| key.is(value.as_bytes())) {
+            return Ok(());
+        }
+        // The reference's code for it.
+        Err(Status::unavailable(format!(
+            "this protocol is restricted: it takes header '{}' with the right value",
+            key.name
+        )))
+    }
+}
+
+/// The part of the protocol that a call belongs to; `None` for one that there is not.
+fn group(path: &str) -> Option<ApiGroup> {
+    Some(match path.strip_prefix(SERVICE)? {
+        "ModelInfer" | "ModelStreamInfer" => ApiGroup::Inference,
+        "ServerLive" | "ServerReady" | "ModelReady" => ApiGroup::Health,
+        "ServerMetadata" | "ModelMetadata" => ApiGroup::Metadata,
+        "ModelConfig" => ApiGroup::ModelConfig,
+        "ModelStatistics" => ApiGroup::Statistics,
+        "RepositoryIndex" | "RepositoryModelLoad" | "RepositoryModelUnload" => ApiGroup::ModelRepository,
+        "SystemSharedMemoryStatus"
+        | "SystemSharedMemoryRegister"
+        | "SystemSharedMemoryUnregister"
+        | "CudaSharedMemoryStatus"
+        | "CudaSharedMemoryRegister"
+        | "CudaSharedMemoryUnregister" => ApiGroup::SharedMemory,
+        "TraceSetting" => ApiGroup::Trace,
+        "LogSettings" => ApiGroup::Logging,
+        _ => return None,
+    })
+}
+
+impl<B> Tower<Request<B>> for Calls
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Answering {
+        if let Err(status) = self.permitted(request.uri().path(), request.headers()) {
+            return Answering::Refused(Some(status));
+        }
+        let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
+        Answering::Called { answer: self.service.call(request), limit }
+    }
+}
+
+/// The answer to a call, while it is made. Dropped, as when the client is gone or its deadline is over, it takes the
+/// request back wherever that is.
+pub enum Answering {
+    /// The call may not be made.
+    Refused(Option<Status>),
+    /// It is being answered.
+    Called {
+        /// What comes of it.
+        answer: BoxFuture<Response<Body>, Infallible>,
+        /// Ends when the client waits no longer.
+        limit: Option<Pin<Box<Sleep>>>,
+    },
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let status = match &mut *self {
+            Self::Refused(status) => status.take(),
+            Self::Called { answer, limit } => {
+                if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                    return Poll::Ready(answer);
+                }
+                let over = limit.as_mut().is_some_and(|limit| limit.as_mut().poll(context).is_ready());
+                if !over {
+                    return Poll::Pending;
+                }
+                Some(Status::deadline_exceeded("the call took longer than its client gave it"))
+            }
+        };
+        Poll::Ready(Ok(status.unwrap_or_else(|| Status::internal("polled after its end")).into_http()))
+    }
+}

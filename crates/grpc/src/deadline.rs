@@ -1,0 +1,56 @@
+//! How long a call may take, as its client says.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+/// The header that says it.
+const TIMEOUT: &str = "grpc-timeout";
+
+/// How long the call may take; `None` if it may take any time, or if what the header says is not understood, which then
+/// is for the client alone to see to.
+pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    // As the protocol has it: up to eight digits.
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn each_unit_is_known_and_nothing_else_is() {
+        let read = |text: &'static str| {
+            of(&HeaderMap::from_iter([(
+                http::HeaderName::from_static(TIMEOUT),
+                HeaderValue::from_static(text),
+            )]))
+        };
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("2M"), Some(Duration::from_secs(120)));
+        assert_eq!(read("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(read("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(read("99999999u"), Some(Duration::from_micros(99_999_999)));
+        assert_eq!(read("0n"), Some(Duration::ZERO));
+        for wrong in ["", "S", "1", "1s", "-1S", "+1S", "1.5S", "123456789S", "1 S"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+        assert_eq!(of(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! A tensor's elements given one by one, joined to its contents.
+
+use bytes::Bytes;
+use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
+
+use crate::proto::InferTensorContents;
+
+/// The contents. Whole numbers that a narrower type does not hold wrap around, as they do in the reference.
+///
+/// # Errors
+/// `InvalidArg` for elements in a field that does not go with the type.
+pub(super) fn joined(elements: InferTensorContents, data_type: DataType, input: &str) -> Result<Bytes> {
+    let given = given(&elements);
+    let wanted = field(data_type);
+    if let Some(other) = given.iter().find(|(name, there)| *there && Some(*name) != wanted) {
+        return Err(Error::invalid_arg(match wanted {
+            Some(wanted) => format!(
+                "input '{input}' is {data_type}, whose elements stand in {wanted}, not in {}",
+                other.0
+            ),
+            None => {
+                format!("input '{input}' is {data_type}, whose elements are given in raw_input_contents only")
+            }
+        }));
+    }
+    let e = &elements;
+    Ok(match data_type {
+        DataType::Bool => e.bool_contents.iter().map(|&element| u8::from(element)).collect(),
+        DataType::Int8 => e.int_contents.iter().map(|&element| element as u8).collect(),
+        DataType::Int16 => each(&e.int_contents, |element| (element as i16).to_le_bytes()),
+        DataType::Int32 => each(&e.int_contents, i32::to_le_bytes),
+        DataType::Int64 => each(&e.int64_contents, i64::to_le_bytes),
+        DataType::Uint8 => e.uint_contents.iter().map(|&element| element as u8).collect(),
+        DataType::Uint16 => each(&e.uint_contents, |element| (element as u16).to_le_bytes()),
+        DataType::Uint32 => each(&e.uint_contents, u32::to_le_bytes),
+        DataType::Uint64 => each(&e.uint64_contents, u64::to_le_bytes),
+        DataType::Fp32 => each(&e.fp32_contents, f32::to_le_bytes),
+        DataType::Fp64 => each(&e.fp64_contents, f64::to_le_bytes),
+        DataType::Bytes => {
+            let size = e.bytes_contents.iter().map(|element| 4 + element.len()).sum();
+            let mut contents = Vec::with_capacity(size);
+            for element in &e.bytes_contents {
+                push_bytes_element(&mut contents, element)?;
+            }
+            contents.into()
+        }
+        DataType::Fp16 | DataType::Bf16 => Bytes::new(),
+    })
+}
+
+/// The fields, and whether anything stands in them.
+fn given(elements: &InferTensorContents) -> [(&'static str, bool); 8] {
+    [
+        ("bool_contents", !elements.bool_contents.is_empty()),
+        ("int_contents", !elements.int_contents.is_empty()),
+        ("int64_contents", !elements.int64_contents.is_empty()),
+        ("uint_contents", !elements.uint_contents.is_empty()),
+        ("uint64_contents", !elements.uint64_contents.is_empty()),
+        ("fp32_contents", !elements.fp32_contents.is_empty()),
+        ("fp64_contents", !elements.fp64_contents.is_empty()),
+        ("bytes_contents", !elements.bytes_contents.is_empty()),
+    ]
+}
+
+/// The field that goes with a type, if there is one.
+fn field(data_type: DataType) -> Option<&'static str> {
+    Some(match data_type {
+        DataType::Bool => "bool_contents",
+        DataType::Int8 | DataType::Int16 | DataType::Int32 => "int_contents",
+        DataType::Int64 => "int64_contents",
+        DataType::Uint8 | DataType::Uint16 | DataType::Uint32 => "uint_contents",
+        DataType::Uint64 => "uint64_contents",
+        DataType::Fp32 => "fp32_contents",
+        DataType::Fp64 => "fp64_contents",
+        DataType::Bytes => "bytes_contents",
+        DataType::Fp16 | DataType::Bf16 => return None,
+    })
+}
+
+fn each<T: Copy, const N: usize>(elements: &[T], bytes: impl Fn(T) -> [u8; N]) -> Bytes {
+    let mut contents = Vec::with_capacity(elements.len() * N);
+    for &element in elements {
+        contents.extend_from_slice(&bytes(element));
+    }
+    contents.into()
+}

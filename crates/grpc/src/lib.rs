@@ -1,0 +1,38 @@
+//! The gRPC face: KServe's open inference protocol v2 with Triton's extensions.
+//!
+//! Wire types live here and nowhere else; every call converts to and from the server's own types and calls
+//! [`Server`]. This crate knows of no repository, no backend and no other face.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod deadline;
+mod infer;
+mod listen;
+mod metadata;
+mod proto;
+mod service;
+mod status;
+
+use std::sync::Arc;
+
+use nereid_core::{Restrictions, Server};
+use nereid_shared_memory::Regions;
+
+pub use calls::{Calls, RESTRICTED_PREFIX};
+pub use listen::serve;
+
+/// What the gRPC face is told when it starts.
+#[derive(Clone, Debug, Default)]
+pub struct GrpcOptions {
+    /// The parts of the protocol that ask for a key, which is a header: its name is [`RESTRICTED_PREFIX`] and the key's.
+    pub restrictions: Restrictions,
+    /// The shared memory that clients registered, over any protocol.
+    pub regions: Arc<Regions>,
+}
+
+/// What every call is answered from.
+pub(crate) struct Face {
+    pub server: Arc<Server>,
+    pub options: GrpcOptions,
+}
