@@ -25,12 +25,15 @@ mod testing;
 use std::sync::Arc;
 
 use nereid_core::{Restrictions, Server};
+use nereid_listener::Listener;
 use nereid_shared_memory::Regions;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use forward::HeaderPattern;
+
+/// What is spoken on the connections, best first, as TLS clients name it.
+pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 
 /// What the HTTP face is told when it starts.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +54,7 @@ pub struct HttpOptions {
 ///
 /// Returns when the last connection is closed; whoever awaits it decides how long that may take.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     server: Arc<Server>,
     options: HttpOptions,
     shutdown: CancellationToken,

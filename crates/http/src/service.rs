@@ -1,7 +1,6 @@
 //! Connections: accepting them, and serving HTTP/1.1 or HTTP/2 on each, whichever its client begins with.
 
 use std::convert::Infallible;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +10,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use nereid_core::Server;
+use nereid_listener::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::pace::{Pace, Paced};
 use crate::{HttpOptions, routes};
-
-/// How long to wait before accepting again when the process is out of file descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often a connection of HTTP/2 is pinged, and how long its answer may take.
 const PING: Duration = Duration::from_secs(30);
@@ -32,30 +28,27 @@ pub(crate) struct Face {
 }
 
 pub(crate) async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     face: Arc<Face>,
     connections: &TaskTracker,
     shutdown: CancellationToken,
 ) {
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let arrival = tokio::select! {
+            arrival = listener.accept() => arrival,
             () = shutdown.cancelled() => return,
         };
-        match accepted {
-            Ok((stream, _)) => {
-                // Answers are written whole; waiting for more to send would only delay them.
-                let _ = stream.set_nodelay(true);
-                connections.spawn(converse(stream, Arc::clone(&face), shutdown.clone()));
+        let (face, shutdown) = (Arc::clone(&face), shutdown.clone());
+        connections.spawn(async move {
+            let opened = tokio::select! {
+                opened = arrival.open() => opened,
+                () = shutdown.cancelled() => return,
+            };
+            match opened {
+                Ok(connection) => converse(connection, face, shutdown).await,
+                Err(error) => tracing::debug!("an HTTP connection was not opened: {error}"),
             }
-            // The client was gone before it was accepted.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
-            Err(error) => {
-                tracing::warn!("cannot accept an HTTP connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+        });
     }
 }
 

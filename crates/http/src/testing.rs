@@ -8,8 +8,9 @@ use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
 use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions, model_config};
+use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +91,8 @@ fn options() -> ServerOptions {
 
 /// Serves on a port of its own.
 pub(crate) async fn serve(server: Arc<Server>, options: HttpOptions) -> Serving {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let listener = address.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(crate::serve(listener, server, options, shutdown.clone()));

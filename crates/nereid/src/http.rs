@@ -4,18 +4,19 @@ use std::io;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_http::HttpOptions as FaceOptions;
+use nereid_http::{HttpOptions as FaceOptions, PROTOCOLS};
+use nereid_listener::{Address, Bound, Tls};
 use nereid_shared_memory::Regions;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::http::HttpOptions;
-use crate::socket::Socket;
 
 /// The socket of HTTP, and what the face on it is told.
 pub(crate) struct Http {
-    socket: Socket,
+    socket: Bound,
+    tls: Option<Tls>,
     options: FaceOptions,
 }
 
@@ -23,23 +24,18 @@ impl Http {
     /// Takes the address, if HTTP is served at all.
     ///
     /// # Errors
-    /// Why the address cannot be taken, or what is wrong with the options.
-    pub(crate) fn bind(
-        options: &HttpOptions,
-        regions: Arc<Regions>,
-        runtime: &Runtime,
-    ) -> Result<Option<Self>, String> {
+    /// Why the address cannot be taken, or what is wrong with the options or the files they name.
+    pub(crate) fn bind(options: &HttpOptions, regions: Arc<Regions>) -> Result<Option<Self>, String> {
         if !options.allow_http {
             return Ok(None);
         }
         let face = options.face(regions)?;
-        let _context = runtime.enter();
-        let cannot = |error: io::Error| {
-            format!("cannot serve HTTP at {}:{}: {error}", options.http_address, options.http_port)
-        };
-        let socket = Socket::bind(&options.http_address, options.http_port, options.reuse_http_port)
-            .map_err(cannot)?;
-        Ok(Some(Self { socket, options: face }))
+        let tls = options.tls()?.map(|files| Tls::new(files, PROTOCOLS)).transpose();
+        let tls = tls.map_err(|error| format!("cannot serve HTTP with TLS: {error}"))?;
+        let Address { host, port, .. } = options.address();
+        let socket = options.address().bind();
+        let socket = socket.map_err(|error| format!("cannot serve HTTP at {host}:{port}: {error}"))?;
+        Ok(Some(Self { socket, tls, options: face }))
     }
 
     /// Begins to answer; what is returned ends after `shutdown`, when the last connection is closed.
@@ -53,8 +49,8 @@ impl Http {
         shutdown: &CancellationToken,
     ) -> Result<JoinHandle<()>, String> {
         let _context = runtime.enter();
-        let cannot = |error| format!("cannot serve HTTP: {error}");
-        let listener = self.socket.listen().map_err(cannot)?;
+        let cannot = |error: io::Error| format!("cannot serve HTTP: {error}");
+        let listener = self.socket.listen(self.tls).map_err(cannot)?;
         tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
         Ok(runtime.spawn(nereid_http::serve(listener, Arc::clone(server), self.options, shutdown.clone())))
     }

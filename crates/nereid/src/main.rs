@@ -11,7 +11,6 @@ mod logging;
 mod onnx_engine;
 mod options;
 mod run;
-mod socket;
 mod table;
 
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 
 pub(crate) mod grpc;
 pub(crate) mod http;
+mod tls;
 
 use std::env;
 use std::num::{NonZeroU64, NonZeroUsize};

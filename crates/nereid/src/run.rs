@@ -36,8 +36,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
     let regions = options.regions();
-    let http = Http::bind(&options.http, Arc::clone(&regions), &runtime)?;
-    let grpc = Grpc::bind(&options.grpc, regions, &runtime)?;
+    let http = Http::bind(&options.http, Arc::clone(&regions))?;
+    let grpc = Grpc::bind(&options.grpc, regions)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 

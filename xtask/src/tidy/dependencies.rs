@@ -80,10 +80,18 @@ const RULES: &[Rule] = &[
         why: "shared memory holds unsafe code, so it is small and knows no protocol",
     },
     Rule {
+        of: "nereid-listener",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tracing"]),
+        never: &["aws-lc-rs", "axum*", "hyper*", "tonic*"],
+        why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
+    },
+    Rule {
         of: "nereid-http",
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
+            "nereid-listener",
             "nereid-model-config",
             "nereid-shared-memory",
         ]),
@@ -96,6 +104,7 @@ const RULES: &[Rule] = &[
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
+            "nereid-listener",
             "nereid-model-config",
             "nereid-shared-memory",
         ]),

@@ -1,15 +1,18 @@
 //! The options of HTTP: where it is served, what it takes, and who may use which part of it.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
 use nereid_core::{Restriction, Restrictions};
 use nereid_http::{HeaderPattern, HttpOptions as FaceOptions};
+use nereid_listener::{Address, TlsFiles};
 use nereid_shared_memory::Regions;
 
 use super::boolean;
+use super::tls::TlsChoice;
 
 /// The options of HTTP.
 #[derive(Debug, Args)]
@@ -20,7 +23,7 @@ pub(crate) struct HttpOptions {
 
     /// Address or host name to serve HTTP on.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub http_address: String,
+    http_address: String,
 
     /// Port to serve HTTP on; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
@@ -28,7 +31,7 @@ pub(crate) struct HttpOptions {
 
     /// Share the HTTP port with other servers that have this option, too. The system spreads connections over them.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
-    pub reuse_http_port: bool,
+    reuse_http_port: bool,
 
     /// Threads that read and write HTTP. Default: one for each processor.
     #[arg(long, value_name = "COUNT")]
@@ -51,12 +54,54 @@ pub(crate) struct HttpOptions {
     /// shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
     #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
     http_restricted_api: Vec<Restriction>,
+
+    /// Serve HTTP with TLS alone.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    http_use_ssl: bool,
+
+    /// Serve HTTP with TLS, and only to clients with a certificate that leads to one in --http-root-cert.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    http_use_ssl_mutual: bool,
+
+    /// PEM file of the server's certificate and those that lead from it to a root, for TLS. Read again when it changes, as
+    /// are the other two.
+    #[arg(long, value_name = "FILE")]
+    http_server_cert: Option<PathBuf>,
+
+    /// PEM file of that certificate's private key.
+    #[arg(long, value_name = "FILE")]
+    http_server_key: Option<PathBuf>,
+
+    /// PEM file of root certificates for those of clients.
+    #[arg(long, value_name = "FILE")]
+    http_root_cert: Option<PathBuf>,
 }
 
 impl HttpOptions {
     /// Threads that read and write HTTP.
     pub(crate) fn threads(&self) -> usize {
         self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+    }
+
+    /// Where HTTP is served.
+    pub(crate) fn address(&self) -> Address {
+        Address { host: self.http_address.clone(), port: self.http_port, share: self.reuse_http_port }
+    }
+
+    /// The files of TLS, if it is asked for.
+    ///
+    /// # Errors
+    /// Which option is missing.
+    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, String> {
+        TlsChoice {
+            protocol: "http",
+            on: self.http_use_ssl,
+            mutual: self.http_use_ssl_mutual,
+            certificate: self.http_server_cert.as_deref(),
+            key: self.http_server_key.as_deref(),
+            roots: self.http_root_cert.as_deref(),
+        }
+        .files()
     }
 
     /// What the HTTP face is told.
