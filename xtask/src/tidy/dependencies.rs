@@ -127,6 +127,20 @@ const RULES: &[Rule] = &[
         why: "triton-sys declares Triton's C interface and does nothing",
     },
     Rule {
+        of: "triton-backend",
+        rooms: Allowed::Only(&["triton-sys"]),
+        libraries: Allowed::Only(&["bytemuck", "half", "rustix", "serde_json"]),
+        never: &["hyper*", "prost*", "tokio", "tonic*", "tract*"],
+        why: "triton-backend is built into backends that other servers load, and knows nothing of this one",
+    },
+    Rule {
+        of: "examples/backends/*",
+        rooms: Allowed::Only(&["triton-backend"]),
+        libraries: Allowed::Any,
+        never: &[],
+        why: "an example backend is built as anybody's would be, with triton-backend alone",
+    },
+    Rule {
         of: "backends/*",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
         libraries: Allowed::Any,

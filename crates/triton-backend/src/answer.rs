@@ -1,0 +1,228 @@
+//! Who answers a request, and that exactly one last answer is given.
+//!
+//! A request, its responses and its responders share one `Answer`. The last of them that goes without a last answer
+//! given answers with an error, so that no client waits for nothing.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use triton_sys::*;
+
+use crate::batch::Execution;
+use crate::error::{Error, Result, check};
+use crate::response::Response;
+
+/// The answer to one request, under way.
+pub(crate) struct Answer {
+    factory: OnceLock<Factory>,
+    instance: *mut TRITONBACKEND_ModelInstance,
+    is_finished: AtomicBool,
+    pub(crate) has_failed: AtomicBool,
+    pub(crate) decoupled: bool,
+    /// When the last response left, or the execution began.
+    last: AtomicU64,
+}
+
+/// Makes responses apart from the request.
+struct Factory(*mut TRITONBACKEND_ResponseFactory);
+
+// SAFETY: the factory is used and deleted on any thread, as the interface has it.
+unsafe impl Send for Factory {}
+// SAFETY: the server makes each response from its own copy of what the factory holds.
+unsafe impl Sync for Factory {}
+// SAFETY: the instance is only handed to functions that take it from any thread; it outlives its requests.
+unsafe impl Send for Answer {}
+// SAFETY: as above; all that changes is atomic.
+unsafe impl Sync for Answer {}
+
+/// How one response went, for the statistics of decoupled models.
+pub(crate) struct ResponseTimes<'e> {
+    /// When its first output was begun; 0 where it has none.
+    pub(crate) output_start: u64,
+    pub(crate) error: Option<&'e Error>,
+}
+
+impl Answer {
+    pub(crate) fn new(execution: &Execution) -> Self {
+        Self {
+            factory: OnceLock::new(),
+            instance: execution.instance(),
+            is_finished: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            decoupled: execution.decoupled,
+            last: AtomicU64::new(execution.start),
+        }
+    }
+
+    /// Makes the factory, if there is none. `request` lives.
+    pub(crate) fn open(&self, request: *mut TRITONBACKEND_Request) -> Result<()> {
+        if self.factory.get().is_some() {
+            return Ok(());
+        }
+        let mut factory = ptr::null_mut();
+        // SAFETY: the caller holds the request; the factory is ours.
+        unsafe { check(TRITONBACKEND_ResponseFactoryNew(&mut factory, request))? };
+        // Only the request calls this, and it is on one thread at a time: nobody was faster.
+        drop(self.factory.set(Factory(factory)));
+        Ok(())
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_finished.load(Ordering::Acquire)
+    }
+
+    /// Nobody answers any more: the request will be executed again.
+    pub(crate) fn leave_open(&self) {
+        self.is_finished.store(true, Ordering::Release);
+    }
+
+    /// Claims the right to send: the last answer once, others before it.
+    pub(crate) fn claim(&self, last: bool) -> Result<()> {
+        if !last && !self.decoupled {
+            return Err(Error::unsupported(
+                "the model is not decoupled, so each request has one response, which is the last one too",
+            ));
+        }
+        let taken = if last { self.is_finished.swap(true, Ordering::AcqRel) } else { self.is_finished() };
+        if taken {
+            return Err(Error::new(
+                crate::error::ErrorCode::AlreadyExists,
+                "the request has its last answer already",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Counts a response of a decoupled model. Those of others are counted with their request.
+    pub(crate) fn report(&self, times: &ResponseTimes<'_>) {
+        let (true, Some(factory)) = (self.decoupled, self.factory.get()) else { return };
+        let end = crate::clock::now();
+        let start = self.last.swap(end, Ordering::AcqRel);
+        let mut statistics = ptr::null_mut();
+        let error = times.error.map_or(ptr::null_mut(), |error| error.clone().into_c());
+        // SAFETY: the statistics are ours from `New` to `Delete`; instance, factory and error live in between. The
+        // error stays ours.
+        let outcome = unsafe {
+            check(TRITONBACKEND_ModelInstanceResponseStatisticsNew(&mut statistics)).and_then(|()| {
+                let set = [
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(statistics, self.instance),
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(statistics, factory.0),
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(statistics, start),
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
+                        statistics,
+                        times.output_start,
+                    ),
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(statistics, end),
+                    TRITONBACKEND_ModelInstanceResponseStatisticsSetError(statistics, error),
+                ];
+                let mut outcome = Ok(());
+                for set in set {
+                    outcome = outcome.and(check(set));
+                }
+                let reported = outcome
+                    .and_then(|()| check(TRITONBACKEND_ModelInstanceReportResponseStatistics(statistics)));
+                reported.and(check(TRITONBACKEND_ModelInstanceResponseStatisticsDelete(statistics)))
+            })
+        };
+        if !error.is_null() {
+            // SAFETY: the error was made above and is not used any more.
+            unsafe { TRITONSERVER_ErrorDelete(error) };
+        }
+        if let Err(error) = outcome {
+            crate::warning!("statistics of a response could not be reported: {error}");
+        }
+    }
+
+    fn factory(&self) -> Result<*mut TRITONBACKEND_ResponseFactory> {
+        self.factory
+            .get()
+            .map(|factory| factory.0)
+            .ok_or_else(|| Error::internal("there is no response factory"))
+    }
+
+    fn respond(&self) -> Result<Response<'_>> {
+        let mut response = ptr::null_mut();
+        // SAFETY: the factory lives as long as this value; the response is ours.
+        unsafe {
+            check(TRITONBACKEND_ResponseNewFromFactory(&mut response, self.factory()?))?;
+            Ok(Response::new(response, self))
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let Some(Factory(factory)) = self.factory.get() else { return };
+        let factory = *factory;
+        if !self.is_finished() {
+            let error = Error::internal("the backend dropped the request without a last answer");
+            if let Err(error) = self.respond().and_then(|response| response.send_error(error)) {
+                crate::error!("a request could not be answered: {error}");
+            }
+        }
+        // SAFETY: the factory is ours and not used after this.
+        if let Err(error) = unsafe { check(TRITONBACKEND_ResponseFactoryDelete(factory)) } {
+            crate::warning!("a response factory could not be deleted: {error}");
+        }
+    }
+}
+
+/// Answers a request apart from it: on any thread, also after the request went back to the server. A decoupled
+/// model sends as many responses as it likes and ends with [`finish`](Self::finish) or
+/// [`Response::send_last`]. Where the last holder goes without an end, the client gets an error.
+#[derive(Clone)]
+pub struct Responder {
+    answer: Arc<Answer>,
+}
+
+impl Responder {
+    pub(crate) fn new(answer: Arc<Answer>) -> Self {
+        Self { answer }
+    }
+
+    /// A new response.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn respond(&self) -> Result<Response<'_>> {
+        self.answer.respond()
+    }
+
+    /// Says that no more responses follow, without one more.
+    ///
+    /// # Errors
+    /// `Unsupported` where the model is not decoupled, `AlreadyExists` where the end was said already.
+    pub fn finish(&self) -> Result<()> {
+        if !self.answer.decoupled {
+            return Err(Error::unsupported("the model is not decoupled, so each request needs a response"));
+        }
+        self.answer.claim(true)?;
+        let factory = self.answer.factory()?;
+        // SAFETY: the factory lives.
+        unsafe {
+            check(TRITONBACKEND_ResponseFactorySendFlags(factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL.0))?;
+        }
+        self.answer.report(&ResponseTimes { output_start: 0, error: None });
+        Ok(())
+    }
+
+    /// Answers with an error, as the last answer.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where the end was said already, or whatever the server says.
+    pub fn fail(&self, error: Error) -> Result<()> {
+        self.respond()?.send_error(error)
+    }
+
+    /// Whether the client took its request back. Its answers interest nobody any more, but it must have an end.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn is_cancelled(&self) -> Result<bool> {
+        let mut cancelled = false;
+        // SAFETY: the factory lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ResponseFactoryIsCancelled(self.answer.factory()?, &mut cancelled))? };
+        Ok(cancelled)
+    }
+}

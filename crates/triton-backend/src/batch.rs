@@ -1,0 +1,137 @@
+//! The requests of one execution.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use triton_sys::*;
+
+use crate::error::{Error, check};
+use crate::request::Request;
+
+/// The requests that are to be executed together. What is left of them when `execute` returns is given back to the
+/// server; what was [taken](Self::take) is kept until it is dropped.
+pub struct Batch {
+    requests: Vec<Request>,
+    rows: u64,
+    execution: Arc<Execution>,
+}
+
+/// What the requests of one execution share.
+pub(crate) struct Execution {
+    instance: *mut TRITONBACKEND_ModelInstance,
+    pub(crate) decoupled: bool,
+    /// Nanoseconds of the monotonic clock, as all times here.
+    pub(crate) start: u64,
+    /// 0 where the backend does not say.
+    compute_start: AtomicU64,
+    /// 0 where the backend does not say.
+    compute_end: AtomicU64,
+    pub(crate) any_success: AtomicBool,
+}
+
+// SAFETY: the instance is only handed to functions that report to it, from any thread; it outlives its requests.
+unsafe impl Send for Execution {}
+// SAFETY: as above; all that changes is atomic.
+unsafe impl Sync for Execution {}
+
+impl Execution {
+    /// An execution that begins now, on an instance that outlives its requests.
+    pub(crate) fn begin(instance: *mut TRITONBACKEND_ModelInstance, decoupled: bool) -> Self {
+        Self {
+            instance,
+            decoupled,
+            start: crate::clock::now(),
+            compute_start: AtomicU64::new(0),
+            compute_end: AtomicU64::new(0),
+            any_success: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn instance(&self) -> *mut TRITONBACKEND_ModelInstance {
+        self.instance
+    }
+
+    pub(crate) fn compute_start(&self) -> u64 {
+        Some(self.compute_start.load(Ordering::Acquire)).filter(|time| *time > 0).unwrap_or(self.start)
+    }
+
+    pub(crate) fn compute_end(&self) -> u64 {
+        Some(self.compute_end.load(Ordering::Acquire))
+            .filter(|time| *time > 0)
+            .unwrap_or_else(crate::clock::now)
+    }
+}
+
+impl Batch {
+    pub(crate) fn new(requests: Vec<Request>, rows: u64, execution: Arc<Execution>) -> Self {
+        Self { requests, rows, execution }
+    }
+
+    /// The requests that are left.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// Takes the requests out, to answer them when `execute` has returned.
+    pub fn take(&mut self) -> Vec<Request> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// The rows of all requests together, by the first dimension of their first inputs; the number of requests
+    /// where the model takes no batches.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Says that the inputs are prepared and the computation begins, for the statistics. Without it, preparing counts
+    /// as computing.
+    pub fn mark_compute_start(&self) {
+        self.execution.compute_start.store(crate::clock::now(), Ordering::Release);
+    }
+
+    /// Says that the computation has ended and outputs are prepared, for the statistics.
+    pub fn mark_compute_end(&self) {
+        self.execution.compute_end.store(crate::clock::now(), Ordering::Release);
+    }
+
+    /// Gives what is left back; all of it that has no answer fails with the error, if there is one.
+    pub(crate) fn end(self, error: Option<&Error>) {
+        let Self { requests, rows, execution } = self;
+        if let Some(error) = error {
+            for request in requests.iter().filter(|request| !request.is_answered()) {
+                if let Err(error) = request.fail(error.clone()) {
+                    crate::error!("a request could not be answered: {error}");
+                }
+            }
+        }
+        drop(requests);
+        // What was taken is still under way, and counts. Besides those requests, this and the caller hold it.
+        let counts = execution.any_success.load(Ordering::Acquire) || Arc::strong_count(&execution) > 2;
+        if !counts {
+            return;
+        }
+        // SAFETY: the server is executing on the instance, so it lives.
+        let outcome = unsafe {
+            check(TRITONBACKEND_ModelInstanceReportBatchStatistics(
+                execution.instance,
+                rows,
+                execution.start,
+                execution.compute_start(),
+                execution.compute_end(),
+                crate::clock::now(),
+            ))
+        };
+        if let Err(error) = outcome {
+            crate::warning!("statistics of a batch could not be reported: {error}");
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Batch {
+    type Item = &'a Request;
+    type IntoIter = std::slice::Iter<'a, Request>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.requests.iter()
+    }
+}

@@ -1,0 +1,335 @@
+//! What the server tells a backend, a model and an instance when they begin.
+
+use std::ffi::c_char;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use serde_json::Value;
+use triton_sys::*;
+
+use crate::config::{ModelConfig, command_line};
+use crate::error::{Result, check, text};
+use crate::message::{self, Message};
+use crate::server::Server;
+
+/// What an instance runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InstanceKind {
+    /// The server leaves it open.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU: [`InstanceContext::device_id`] says which.
+    Gpu,
+    /// Whatever the model itself says.
+    Model,
+}
+
+impl InstanceKind {
+    pub(crate) fn into_c(self) -> TRITONSERVER_InstanceGroupKind {
+        match self {
+            Self::Auto => TRITONSERVER_INSTANCEGROUPKIND_AUTO,
+            Self::Cpu => TRITONSERVER_INSTANCEGROUPKIND_CPU,
+            Self::Gpu => TRITONSERVER_INSTANCEGROUPKIND_GPU,
+            Self::Model => TRITONSERVER_INSTANCEGROUPKIND_MODEL,
+        }
+    }
+
+    fn from_c(kind: TRITONSERVER_InstanceGroupKind) -> Self {
+        match kind {
+            TRITONSERVER_INSTANCEGROUPKIND_CPU => Self::Cpu,
+            TRITONSERVER_INSTANCEGROUPKIND_GPU => Self::Gpu,
+            TRITONSERVER_INSTANCEGROUPKIND_MODEL => Self::Model,
+            _ => Self::Auto,
+        }
+    }
+}
+
+/// How instances and threads go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecutionPolicy {
+    /// Each instance has a thread of its own. The default.
+    Blocking,
+    /// The instances of one device share a thread: `execute` returns early and answers later.
+    DeviceBlocking,
+}
+
+/// A backend at its start.
+pub struct BackendContext<'a> {
+    handle: *mut TRITONBACKEND_Backend,
+    _lives: PhantomData<&'a ()>,
+}
+
+impl BackendContext<'_> {
+    /// # Safety
+    /// `handle` lives at least as long as the context.
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Backend) -> Self {
+        Self { handle, _lives: PhantomData }
+    }
+
+    /// The backend's name, as models' configurations have it.
+    ///
+    /// # Errors
+    /// Whatever the server says; so with all functions here.
+    pub fn name(&self) -> Result<&str> {
+        let mut name = ptr::null();
+        // SAFETY: the backend lives, and its name with it.
+        unsafe {
+            check(TRITONBACKEND_BackendName(self.handle, &mut name))?;
+            text(name)
+        }
+    }
+
+    /// The backend's configuration: `{"cmdline": {...}}`.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn config(&self) -> Result<Value> {
+        let mut config = ptr::null_mut();
+        // SAFETY: the backend lives; the message stays its own and is read at once.
+        unsafe {
+            check(TRITONBACKEND_BackendConfig(self.handle, &mut config))?;
+            message::json(config)
+        }
+    }
+
+    /// A setting that was given on the command line (`--backend-config=<name>,<setting>=<value>`), or a default of
+    /// the server such as `default-max-batch-size`.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn setting(&self, name: &str) -> Result<Option<String>> {
+        let config = self.config()?;
+        Ok(command_line(&config).and_then(|settings| settings.get(name)?.as_str().map(str::to_owned)))
+    }
+
+    /// The folder that the backend's library lies in.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn folder(&self) -> Result<PathBuf> {
+        // SAFETY: the backend lives, and both addresses may be written.
+        location(|kind, place| unsafe { TRITONBACKEND_BackendArtifacts(self.handle, kind, place) })
+    }
+
+    /// Says how instances and threads go together.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn set_execution_policy(&self, policy: ExecutionPolicy) -> Result<()> {
+        let policy = match policy {
+            ExecutionPolicy::Blocking => TRITONBACKEND_EXECUTION_BLOCKING,
+            ExecutionPolicy::DeviceBlocking => TRITONBACKEND_EXECUTION_DEVICE_BLOCKING,
+        };
+        // SAFETY: the backend lives.
+        unsafe { check(TRITONBACKEND_BackendSetExecutionPolicy(self.handle, policy)) }
+    }
+}
+
+/// A model at its start.
+pub struct ModelContext<'a> {
+    handle: *mut TRITONBACKEND_Model,
+    _lives: PhantomData<&'a ()>,
+}
+
+impl ModelContext<'_> {
+    /// # Safety
+    /// `handle` lives at least as long as the context.
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Model) -> Self {
+        Self { handle, _lives: PhantomData }
+    }
+
+    /// The model's name.
+    ///
+    /// # Errors
+    /// Whatever the server says; so with all functions here.
+    pub fn name(&self) -> Result<&str> {
+        let mut name = ptr::null();
+        // SAFETY: the model lives, and its name with it.
+        unsafe {
+            check(TRITONBACKEND_ModelName(self.handle, &mut name))?;
+            text(name)
+        }
+    }
+
+    /// The version that is loaded.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn version(&self) -> Result<u64> {
+        let mut version = 0;
+        // SAFETY: the model lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelVersion(self.handle, &mut version))? };
+        Ok(version)
+    }
+
+    /// The model's folder: the one that has the folders of its versions.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn folder(&self) -> Result<PathBuf> {
+        // SAFETY: the model lives, and both addresses may be written.
+        location(|kind, place| unsafe { TRITONBACKEND_ModelRepository(self.handle, kind, place) })
+    }
+
+    /// The folder of the version that is loaded.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn version_folder(&self) -> Result<PathBuf> {
+        Ok(self.folder()?.join(self.version()?.to_string()))
+    }
+
+    /// The configuration as it stands.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn config(&self) -> Result<ModelConfig> {
+        let mut config = ptr::null_mut();
+        // SAFETY: the model lives; the message is a new one, and ours.
+        let message = unsafe {
+            check(TRITONBACKEND_ModelConfig(self.handle, 1, &mut config))?;
+            Message::own(config)
+        };
+        ModelConfig::new(message.json()?)
+    }
+
+    /// The server, for requests of the model's own.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn server(&self) -> Result<Server> {
+        let mut server = ptr::null_mut();
+        // SAFETY: the model lives, and the server outlives its models.
+        unsafe {
+            check(TRITONBACKEND_ModelServer(self.handle, &mut server))?;
+            Ok(Server::new(server))
+        }
+    }
+
+    pub(crate) fn may_complete_config(&self) -> Result<bool> {
+        let mut may = false;
+        // SAFETY: the model lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelAutoCompleteConfig(self.handle, &mut may))? };
+        Ok(may)
+    }
+
+    pub(crate) fn set_config(&self, config: &ModelConfig) -> Result<()> {
+        let message = Message::of(config.json())?;
+        // SAFETY: the model and the message live; the server copies what it needs of the message.
+        unsafe { check(TRITONBACKEND_ModelSetConfig(self.handle, 1, message.handle())) }
+    }
+}
+
+/// An instance at its start.
+pub struct InstanceContext<'a> {
+    handle: *mut TRITONBACKEND_ModelInstance,
+    _lives: PhantomData<&'a ()>,
+}
+
+impl InstanceContext<'_> {
+    /// # Safety
+    /// `handle` lives at least as long as the context.
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_ModelInstance) -> Self {
+        Self { handle, _lives: PhantomData }
+    }
+
+    /// The instance's name.
+    ///
+    /// # Errors
+    /// Whatever the server says; so with all functions here.
+    pub fn name(&self) -> Result<&str> {
+        let mut name = ptr::null();
+        // SAFETY: the instance lives, and its name with it.
+        unsafe {
+            check(TRITONBACKEND_ModelInstanceName(self.handle, &mut name))?;
+            text(name)
+        }
+    }
+
+    /// What the instance runs on.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn kind(&self) -> Result<InstanceKind> {
+        let mut kind = TRITONSERVER_INSTANCEGROUPKIND_AUTO;
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceKind(self.handle, &mut kind))? };
+        Ok(InstanceKind::from_c(kind))
+    }
+
+    /// The device that the instance runs on, where its kind has devices.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn device_id(&self) -> Result<i32> {
+        let mut id = 0;
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceDeviceId(self.handle, &mut id))? };
+        Ok(id)
+    }
+
+    /// Whether the instance is loaded but never executed by the server itself.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn is_passive(&self) -> Result<bool> {
+        let mut passive = false;
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceIsPassive(self.handle, &mut passive))? };
+        Ok(passive)
+    }
+
+    /// The host policy of the instance, as JSON.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn host_policy(&self) -> Result<Value> {
+        let mut policy = ptr::null_mut();
+        // SAFETY: the instance lives; the message stays its own and is read at once.
+        unsafe {
+            check(TRITONBACKEND_ModelInstanceHostPolicy(self.handle, &mut policy))?;
+            message::json(policy)
+        }
+    }
+
+    /// The names of the profiles that the instance is to use.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn profiles(&self) -> Result<Vec<String>> {
+        let mut count = 0;
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceProfileCount(self.handle, &mut count))? };
+        (0..count)
+            .map(|index| {
+                let mut name = ptr::null();
+                // SAFETY: the instance lives, and its profiles' names with it; the name is copied.
+                unsafe {
+                    check(TRITONBACKEND_ModelInstanceProfileName(self.handle, index, &mut name))?;
+                    text(name).map(str::to_owned)
+                }
+            })
+            .collect()
+    }
+
+    pub(crate) fn model(&self) -> Result<*mut TRITONBACKEND_Model> {
+        let mut model = ptr::null_mut();
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceModel(self.handle, &mut model))? };
+        Ok(model)
+    }
+}
+
+/// A path that the server hands out together with its kind, of which there is only one.
+fn location(
+    ask: impl FnOnce(*mut TRITONBACKEND_ArtifactType, *mut *const c_char) -> *mut TRITONSERVER_Error,
+) -> Result<PathBuf> {
+    let (mut kind, mut place) = (TRITONBACKEND_ARTIFACT_FILESYSTEM, ptr::null());
+    // SAFETY: the error is ours; the path lives as long as what was asked, and is copied.
+    unsafe {
+        check(ask(&mut kind, &mut place))?;
+        Ok(Path::new(text(place)?).to_owned())
+    }
+}

@@ -1,0 +1,246 @@
+//! Types of elements, and elements as bytes.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use triton_sys::*;
+
+use crate::error::{Error, Result};
+
+/// The type of a tensor's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names of KServe's types")]
+pub enum DataType {
+    Bool,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Fp16,
+    Fp32,
+    Fp64,
+    Bytes,
+    Bf16,
+}
+
+/// The type, its number in C, the name that protocols and configurations use, the bytes of an element.
+const TYPES: [(DataType, TRITONSERVER_DataType, &str, usize); 14] = [
+    (DataType::Bool, TRITONSERVER_TYPE_BOOL, "BOOL", 1),
+    (DataType::Uint8, TRITONSERVER_TYPE_UINT8, "UINT8", 1),
+    (DataType::Uint16, TRITONSERVER_TYPE_UINT16, "UINT16", 2),
+    (DataType::Uint32, TRITONSERVER_TYPE_UINT32, "UINT32", 4),
+    (DataType::Uint64, TRITONSERVER_TYPE_UINT64, "UINT64", 8),
+    (DataType::Int8, TRITONSERVER_TYPE_INT8, "INT8", 1),
+    (DataType::Int16, TRITONSERVER_TYPE_INT16, "INT16", 2),
+    (DataType::Int32, TRITONSERVER_TYPE_INT32, "INT32", 4),
+    (DataType::Int64, TRITONSERVER_TYPE_INT64, "INT64", 8),
+    (DataType::Fp16, TRITONSERVER_TYPE_FP16, "FP16", 2),
+    (DataType::Fp32, TRITONSERVER_TYPE_FP32, "FP32", 4),
+    (DataType::Fp64, TRITONSERVER_TYPE_FP64, "FP64", 8),
+    (DataType::Bytes, TRITONSERVER_TYPE_BYTES, "BYTES", 0),
+    (DataType::Bf16, TRITONSERVER_TYPE_BF16, "BF16", 2),
+];
+
+impl DataType {
+    /// The name in KServe's protocol, such as `FP32`.
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The name in a model's configuration, such as `TYPE_FP32`.
+    pub fn config_name(self) -> String {
+        match self {
+            Self::Bytes => "TYPE_STRING".to_owned(),
+            other => format!("TYPE_{}", other.name()),
+        }
+    }
+
+    /// The bytes of one element; none for `Bytes`, whose elements differ in length.
+    pub fn byte_size(self) -> Option<usize> {
+        Some(self.row().3).filter(|size| *size > 0)
+    }
+
+    pub(crate) fn from_config_name(name: &str) -> Option<Self> {
+        TYPES.iter().map(|row| row.0).find(|known| known.config_name() == name)
+    }
+
+    pub(crate) fn into_c(self) -> TRITONSERVER_DataType {
+        self.row().1
+    }
+
+    pub(crate) fn from_c(number: TRITONSERVER_DataType) -> Result<Self> {
+        TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or_else(|| {
+            Error::unsupported(format!(
+                "the server knows a data type {} that this library does not",
+                number.0
+            ))
+        })
+    }
+
+    fn row(self) -> &'static (Self, TRITONSERVER_DataType, &'static str, usize) {
+        &TYPES[self as usize]
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type whose values are elements of a tensor.
+pub trait Element: Copy + sealed::Sealed {
+    /// The tensor's type.
+    const DATA_TYPE: DataType;
+
+    /// Elements from their bytes, which are a whole number of them; a rest is left out.
+    #[doc(hidden)]
+    fn read(bytes: &[u8]) -> Vec<Self>;
+
+    /// The bytes of elements.
+    #[doc(hidden)]
+    fn bytes(values: &[Self]) -> Cow<'_, [u8]>;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $data_type:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DATA_TYPE: DataType = DataType::$data_type;
+
+            fn read(bytes: &[u8]) -> Vec<Self> {
+                let whole = bytes.len() - bytes.len() % size_of::<Self>();
+                let mut values: Vec<Self> = vec![bytemuck::Zeroable::zeroed(); whole / size_of::<Self>()];
+                bytemuck::cast_slice_mut(&mut values).copy_from_slice(&bytes[..whole]);
+                values
+            }
+
+            fn bytes(values: &[Self]) -> Cow<'_, [u8]> {
+                Cow::Borrowed(bytemuck::cast_slice(values))
+            }
+        }
+    )*};
+}
+
+elements! {
+    u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
+    i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
+    f16 => Fp16, f32 => Fp32, f64 => Fp64, bf16 => Bf16,
+}
+
+impl sealed::Sealed for bool {}
+impl Element for bool {
+    const DATA_TYPE: DataType = DataType::Bool;
+
+    // A client may send any byte; what is not zero is true.
+    fn read(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|byte| *byte != 0).collect()
+    }
+
+    fn bytes(values: &[Self]) -> Cow<'_, [u8]> {
+        Cow::Owned(values.iter().map(|value| u8::from(*value)).collect())
+    }
+}
+
+/// The elements of a `Bytes` tensor, each behind its length as four bytes, the lowest first.
+///
+/// # Errors
+/// `InvalidArgument` where a length goes beyond the end.
+pub fn split_bytes(mut data: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut elements = Vec::new();
+    while !data.is_empty() {
+        let cut = data.split_first_chunk::<4>().and_then(|(length, rest)| {
+            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+        });
+        let Some((element, rest)) = cut else {
+            return Err(Error::invalid_argument(format!(
+                "element {} of a BYTES tensor goes beyond the tensor's end",
+                elements.len()
+            )));
+        };
+        elements.push(element);
+        data = rest;
+    }
+    Ok(elements)
+}
+
+/// The reverse of [`split_bytes`].
+///
+/// # Errors
+/// `InvalidArgument` for an element of 4 GiB or more.
+pub fn join_bytes(elements: &[impl AsRef<[u8]>]) -> Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(elements.iter().map(|element| element.as_ref().len() + 4).sum());
+    for element in elements {
+        let element = element.as_ref();
+        let length = u32::try_from(element.len())
+            .map_err(|_| Error::invalid_argument("an element of a BYTES tensor is at most 4 GiB long"))?;
+        data.extend_from_slice(&length.to_le_bytes());
+        data.extend_from_slice(element);
+    }
+    Ok(data)
+}
+
+/// The number of elements of a shape without negative dimensions.
+pub(crate) fn element_count(shape: &[i64]) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(1_usize, |count, dimension| count.checked_mul(usize::try_from(*dimension).ok()?))
+        .ok_or_else(|| Error::invalid_argument(format!("{shape:?} is no shape of a tensor")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorCode;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_types() {
+        for (index, row) in TYPES.iter().enumerate() {
+            assert_eq!(row.0 as usize, index);
+            assert_eq!(DataType::from_c(row.1), Ok(row.0));
+            assert_eq!(DataType::from_config_name(&row.0.config_name()), Some(row.0));
+        }
+    }
+
+    #[test]
+    fn unknown_types_are_errors() {
+        assert_eq!(DataType::from_c(TRITONSERVER_TYPE_INVALID).unwrap_err().code(), ErrorCode::Unsupported);
+        assert!(DataType::from_c(TRITONSERVER_DataType(99)).is_err());
+        assert_eq!(DataType::from_config_name("TYPE_FP31"), None);
+    }
+
+    #[test]
+    fn elements_go_to_bytes_and_back_at_any_alignment() {
+        let bytes = f32::bytes(&[1.5, -2.0]).into_owned();
+        let mut shifted = vec![0];
+        shifted.extend_from_slice(&bytes);
+        assert_eq!(f32::read(&shifted[1..]), [1.5, -2.0]);
+        assert_eq!(f32::read(&bytes[..7]), [1.5]);
+        assert_eq!(bool::read(&[0, 1, 2]), [false, true, true]);
+        assert_eq!(&*bool::bytes(&[true, false]), [1, 0]);
+    }
+
+    #[test]
+    fn texts_go_to_bytes_and_back() {
+        let joined = join_bytes(&["one", "", "three"]).unwrap();
+        assert_eq!(split_bytes(&joined).unwrap(), [&b"one"[..], b"", b"three"]);
+        assert_eq!(split_bytes(&[]).unwrap(), [&[0_u8; 0]; 0]);
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_is_an_error() {
+        for data in [&[1, 0, 0][..], &[5, 0, 0, 0, b'a'], &[0xff; 8]] {
+            assert_eq!(split_bytes(data).unwrap_err().code(), ErrorCode::InvalidArgument, "{data:?}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_counted_without_overflow() {
+        assert_eq!(element_count(&[]), Ok(1));
+        assert_eq!(element_count(&[2, 0, 3]), Ok(0));
+        assert!(element_count(&[2, -1]).is_err());
+        assert!(element_count(&[i64::MAX, i64::MAX]).is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! Errors: a code and a message, as they go to the client.
+
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+
+use triton_sys::*;
+
+/// What a backend's functions return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error with its code. It reaches the client as it is, so its message says what was wrong and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    code: ErrorCode,
+    message: String,
+}
+
+/// The kind of an error. Faces translate it: HTTP to a status, gRPC to a status code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// Nothing is known about the kind, or the other side used a code that is none of these.
+    Unknown,
+    /// Something broke that the client has no part in.
+    Internal,
+    /// What was asked for does not exist.
+    NotFound,
+    /// The request or the configuration is wrong.
+    InvalidArgument,
+    /// Not now; later it may succeed.
+    Unavailable,
+    /// This backend cannot do that.
+    Unsupported,
+    /// What was to be made exists.
+    AlreadyExists,
+    /// The client took its request back.
+    Cancelled,
+}
+
+impl Error {
+    /// An error with any code.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// An error that the client has no part in.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Internal, message)
+    }
+
+    /// The request or the configuration is wrong.
+    pub fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message)
+    }
+
+    /// This backend cannot do that.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Unsupported, message)
+    }
+
+    /// The client took its request back.
+    pub fn cancelled() -> Self {
+        Self::new(ErrorCode::Cancelled, "the request was cancelled")
+    }
+
+    /// The kind of error.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// What the client reads.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error in C, to be handed to the server, which deletes it.
+    pub(crate) fn into_c(self) -> *mut TRITONSERVER_Error {
+        let message = CString::new(self.message.replace('\0', "\u{fffd}")).unwrap_or_default();
+        // SAFETY: the message ends with a zero and is copied by the server.
+        unsafe { TRITONSERVER_ErrorNew(self.code.into_c(), message.as_ptr()) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            _ => ErrorCode::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
+impl From<std::str::Utf8Error> for Error {
+    fn from(error: std::str::Utf8Error) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+const CODES: [(ErrorCode, TRITONSERVER_Error_Code); 8] = [
+    (ErrorCode::Unknown, TRITONSERVER_ERROR_UNKNOWN),
+    (ErrorCode::Internal, TRITONSERVER_ERROR_INTERNAL),
+    (ErrorCode::NotFound, TRITONSERVER_ERROR_NOT_FOUND),
+    (ErrorCode::InvalidArgument, TRITONSERVER_ERROR_INVALID_ARG),
+    (ErrorCode::Unavailable, TRITONSERVER_ERROR_UNAVAILABLE),
+    (ErrorCode::Unsupported, TRITONSERVER_ERROR_UNSUPPORTED),
+    (ErrorCode::AlreadyExists, TRITONSERVER_ERROR_ALREADY_EXISTS),
+    (ErrorCode::Cancelled, TRITONSERVER_ERROR_CANCELLED),
+];
+
+impl ErrorCode {
+    fn into_c(self) -> TRITONSERVER_Error_Code {
+        CODES.iter().find(|(code, _)| *code == self).map_or(TRITONSERVER_ERROR_UNKNOWN, |(_, number)| *number)
+    }
+
+    fn from_c(number: TRITONSERVER_Error_Code) -> Self {
+        CODES.iter().find(|(_, known)| *known == number).map_or(Self::Unknown, |(code, _)| *code)
+    }
+}
+
+/// What a function of the server returned: null is success, anything else is taken over and deleted.
+///
+/// # Safety
+/// `error` is null or an error that belongs to the caller.
+pub(crate) unsafe fn check(error: *mut TRITONSERVER_Error) -> Result<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the error is not null and ours, so it lives until it is deleted below.
+    let copied = unsafe { copy(error) };
+    // SAFETY: the error is ours, and nothing of it is used any more.
+    unsafe { TRITONSERVER_ErrorDelete(error) };
+    Err(copied)
+}
+
+/// An error that belongs to someone else.
+///
+/// # Safety
+/// `error` is an error that lives during the call.
+pub(crate) unsafe fn copy(error: *mut TRITONSERVER_Error) -> Error {
+    // SAFETY: as the caller promises; the text lives as long as the error and is copied.
+    unsafe {
+        let code = ErrorCode::from_c(TRITONSERVER_ErrorCode(error));
+        let message = TRITONSERVER_ErrorMessage(error);
+        let message = if message.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(message).to_string_lossy().into_owned()
+        };
+        Error::new(code, message)
+    }
+}
+
+/// A text for C. A zero within cannot be said there.
+pub(crate) fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} has a zero character in it")))
+}
+
+/// A text of C; null is the empty text.
+///
+/// # Safety
+/// `text` is null or points to a text with a zero at its end, which lives and does not change during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Ok("");
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { CStr::from_ptr(text) }.to_str()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_go_to_c_and_back() {
+        for (code, number) in CODES {
+            assert_eq!(code.into_c(), number);
+            assert_eq!(ErrorCode::from_c(number), code);
+        }
+        assert_eq!(ErrorCode::from_c(TRITONSERVER_Error_Code(77)), ErrorCode::Unknown);
+    }
+
+    #[test]
+    fn a_text_with_a_zero_is_refused() {
+        assert_eq!(c_string("a\0b").unwrap_err().code(), ErrorCode::InvalidArgument);
+        assert_eq!(c_string("ab").unwrap().as_bytes(), b"ab");
+    }
+}

@@ -1,0 +1,170 @@
+//! An input of a request: its type, its shape, and its bytes in as many pieces as they came in.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::{ptr, slice};
+
+use triton_sys::*;
+
+use crate::data::{DataType, Element, split_bytes};
+use crate::error::{Error, Result, check, text};
+use crate::request::Borrowed;
+
+/// An input, borrowed from its request.
+#[derive(Clone, Copy)]
+pub struct Input<'r> {
+    handle: *mut TRITONBACKEND_Input,
+    name: &'r str,
+    data_type: DataType,
+    shape: &'r [i64],
+    byte_size: u64,
+    pieces: u32,
+    _lives: Borrowed<'r>,
+}
+
+/// A run of an input's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'r> {
+    /// Bytes that the processor reads.
+    Host(&'r [u8]),
+    /// Bytes in the memory of a device.
+    Device {
+        /// The address, in the device's terms.
+        address: usize,
+        /// The number of bytes.
+        byte_size: usize,
+        /// Which device.
+        device_id: i64,
+    },
+}
+
+impl<'r> Input<'r> {
+    /// # Safety
+    /// `handle` lives and does not change during `'r`.
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Input) -> Result<Self> {
+        let (mut name, mut shape) = (ptr::null(), ptr::null());
+        let (mut data_type, mut dimensions, mut byte_size, mut pieces) = (TRITONSERVER_TYPE_INVALID, 0, 0, 0);
+        // SAFETY: the input lives, all addresses may be written, and what they point to afterwards lives as long as
+        // the input.
+        unsafe {
+            check(TRITONBACKEND_InputProperties(
+                handle,
+                &mut name,
+                &mut data_type,
+                &mut shape,
+                &mut dimensions,
+                &mut byte_size,
+                &mut pieces,
+            ))?;
+            let shape =
+                if shape.is_null() { &[][..] } else { slice::from_raw_parts(shape, dimensions as usize) };
+            Ok(Self {
+                handle,
+                name: text(name)?,
+                data_type: DataType::from_c(data_type)?,
+                shape,
+                byte_size,
+                pieces,
+                _lives: PhantomData,
+            })
+        }
+    }
+
+    /// The input's name.
+    pub fn name(&self) -> &'r str {
+        self.name
+    }
+
+    /// The type of its elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// Its shape, the batch dimension first where the model has one.
+    pub fn shape(&self) -> &'r [i64] {
+        self.shape
+    }
+
+    /// All its bytes, counted.
+    pub fn byte_size(&self) -> u64 {
+        self.byte_size
+    }
+
+    /// Its bytes, in the pieces that they came in.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn pieces(&self) -> Result<Vec<Piece<'r>>> {
+        (0..self.pieces).map(|index| self.piece(index)).collect()
+    }
+
+    /// Its bytes in one piece; copied only if they came in several.
+    ///
+    /// # Errors
+    /// `Unsupported` where they lie on a device.
+    pub fn bytes(&self) -> Result<Cow<'r, [u8]>> {
+        let mut bytes = Cow::Borrowed(&[][..]);
+        for piece in self.pieces()? {
+            let Piece::Host(piece) = piece else {
+                return Err(Error::unsupported(format!(
+                    "input '{}' lies in the memory of a device; this backend reads host memory",
+                    self.name
+                )));
+            };
+            if bytes.is_empty() {
+                bytes = Cow::Borrowed(piece);
+            } else {
+                bytes.to_mut().extend_from_slice(piece);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Its elements, copied.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the input has another type, `Unsupported` where it lies on a device.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.expect(T::DATA_TYPE)?;
+        Ok(T::read(&self.bytes()?))
+    }
+
+    /// The elements of a `Bytes` input, copied.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the input has another type or is malformed, `Unsupported` where it lies on a device.
+    pub fn to_byte_strings(&self) -> Result<Vec<Vec<u8>>> {
+        self.expect(DataType::Bytes)?;
+        Ok(split_bytes(&self.bytes()?)?.into_iter().map(<[u8]>::to_vec).collect())
+    }
+
+    fn expect(&self, expected: DataType) -> Result<()> {
+        if self.data_type == expected {
+            return Ok(());
+        }
+        Err(Error::invalid_argument(format!(
+            "input '{}' has type {}, expected {}",
+            self.name,
+            self.data_type.name(),
+            expected.name()
+        )))
+    }
+
+    fn piece(&self, index: u32) -> Result<Piece<'r>> {
+        let (mut base, mut length) = (ptr::null(), 0);
+        let (mut kind, mut id) = (TRITONSERVER_MEMORY_CPU, 0);
+        // SAFETY: the input lives, and all addresses may be written.
+        unsafe {
+            check(TRITONBACKEND_InputBuffer(self.handle, index, &mut base, &mut length, &mut kind, &mut id))?;
+        }
+        let byte_size = usize::try_from(length)
+            .map_err(|_| Error::internal("a piece of an input is longer than the memory"))?;
+        Ok(match kind {
+            TRITONSERVER_MEMORY_GPU => Piece::Device { address: base.addr(), byte_size, device_id: id },
+            _ if base.is_null() || byte_size == 0 => Piece::Host(&[]),
+            // SAFETY: the server says that so many bytes of host memory are there; they live and stay as they are as
+            // long as the request.
+            _ => Piece::Host(unsafe { slice::from_raw_parts(base.cast(), byte_size) }),
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Write backends for Triton, and for whatever loads Triton's backends, in safe Rust.
+//!
+//! A backend is a shared library that a server loads and that serves models. Implement three traits, [`Backend`],
+//! [`Model`] and [`Instance`], name the first of them in [`export_backend!`], and build a `cdylib`: the result is
+//! `libtriton_<name>.so` if the crate's library is called `triton_<name>`. Any server loads it that has Triton's C
+//! interface for backends, version 1.19 or a later 1.x.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use triton_backend::{
+//!     Backend, BackendContext, Batch, DataType, Instance, InstanceContext, Model, ModelConfig, ModelContext, Result,
+//! };
+//!
+//! struct Doubling;
+//! struct DoublingModel;
+//! struct DoublingInstance;
+//!
+//! impl Backend for Doubling {
+//!     type Model = DoublingModel;
+//!
+//!     fn start(_context: &BackendContext<'_>) -> Result<Self> {
+//!         Ok(Self)
+//!     }
+//! }
+//!
+//! impl Model for DoublingModel {
+//!     type Backend = Doubling;
+//!     type Instance = DoublingInstance;
+//!
+//!     fn complete_config(
+//!         _backend: &Arc<Doubling>,
+//!         _context: &ModelContext<'_>,
+//!         config: &mut ModelConfig,
+//!     ) -> Result<()> {
+//!         config.add_input("IN", DataType::Fp32, &[-1]);
+//!         config.add_output("OUT", DataType::Fp32, &[-1]);
+//!         Ok(())
+//!     }
+//!
+//!     fn load(_backend: &Arc<Doubling>, context: &ModelContext<'_>) -> Result<Self> {
+//!         triton_backend::info!("model {} is loaded", context.name()?);
+//!         Ok(Self)
+//!     }
+//! }
+//!
+//! impl Instance for DoublingInstance {
+//!     type Model = DoublingModel;
+//!
+//!     fn start(_model: &Arc<DoublingModel>, _context: &InstanceContext<'_>) -> Result<Self> {
+//!         Ok(Self)
+//!     }
+//!
+//!     fn execute(&mut self, batch: &mut Batch) -> Result<()> {
+//!         for request in &*batch {
+//!             let input = request.input("IN")?;
+//!             let doubled: Vec<f32> = input.to_vec::<f32>()?.iter().map(|value| value * 2.0).collect();
+//!             let mut response = request.respond()?;
+//!             response.output("OUT", input.shape(), &doubled)?;
+//!             response.send_last()?;
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! triton_backend::export_backend!(Doubling);
+//! # fn main() {}
+//! ```
+//!
+//! What the library takes care of:
+//!
+//! - **Every request is answered, once.** What `execute` leaves without an answer fails, with the error that it
+//!   returned if it did. A panic is such an error, and does not reach the server.
+//! - **Every request goes back** to the server, at the end of `execute` or when it is dropped after [`Batch::take`].
+//! - **Statistics** are reported for each request, each batch and, where the model is decoupled, each response.
+//!   [`Batch::mark_compute_start`] and [`Batch::mark_compute_end`] make them finer.
+//! - **Decoupled models** send through [`Request::responder`], from any thread and as often as they like.
+//! - **Other models** are called through [`ModelContext::server`] and [`InferRequest`].
+//!
+//! What it does not know: memory of devices. Inputs that lie there are told apart ([`Piece::Device`]), outputs that
+//! would have to go there are errors.
+//!
+//! A backend's threads must have ended when what started them is dropped: the server may then unload the library. The
+//! library calls the functions of the server that loads it, so a program of its own cannot be linked with it.
+
+mod answer;
+mod batch;
+mod clock;
+mod config;
+mod context;
+mod data;
+#[doc(hidden)]
+pub mod entry;
+mod error;
+mod infer;
+mod input;
+mod log;
+mod message;
+mod metrics;
+mod request;
+mod response;
+mod server;
+mod state;
+#[doc(hidden)]
+pub mod strategy;
+mod traits;
+
+pub use answer::Responder;
+pub use batch::Batch;
+pub use config::{ModelConfig, TensorConfig};
+pub use context::{BackendContext, ExecutionPolicy, InstanceContext, InstanceKind, ModelContext};
+pub use data::{DataType, Element, join_bytes, split_bytes};
+pub use error::{Error, ErrorCode, Result};
+pub use infer::{InferRequest, InferResponse, OutputTensor, Responses};
+pub use input::{Input, Piece};
+pub use log::{Level, log};
+pub use metrics::{Metric, MetricFamily, MetricKind};
+pub use request::{CorrelationId, Parameter, Request, RequestInfo};
+pub use response::Response;
+pub use server::Server;
+pub use state::State;
+pub use strategy::BatchStrategy;
+pub use traits::{Attributes, Backend, Instance, InstanceGroup, Model};
+
+/// 16-bit floating-point numbers, as elements of tensors.
+pub use half;
+/// JSON, as configurations have it.
+pub use serde_json;
+/// The declarations of C that all this stands on.
+pub use triton_sys as sys;
+
+/// Gives a [`Backend`] the names that servers look for. Once in a library.
+#[macro_export]
+macro_rules! export_backend {
+    ($backend:ty) => {
+        $crate::export_functions! {
+            entry, $backend;
+            TRITONBACKEND_Initialize = initialize(backend: TRITONBACKEND_Backend);
+            TRITONBACKEND_Finalize = finalize(backend: TRITONBACKEND_Backend);
+            TRITONBACKEND_ModelInitialize = model_initialize(model: TRITONBACKEND_Model);
+            TRITONBACKEND_ModelFinalize = model_finalize(model: TRITONBACKEND_Model);
+            TRITONBACKEND_ModelInstanceInitialize = instance_initialize(instance: TRITONBACKEND_ModelInstance);
+            TRITONBACKEND_ModelInstanceFinalize = instance_finalize(instance: TRITONBACKEND_ModelInstance);
+            TRITONBACKEND_ModelInstanceReady = instance_ready(instance: TRITONBACKEND_ModelInstance);
+        }
+
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_GetBackendAttribute(
+            _backend: *mut $crate::sys::TRITONBACKEND_Backend,
+            attributes: *mut $crate::sys::TRITONBACKEND_BackendAttribute,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::entry::attributes::<$backend>(attributes) }
+        }
+
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+            instance: *mut $crate::sys::TRITONBACKEND_ModelInstance,
+            requests: *mut *mut $crate::sys::TRITONBACKEND_Request,
+            count: u32,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::entry::execute::<$backend>(instance, requests, count) }
+        }
+    };
+}
+
+/// Gives a [`BatchStrategy`] the names that servers look for in a `batchstrategy.so`. Once in a library.
+#[macro_export]
+macro_rules! export_batch_strategy {
+    ($strategy:ty) => {
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_ModelBatcherInitialize(
+            batcher: *mut *mut $crate::sys::TRITONBACKEND_Batcher,
+            model: *mut $crate::sys::TRITONBACKEND_Model,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::strategy::initialize::<$strategy>(batcher, model) }
+        }
+
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_ModelBatchInitialize(
+            batcher: *const $crate::sys::TRITONBACKEND_Batcher,
+            batch: *mut *mut ::std::ffi::c_void,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::strategy::batch_initialize::<$strategy>(batcher, batch) }
+        }
+
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_ModelBatchIncludeRequest(
+            request: *mut $crate::sys::TRITONBACKEND_Request,
+            batch: *mut ::std::ffi::c_void,
+            include: *mut bool,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::strategy::batch_include::<$strategy>(request, batch, include) }
+        }
+
+        /// # Safety
+        /// For the server alone.
+        #[doc(hidden)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn TRITONBACKEND_ModelBatchFinalize(
+            batch: *mut ::std::ffi::c_void,
+        ) -> *mut $crate::sys::TRITONSERVER_Error {
+            // SAFETY: the server calls this as the interface has it.
+            unsafe { $crate::strategy::batch_finalize::<$strategy>(batch) }
+        }
+
+        $crate::export_functions! {
+            strategy, $strategy;
+            TRITONBACKEND_ModelBatcherFinalize = finalize(batcher: TRITONBACKEND_Batcher);
+        }
+    };
+}
+
+/// Functions that take one handle.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_functions {
+    ($room:ident, $author:ty; $($name:ident = $function:ident($argument:ident: $handle:ident);)*) => {
+        $(
+            /// # Safety
+            /// For the server alone.
+            #[doc(hidden)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                $argument: *mut $crate::sys::$handle,
+            ) -> *mut $crate::sys::TRITONSERVER_Error {
+                // SAFETY: the server calls this as the interface has it.
+                unsafe { $crate::$room::$function::<$author>($argument) }
+            }
+        )*
+    };
+}

@@ -1,0 +1,64 @@
+//! JSON documents that go to the server and come from it.
+
+use std::ptr;
+use std::slice;
+
+use serde_json::Value;
+use triton_sys::*;
+
+use crate::error::{Result, check};
+
+/// A document that belongs to us.
+pub(crate) struct Message {
+    handle: *mut TRITONSERVER_Message,
+}
+
+impl Message {
+    /// # Safety
+    /// `handle` is a message that now belongs to the caller, who gives it away.
+    pub(crate) unsafe fn own(handle: *mut TRITONSERVER_Message) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn of(json: &Value) -> Result<Self> {
+        let text = json.to_string();
+        let mut handle = ptr::null_mut();
+        // SAFETY: the text is as long as said and is copied by the server.
+        unsafe {
+            check(TRITONSERVER_MessageNewFromSerializedJson(&mut handle, text.as_ptr().cast(), text.len()))?
+        };
+        Ok(Self { handle })
+    }
+
+    pub(crate) fn handle(&self) -> *mut TRITONSERVER_Message {
+        self.handle
+    }
+
+    pub(crate) fn json(&self) -> Result<Value> {
+        // SAFETY: the message lives as long as this value.
+        unsafe { json(self.handle) }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        // SAFETY: the message is ours and not used after this. It holds nothing whose failed deletion mattered.
+        drop(unsafe { check(TRITONSERVER_MessageDelete(self.handle)) });
+    }
+}
+
+/// The content of a message that belongs to whoever.
+///
+/// # Safety
+/// `message` lives during the call.
+pub(crate) unsafe fn json(message: *mut TRITONSERVER_Message) -> Result<Value> {
+    let (mut base, mut length) = (ptr::null(), 0);
+    // SAFETY: the message lives, and both addresses may be written.
+    unsafe { check(TRITONSERVER_MessageSerializeToJson(message, &mut base, &mut length))? };
+    if base.is_null() || length == 0 {
+        return Ok(Value::Null);
+    }
+    // SAFETY: the server says that so many bytes are there, and they live as long as the message.
+    let text = unsafe { slice::from_raw_parts(base.cast::<u8>(), length) };
+    Ok(serde_json::from_slice(text)?)
+}

@@ -1,0 +1,43 @@
+//! States that the server keeps for a sequence, between one request and the next.
+
+use std::marker::PhantomData;
+use std::ptr;
+
+use triton_sys::*;
+
+use crate::error::{Error, Result, check};
+use crate::request::Borrowed;
+
+/// A state of the sequence that a request belongs to.
+pub struct State<'r> {
+    handle: *mut TRITONBACKEND_State,
+    _lives: Borrowed<'r>,
+}
+
+impl State<'_> {
+    /// # Safety
+    /// `handle` lives as long as the value.
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_State) -> Self {
+        Self { handle, _lives: PhantomData }
+    }
+
+    /// Sets the state's bytes and makes them the input of the sequence's next request.
+    ///
+    /// # Errors
+    /// `Unsupported` where the server keeps the state on a device, or whatever it says.
+    pub fn update(self, bytes: &[u8]) -> Result<()> {
+        let (mut buffer, mut kind, mut id) = (ptr::null_mut(), TRITONSERVER_MEMORY_CPU, 0);
+        let length = bytes.len() as u64;
+        // SAFETY: the state lives, and the addresses may be written.
+        unsafe { check(TRITONBACKEND_StateBuffer(self.handle, &mut buffer, length, &mut kind, &mut id))? };
+        if kind == TRITONSERVER_MEMORY_GPU {
+            return Err(Error::unsupported("the server keeps this state in the memory of a device"));
+        }
+        if !bytes.is_empty() {
+            // SAFETY: the server gave host memory of this length, which nobody else uses.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len()) };
+        }
+        // SAFETY: the state lives.
+        unsafe { check(TRITONBACKEND_StateUpdate(self.handle)) }
+    }
+}

@@ -1,0 +1,117 @@
+//! Rules of one's own for how batches are formed: a library `batchstrategy.so` beside a model or a backend.
+//!
+//! The server calls them while it holds its queue, so they have to be quick.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use triton_sys::*;
+
+use crate::context::ModelContext;
+use crate::entry::guard;
+use crate::error::{Error, Result};
+use crate::request::RequestInfo;
+
+/// Rules for the batches of a model with `dynamic_batching`.
+pub trait BatchStrategy: Sized + Send + Sync + 'static {
+    /// What the rules remember of a batch that is being formed.
+    type Batch: Send + 'static;
+
+    /// The model is loaded.
+    ///
+    /// # Errors
+    /// Whatever makes the rules unusable; the model is not loaded then.
+    fn start(context: &ModelContext<'_>) -> Result<Self>;
+
+    /// A new batch begins.
+    ///
+    /// # Errors
+    /// Whatever keeps a batch from being formed; requests are then executed one by one.
+    fn begin(&self) -> Result<Self::Batch>;
+
+    /// Whether a request joins the batch. A request that does not ends the batch.
+    ///
+    /// # Errors
+    /// Logged; the request does not join.
+    fn include(batch: &mut Self::Batch, request: &RequestInfo) -> Result<bool>;
+}
+
+/// # Safety
+/// As the server calls `TRITONBACKEND_ModelBatcherInitialize`.
+pub unsafe fn initialize<S: BatchStrategy>(
+    batcher: *mut *mut TRITONBACKEND_Batcher,
+    model: *mut TRITONBACKEND_Model,
+) -> *mut TRITONSERVER_Error {
+    guard("starting the batch strategy", || {
+        // SAFETY: the model lives during the call, and the address may be written.
+        unsafe {
+            *batcher = ptr::null_mut();
+            *batcher = Box::into_raw(Box::new(S::start(&ModelContext::new(model))?)).cast();
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the server calls `TRITONBACKEND_ModelBatcherFinalize`.
+pub unsafe fn finalize<S: BatchStrategy>(batcher: *mut TRITONBACKEND_Batcher) -> *mut TRITONSERVER_Error {
+    guard("ending the batch strategy", || {
+        if !batcher.is_null() {
+            // SAFETY: the box of `initialize`, used no more.
+            drop(unsafe { Box::from_raw(batcher.cast::<S>()) });
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the server calls `TRITONBACKEND_ModelBatchInitialize`.
+pub unsafe fn batch_initialize<S: BatchStrategy>(
+    batcher: *const TRITONBACKEND_Batcher,
+    batch: *mut *mut c_void,
+) -> *mut TRITONSERVER_Error {
+    guard("beginning a batch", || {
+        // SAFETY: null or the box of `initialize`, which lives and is only ever shared; the address may be written.
+        unsafe {
+            *batch = ptr::null_mut();
+            let strategy = batcher
+                .cast::<S>()
+                .as_ref()
+                .ok_or_else(|| Error::internal("the batch strategy never started"))?;
+            *batch = Box::into_raw(Box::new(strategy.begin()?)).cast();
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the server calls `TRITONBACKEND_ModelBatchIncludeRequest`.
+pub unsafe fn batch_include<S: BatchStrategy>(
+    request: *mut TRITONBACKEND_Request,
+    batch: *mut c_void,
+    include: *mut bool,
+) -> *mut TRITONSERVER_Error {
+    guard("asking whether a request joins a batch", || {
+        // SAFETY: the request lives during the call; the batch is null or the box of `batch_initialize`, which the
+        // server uses on one thread at a time; the address may be written.
+        unsafe {
+            *include = false;
+            let batch =
+                batch.cast::<S::Batch>().as_mut().ok_or_else(|| Error::internal("the batch never began"))?;
+            *include = S::include(batch, &RequestInfo::new(request))?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the server calls `TRITONBACKEND_ModelBatchFinalize`.
+pub unsafe fn batch_finalize<S: BatchStrategy>(batch: *mut c_void) -> *mut TRITONSERVER_Error {
+    guard("ending a batch", || {
+        if !batch.is_null() {
+            // SAFETY: the box of `batch_initialize`, used no more.
+            drop(unsafe { Box::from_raw(batch.cast::<S::Batch>()) });
+        }
+        Ok(())
+    })
+}
