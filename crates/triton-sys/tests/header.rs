@@ -1,0 +1,142 @@
+//! The C header of the tests' own backends says what this crate says.
+//!
+//! It is made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` writes it anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/backends/triton.h");
+
+const FUNCTIONS: [(&str, &str); 5] = [
+    ("values", include_str!("../src/values.rs")),
+    ("inference", include_str!("../src/inference.rs")),
+    ("server", include_str!("../src/server.rs")),
+    ("backend", include_str!("../src/backend.rs")),
+    ("entry", include_str!("../src/entry.rs")),
+];
+
+#[test]
+fn the_header_of_the_test_backends_is_up_to_date() {
+    let made = header();
+    if std::env::var_os("UPDATE_HEADER").is_some() {
+        std::fs::write(HEADER, &made).unwrap();
+    }
+    let found = std::fs::read_to_string(Path::new(HEADER)).unwrap();
+    assert!(found == made, "tests/backends/triton.h differs from triton-sys; UPDATE_HEADER=1 writes it anew");
+}
+
+#[test]
+fn everything_is_in_the_header() {
+    let made = header();
+    let all = triton_sys::signatures::SERVER
+        .into_iter()
+        .chain([triton_sys::signatures::BACKEND, triton_sys::signatures::ENTRY]);
+    for name in all.flatten() {
+        assert!(made.contains(&format!(" {name}(")), "{name}");
+    }
+    assert!(made.contains("typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;"));
+    assert!(made.contains("TRITONSERVER_TYPE_BF16 = 14"));
+}
+
+fn header() -> String {
+    let mut text = String::from(
+        "/* Triton's C interface for backends, made from crates/triton-sys by its tests. Not to be edited. */\n\
+         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
+    );
+    for line in include_str!("../src/handles.rs").lines() {
+        if let Some(name) = line.strip_prefix("    TRITON").and_then(|rest| rest.strip_suffix(';')) {
+            writeln!(text, "typedef struct TRITON{name} TRITON{name};").unwrap();
+        }
+    }
+    text.push('\n');
+    enumerations(&mut text);
+    callbacks(&mut text);
+    for (_, source) in FUNCTIONS {
+        text.push('\n');
+        for (name, arguments, result) in functions(&without_comments(source), "fn ") {
+            writeln!(text, "{} {name}({});", result_type(&result), parameters(&arguments)).unwrap();
+        }
+    }
+    text
+}
+
+fn enumerations(text: &mut String) {
+    let mut name = None;
+    for line in include_str!("../src/enums.rs").lines() {
+        if let Some(found) = line.strip_prefix("    TRITON").and_then(|rest| rest.strip_suffix(" {")) {
+            name = Some(found);
+            text.push_str("typedef enum {\n");
+        } else if let Some(constant) = line.strip_prefix("        TRITON") {
+            writeln!(text, "    TRITON{constant}").unwrap();
+        } else if let ("    }", Some(found)) = (line, name.take_if(|_| line == "    }")) {
+            writeln!(text, "}} TRITON{found};").unwrap();
+        }
+    }
+    text.push('\n');
+}
+
+fn callbacks(text: &mut String) {
+    let source = without_comments(include_str!("../src/callbacks.rs"));
+    for piece in source.split("pub type ").skip(1) {
+        let (name, rest) = piece.split_once(" =").unwrap();
+        let (_, arguments, result) = functions(rest, "fn").into_iter().next().unwrap();
+        let result = result.trim_end_matches([',', '>', ' ', '\n']).to_owned();
+        writeln!(text, "typedef {} (*{name})({});", result_type(&result), parameters(&arguments)).unwrap();
+    }
+}
+
+/// Name, arguments and result of each function; a result ends where the statement does.
+fn functions(source: &str, start: &str) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for piece in source.split(start).skip(1) {
+        let Some((name, rest)) = piece.split_once('(') else { continue };
+        let (arguments, rest) = rest.split_once(')').unwrap();
+        let result = rest.split_once(';').unwrap().0;
+        let result = result.trim().strip_prefix("->").unwrap_or("").trim();
+        found.push((name.trim().to_owned(), arguments.to_owned(), result.to_owned()));
+    }
+    found
+}
+
+fn parameters(arguments: &str) -> String {
+    let each = arguments.split(',').filter(|argument| !argument.trim().is_empty());
+    let all: Vec<_> = each
+        .map(|argument| {
+            let (name, kind) = argument.split_once(": ").unwrap();
+            format!("{} {}", c_type(kind), name.trim().trim_start_matches("r#"))
+        })
+        .collect();
+    if all.is_empty() { "void".to_owned() } else { all.join(", ") }
+}
+
+fn result_type(result: &str) -> String {
+    if result.is_empty() { "void".to_owned() } else { c_type(result) }
+}
+
+fn c_type(rust: &str) -> String {
+    let rust = rust.trim();
+    if let Some(inner) = rust.strip_prefix("*mut ") {
+        return format!("{}*", c_type(inner));
+    }
+    if let Some(inner) = rust.strip_prefix("*const ") {
+        return format!("{} const*", c_type(inner));
+    }
+    match rust {
+        "usize" => "size_t",
+        "u32" => "uint32_t",
+        "i32" => "int32_t",
+        "u64" => "uint64_t",
+        "i64" => "int64_t",
+        "f64" => "double",
+        "c_char" => "char",
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_void" => "void",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn without_comments(source: &str) -> String {
+    source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
