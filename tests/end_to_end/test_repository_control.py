@@ -50,6 +50,12 @@ def settled(client, wanted):
         time.sleep(0.05)
 
 
+def identity(extra=""):
+    """The configuration of a model of the identity backend."""
+    tensors = [(way, [(f"{way}0", "INT32", [2])]) for way in ("INPUT", "OUTPUT")]
+    return config("wrong", "identity", tensors[0][1], tensors[1][1]).replace("instance_group { count: 1 kind: KIND_CPU }", extra)
+
+
 @pytest.fixture
 def explicit(repository, serve):
     """A server over two models of which none is loaded, and its client."""
@@ -117,6 +123,29 @@ def test_a_load_that_fails_says_why_and_leaves_what_is_served(explicit, reposito
     assert ask(client) == 5.0
     assert_refused(request(server, "POST", "/v2/repository/models/nope/load"), 500)
     assert request(server, "POST", "/v2/repository/models/nope/unload").status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "status"),
+    [
+        # What the configuration alone tells is found before any version is looked at.
+        (identity("max_batch_size: -1"), "", 500),
+        (identity("no_such_field: 1"), "", 500),
+        (identity().replace("identity", "no_such_backend"), "1", 400),
+        (identity().replace("[ 2 ]", "[ 0 ]"), "1", 400),
+        (identity().replace("[ 2 ]", "[ 2 ] reshape { shape: [ 3 ] }"), "1", 400),
+        (identity().replace('"OUTPUT0"', '"OUTPUT0" label_filename: "gone.txt"'), "1", 400),
+        (identity("instance_group { kind: KIND_GPU }"), "1", 400),
+        (identity("version_policy { specific { versions: [ 7 ] } }"), "", 400),
+    ],
+)
+def test_the_answer_tells_faults_of_a_configuration_from_those_of_versions(explicit, repository, text, version, status):
+    client, server = explicit
+    write_model(repository, "wrong", text)
+    assert_refused(request(server, "POST", "/v2/repository/models/wrong/load"), status)
+    (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "wrong"]
+    assert (entry["version"], entry["state"]) == (version, "UNAVAILABLE")
+    assert entry["reason"]
 
 
 def test_a_configuration_and_files_are_given_with_the_request(explicit, repository):

@@ -47,6 +47,9 @@ pub(crate) fn load(
 /// # Errors
 /// Says why the version cannot be served.
 pub fn complete_config(spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<ModelConfig> {
+    if let Some(fault) = &spec.fault {
+        return Err(fault.clone());
+    }
     load(spec, version, backend).map(|(_, config)| config)
 }
 

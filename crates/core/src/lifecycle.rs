@@ -79,23 +79,13 @@ impl LifeCycle {
     fn load(self: &Arc<Self>, name: &str, overrides: &Overrides, known: &mut Known) -> Result<()> {
         // Looked at first: a change that comes while it is read is one to be taken up later.
         let looked_at = self.source.fingerprint(name);
-        let outcome = self.source.read(name, overrides).and_then(|spec| {
-            if spec.versions.is_empty() {
-                return Err(Error::not_found(format!("model '{name}' has no version folder to serve")));
-            }
-            self.backend(&spec)?;
-            Ok(spec)
-        });
-        let spec = match outcome {
+        let spec = match self.source.read(name, overrides) {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("failed to load '{name}': {error}");
-                let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
-                let is_served = self.table.load().versions(name).any(ready);
-                let is_there = !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound);
                 // What is not in the source at all is not a model.
-                if !is_served && is_there {
-                    self.change(|table| table.set_failure(name, error.clone()));
+                if !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound) {
+                    self.fail_as_a_whole(name, &error);
                 }
                 known.failed = looked_at.ok();
                 return Err(Error::internal(format!(
@@ -120,7 +110,12 @@ impl LifeCycle {
     /// Makes what is served what `spec` says, or leaves it as it is.
     fn bring(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let name = &spec.name;
-        let backend = self.backend(&spec)?;
+        if spec.versions.is_empty() {
+            let error = Error::invalid_arg(format!("model '{name}' has no version folder to serve"));
+            tracing::error!("failed to load '{name}': {error}");
+            self.fail_as_a_whole(name, &error);
+            return Err(error.context(format_args!("load failed for model '{name}'")));
+        }
         let table = self.table.load_full();
         let same_files = |served: &Fingerprint, version: u64| {
             served.whole == spec.fingerprint.whole
@@ -152,7 +147,7 @@ impl LifeCycle {
         });
         let outcomes: Vec<_> = wanted
             .iter()
-            .map(|&version| (version, self.load_version(&spec, version, kept(version), backend)))
+            .map(|&version| (version, self.load_version(&spec, version, kept(version))))
             .collect();
         if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
             return Err(self.give_up(name, outcomes, &is_ready));
@@ -174,14 +169,15 @@ impl LifeCycle {
         Ok(())
     }
 
-    fn load_version(
-        &self,
-        spec: &ModelSpec,
-        version: u64,
-        kept: Option<&Arc<Model>>,
-        backend: &dyn Backend,
-    ) -> Result<Model> {
+    fn load_version(&self, spec: &ModelSpec, version: u64, kept: Option<&Arc<Model>>) -> Result<Model> {
         let name = &spec.name;
+        let backend = match &spec.fault {
+            None => self.backend(spec),
+            Some(fault) => Err(fault.clone()),
+        };
+        let backend = backend.inspect_err(|error| {
+            tracing::error!("failed to load '{name}' version {version}: {error}");
+        })?;
         if let Some(kept) = kept {
             tracing::info!("changing the instances of '{name}' version {version}");
             return kept.with_instances(spec, &self.services).inspect_err(|error| {
@@ -209,6 +205,14 @@ impl LifeCycle {
                     retries -= 1;
                 }
             }
+        }
+    }
+
+    /// Says of a model why none of its versions was looked at, unless some are served.
+    fn fail_as_a_whole(&self, name: &str, error: &Error) {
+        let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
+        if !self.table.load().versions(name).any(ready) {
+            self.change(|table| table.set_failure(name, error.clone()));
         }
     }
 

@@ -56,6 +56,8 @@ pub struct ModelSpec {
     pub labels: BTreeMap<String, Labels>,
     /// The files that its warm-up takes, by their names.
     pub warm_up_files: BTreeMap<String, Bytes>,
+    /// What is wrong with it although it was read: each of its versions fails with this.
+    pub fault: Option<Error>,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
     /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Fingerprint, Labels, ModelSpec};
-use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationErrors};
+use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
 
 use crate::data_files::{WARMUP, data_files};
 
@@ -108,9 +108,9 @@ fn finish(
     options: &ReadOptions,
 ) -> Result<ModelSpec> {
     let versions = versions(folder)?;
-    let config = finish_config(folder, name, config, &versions, origin, options)?;
-    let labels = read_labels(folder, &config)?;
-    let warm_up_files = read_data_files(folder, &config)?;
+    let (config, fault) = finish_config(folder, name, config, &versions, origin, options)?;
+    let (labels, missing_labels) = or_fault(read_labels(folder, &config));
+    let (warm_up_files, missing_files) = or_fault(read_data_files(folder, &config));
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
@@ -129,12 +129,21 @@ fn finish(
         versions,
         labels,
         warm_up_files,
+        fault: fault.or(missing_labels).or(missing_files),
         fingerprint: Fingerprint::default(),
         keep: None,
     })
 }
 
+/// What was read, and what was wrong with it instead.
+fn or_fault<T: Default>(read: Result<T>) -> (T, Option<Error>) {
+    read.map_or_else(|error| (T::default(), Some(error)), |read| (read, None))
+}
+
 /// The configuration with the backend told and the defaults filled in, checked.
+///
+/// Where a backend may complete it, broken rules of tensors alone are no reason not to take it, but a fault that its
+/// versions fail with: the reference looks at tensors only when it loads a version, and its answers tell the two apart.
 fn finish_config(
     folder: &Path,
     name: &str,
@@ -142,7 +151,7 @@ fn finish_config(
     versions: &[i64],
     origin: Origin<'_>,
     options: &ReadOptions,
-) -> Result<ModelConfig> {
+) -> Result<(ModelConfig, Option<Error>)> {
     if config.name.is_empty() {
         name.clone_into(&mut config.name);
     }
@@ -158,12 +167,14 @@ fn finish_config(
     nereid_model_config::complete_backend(&mut config, folders.map(Result::unwrap_or_default));
     nereid_model_config::normalise(&mut config);
     let stage = if options.complete { Stage::BeforeCompletion } else { Stage::Final };
-    nereid_model_config::validate(&config, stage).map_err(|errors| {
-        let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
-        let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
-        Error::invalid_arg(format!("{}{hint}", origin.explain(folder, &errors)))
-    })?;
-    Ok(config)
+    let Err(errors) = nereid_model_config::validate(&config, stage) else { return Ok((config, None)) };
+    let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
+    let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
+    let fault = Error::invalid_arg(format!("{}{hint}", origin.explain(folder, &errors)));
+    if options.complete && errors.errors().iter().all(ValidationError::is_of_tensors) {
+        return Ok((config, Some(fault)));
+    }
+    Err(fault)
 }
 
 /// The file of the configuration to take. It need not exist.

@@ -75,6 +75,7 @@ fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
         versions: versions.to_vec(),
         labels,
         warm_up_files: BTreeMap::new(),
+        fault: None,
         fingerprint: Fingerprint::default(),
         keep: None,
     };
@@ -372,6 +373,11 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
         assert!(reason.contains(expected), "{reason}");
         assert!(!server.is_ready());
     }
+    let (name, faulty) = spec(config(), &[1, 2]);
+    let faulty = faulty.map(|spec| ModelSpec { fault: Some(Error::not_found("no labels")), ..spec });
+    let faulty = server(Scripted(echo), vec![(name, faulty)]);
+    assert_eq!(index(&faulty), ["m/1 UNAVAILABLE: no labels", "m/2 UNAVAILABLE: no labels"]);
     let server = server(Scripted(echo), vec![spec(config(), &[])]);
+    assert_eq!(index(&server), ["m UNAVAILABLE: model 'm' has no version folder to serve"]);
     assert!(!server.is_ready());
 }

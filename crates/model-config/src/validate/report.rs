@@ -26,6 +26,12 @@ impl ValidationError {
         &self.field
     }
 
+    /// Whether it concerns inputs and outputs, which completion may still add to.
+    pub fn is_of_tensors(&self) -> bool {
+        let root = self.field.split(['[', '.']).next();
+        root.is_some_and(|root| ["input", "output", "batch_input", "batch_output"].contains(&root))
+    }
+
     /// What is wrong, and what would be right.
     pub fn reason(&self) -> &str {
         &self.reason

@@ -76,7 +76,6 @@ fn what_is_wrong_is_said_with_its_file() {
         (vec![("config.pbtxt", "backend: \"identity\"\nnope: 1\n")], "config.pbtxt:2:"),
         (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "a model named 'other'"),
         (vec![("config.pbtxt", "max_batch_size: -1 backend: \"identity\"")], "max_batch_size"),
-        (vec![("config.pbtxt", CONFIG_TEXT)], "labels.txt"),
         (vec![("config.pbtxt", bytes)], "config.pbtxt"),
         (vec![("config.pbtxt", "max_batch_size: 4")], "model.onnx, model.xml"),
     ];
@@ -86,6 +85,27 @@ fn what_is_wrong_is_said_with_its_file() {
         assert!(error.message().contains(expected), "{error} should name {expected}");
         assert!(matches!(error.code(), ErrorCode::InvalidArg | ErrorCode::NotFound));
     }
+}
+
+#[test]
+fn what_the_reference_finds_when_it_loads_a_version_is_a_fault_of_the_versions() {
+    let dims = CONFIG_TEXT.replacen("[ -1 ]", "[ 0 ]", 1);
+    let reshape = CONFIG_TEXT.replacen("[ -1 ]", "[ 4 ] reshape { shape: [ 5 ] }", 1);
+    let cases = [
+        (&*dims, "config.pbtxt:3:53: field 'input[0].dims[0]'"),
+        (&reshape, "field 'input[0].reshape'"),
+        (CONFIG_TEXT, "m/labels.txt"),
+    ];
+    for (text, expected) in cases {
+        let folder = repository(&[("config.pbtxt", text)], &["3"]);
+        let model = read(&folder).unwrap();
+        assert_eq!(model.versions, [3]);
+        let fault = model.fault.expect(expected);
+        assert!(fault.message().contains(expected), "{fault} should name {expected}");
+    }
+    // Where nothing may be completed, tensors are looked at before versions are.
+    let folder = repository(&[("config.pbtxt", &dims), ("labels.txt", "")], &["3"]);
+    assert!(read_with(&folder, &WITHOUT_COMPLETION).unwrap_err().message().contains("input[0].dims[0]"));
 }
 
 #[test]
@@ -193,12 +213,12 @@ fn a_model_whose_warmup_data_is_missing_is_refused_with_the_field_that_names_it(
         inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: 3 input_data_file: "row" } } }"#;
     let text = format!("{CONFIG_TEXT} {warmup}");
     let files = [("config.pbtxt", text.as_str()), ("labels.txt", "a")];
-    let error = read(&repository(&files, &["1"])).unwrap_err();
+    let error = read(&repository(&files, &["1"])).unwrap().fault.unwrap();
     assert_eq!(error.code(), ErrorCode::NotFound);
     assert!(error.message().contains(r#"model_warmup[0].inputs["INPUT0"].input_data_file"#), "{error}");
     assert!(error.message().contains("m/warmup/row"), "{error}");
 
     let folder = repository(&files, &["1", "warmup"]);
     fs::write(folder.path().join("m/warmup/row"), [0; 12]).unwrap();
-    read(&folder).unwrap();
+    assert_eq!(read(&folder).unwrap().fault, None);
 }
