@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import shutil
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from http_requests import assert_refused, request
+from http_requests import assert_refused, infer, request, tensor
 from model_files import config, scale_model, write_identity, write_model
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -302,3 +303,19 @@ def test_base64_of_a_file_may_be_given_by_hand(explicit):
     answer = request(server, "POST", "/v2/repository/models/fresh/load", json.dumps({"parameters": parameters}))
     assert answer.status == 200, answer.body
     assert request(server, "GET", "/v2/models/fresh/ready").status == 200
+
+
+def test_passive_instances_are_left_alone_and_a_gpu_is_refused_where_there_is_none(repository, serve):
+    for name, groups in (
+        ("wrong", "instance_group [ { count: 1 }, { passive: true count: 2 } ]"),
+        ("idle", "instance_group { passive: true }"),
+        ("gpu", "instance_group { kind: KIND_GPU gpus: [ 0 ] }"),
+    ):
+        write_model(repository, name, identity(groups).replace('name: "wrong"', f'name: "{name}"'))
+    server = serve("--exit-on-error=false", ready=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    inputs = {"inputs": [tensor("INPUT0", "INT32", [2], [1, 2])]}
+    assert all(infer(server, "wrong", inputs).status == 200 for _ in range(10))
+    assert request(server, "GET", "/v2/models/idle/ready").status == 200
+    assert_refused(infer(server, "idle", inputs), 503)
+    reasons = {it["name"]: it.get("reason", "") for it in request(server, "POST", "/v2/repository/index").json}
+    assert "there is no GPU" in reasons["gpu"]

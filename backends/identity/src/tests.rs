@@ -49,7 +49,7 @@ impl BatchMonitor for Seen {
 }
 
 fn instance(model: &dyn Model) -> Box<dyn Instance> {
-    model.create_instance(InstanceContext { name: "m_0".into(), kind: InstanceKind::Cpu }).unwrap()
+    model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap()
 }
 
 fn execute(instance: &mut dyn Instance, requests: Vec<InferRequest>) -> Arc<Seen> {

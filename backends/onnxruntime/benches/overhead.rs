@@ -100,7 +100,7 @@ fn serve() -> Arc<Server> {
     let runtime = OnnxRuntime::open(&found.path, &settings).expect("ORT_DYLIB_PATH names a library");
     println!("ONNX Runtime {}, one thread\n", runtime.version());
     let backend: Arc<dyn Backend> = Arc::new(OnnxRuntimeBackend::new(runtime, settings));
-    let reading = ReadOptions { complete: true, config_name: None };
+    let reading = ReadOptions::default();
     let repositories = Repositories::new(vec![repository()], reading);
     let with_one_thread = |(name, _): (&'static str, Vec<Input>)| {
         let spec = repositories.read(name, &Overrides::default()).map(|mut spec| {

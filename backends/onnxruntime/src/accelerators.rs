@@ -9,7 +9,8 @@ use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
 use nereid_model_config::proto::model_optimization_policy::execution_accelerators::Accelerator;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProviderDispatch};
 
-const CUDA: &str = "CUDAExecutionProvider";
+/// Runs on GPUs of NVIDIA.
+pub(crate) const CUDA: &str = "CUDAExecutionProvider";
 const TENSORRT: &str = "TensorrtExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
 

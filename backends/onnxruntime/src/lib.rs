@@ -69,6 +69,10 @@ impl Backend for OnnxRuntimeBackend {
         true
     }
 
+    fn uses_gpus(&self) -> bool {
+        self.runtime.has_cuda()
+    }
+
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let model = guarded(|| self.load_model(&context))
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;

@@ -13,6 +13,7 @@ use nereid_backend_api::BackendSettings;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
+use crate::accelerators::CUDA;
 use crate::exit::Alive;
 use crate::one_line;
 use crate::options::number;
@@ -112,6 +113,11 @@ impl OnnxRuntime {
     /// The execution providers it has, by its names for them.
     pub fn providers(&self) -> &[String] {
         &self.providers
+    }
+
+    /// Whether it can run on GPUs.
+    pub(crate) fn has_cuda(&self) -> bool {
+        self.providers.iter().any(|provider| provider == CUDA)
     }
 
     /// Whether all sessions share one thread pool.

@@ -22,6 +22,12 @@ pub trait Backend: Send + Sync {
     fn completes(&self) -> bool {
         false
     }
+
+    /// Whether instances of its models can run on GPUs. If so, a model that does not say where to run runs on all GPUs
+    /// that there are. Asked only where there is one.
+    fn uses_gpus(&self) -> bool {
+        false
+    }
 }
 
 /// A loaded version of a model: what its instances share.
@@ -104,10 +110,19 @@ impl ModelContext {
 /// What an instance is told about itself.
 #[derive(Clone, Debug)]
 pub struct InstanceContext {
-    /// Name of the instance, unique within the model.
+    /// Name of the instance. Unique within the model, but that a group on several GPUs has the same names on each.
     pub name: String,
     /// What it runs on.
     pub kind: InstanceKind,
+    /// Whether it is made and kept, and given no requests.
+    pub passive: bool,
+}
+
+impl InstanceContext {
+    /// An instance that is given requests.
+    pub fn new(name: impl Into<String>, kind: InstanceKind) -> Self {
+        Self { name: name.into(), kind, passive: false }
+    }
 }
 
 /// What an instance runs on.

@@ -16,20 +16,27 @@ use nereid_model_config::proto::model_instance_group::Kind;
 use crate::rate_limiter::{Need, Needs};
 use crate::scheduler::Scheduler;
 
-/// The instances a configuration asks for: one on the processor if it asks for none.
+/// The instances a configuration asks for, on a machine with these GPUs: one on the processor if it asks for none.
 ///
 /// Their names are the reference's: the group's name, or `<model>_<group>` if it has none, and behind it the number
 /// of the instance. Each comes with what it needs to execute, if executions are limited.
-pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<(InstanceContext, Needs)>> {
+///
+/// # Errors
+/// `InvalidArg` for a group that asks for a GPU which is not there.
+pub(crate) fn plan_instances(
+    model: &str,
+    config: &ModelConfig,
+    gpus: &[i32],
+) -> Result<Vec<(InstanceContext, Needs)>> {
     if config.instance_group.is_empty() {
         let name = format!("{model}_0");
         let needs = Needs { instance: name.clone(), ..Needs::default() };
-        return Ok(vec![(InstanceContext { name, kind: InstanceKind::Cpu }, needs)]);
+        return Ok(vec![(InstanceContext::new(name, InstanceKind::Cpu), needs)]);
     }
     let mut instances = Vec::new();
     for (index, group) in config.instance_group.iter().enumerate() {
         let prefix = group_name(model, index, group);
-        let kind = instance_kind(&prefix, group)?;
+        let kinds = kinds(&prefix, group, gpus)?;
         let limiter = group.rate_limiter.as_ref();
         let resources = limiter.into_iter().flat_map(|limiter| &limiter.resources).map(|resource| Need {
             name: resource.name.clone(),
@@ -38,19 +45,26 @@ pub(crate) fn plan_instances(model: &str, config: &ModelConfig) -> Result<Vec<(I
         });
         let resources: Vec<_> = resources.collect();
         let priority = limiter.map_or(0, |limiter| limiter.priority);
-        instances.extend((0..group.count.max(1)).map(|number| {
-            let name = format!("{prefix}_{number}");
-            let needs = Needs { instance: name.clone(), device: 0, resources: resources.clone(), priority };
-            (InstanceContext { name, kind }, needs)
-        }));
+        for number in 0..group.count.max(1) {
+            instances.extend(kinds.iter().map(|&kind| {
+                let name = format!("{prefix}_{number}");
+                let device = if let InstanceKind::Gpu(device) = kind { device } else { 0 };
+                let needs = Needs { instance: name.clone(), device, resources: resources.clone(), priority };
+                (InstanceContext { name, kind, passive: group.passive }, needs)
+            }));
+        }
     }
     Ok(instances)
 }
 
-/// The groups whose instances cannot be made here, by index, and why.
-pub(crate) fn refused_groups(model: &str, config: &ModelConfig) -> impl Iterator<Item = (usize, Error)> {
+/// The groups whose instances cannot be made on a machine with these GPUs, by index, and why.
+pub(crate) fn refused_groups(
+    model: &str,
+    config: &ModelConfig,
+    gpus: &[i32],
+) -> impl Iterator<Item = (usize, Error)> {
     config.instance_group.iter().enumerate().filter_map(move |(index, group)| {
-        let refused = instance_kind(&group_name(model, index, group), group).err()?;
+        let refused = kinds(&group_name(model, index, group), group, gpus).err()?;
         Some((index, refused))
     })
 }
@@ -59,14 +73,27 @@ fn group_name(model: &str, index: usize, group: &ModelInstanceGroup) -> String {
     if group.name.is_empty() { format!("{model}_{index}") } else { group.name.clone() }
 }
 
-fn instance_kind(name: &str, group: &ModelInstanceGroup) -> Result<InstanceKind> {
+/// What the instances of a group run on: as many on each of these as the group counts.
+fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<InstanceKind>> {
     match group.kind() {
-        Kind::Auto | Kind::Cpu => Ok(InstanceKind::Cpu),
-        Kind::Model => Ok(InstanceKind::Model),
-        Kind::Gpu => Err(Error::invalid_arg(format!(
-            "instance group '{name}' asks for KIND_GPU, but no GPU is offered; KIND_CPU or KIND_AUTO will do"
-        ))),
+        Kind::Auto | Kind::Cpu => return Ok(vec![InstanceKind::Cpu]),
+        Kind::Model => return Ok(vec![InstanceKind::Model]),
+        Kind::Gpu => {}
     }
+    if gpus.is_empty() {
+        return Err(Error::invalid_arg(format!(
+            "instance group '{name}' asks for KIND_GPU, but there is no GPU; KIND_CPU or KIND_AUTO will do"
+        )));
+    }
+    let wanted = if group.gpus.is_empty() { gpus } else { &group.gpus };
+    if let Some(missing) = wanted.iter().find(|gpu| !gpus.contains(gpu)) {
+        let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
+        return Err(Error::invalid_arg(format!(
+            "instance group '{name}' asks for GPU {missing}, but the GPUs are {}",
+            gpus.join(", ")
+        )));
+    }
+    Ok(wanted.iter().copied().map(InstanceKind::Gpu).collect())
 }
 
 /// A model with its instances. Each instance executes one batch at a time: on its own thread, or on the thread of
@@ -74,6 +101,8 @@ fn instance_kind(name: &str, group: &ModelInstanceGroup) -> Result<InstanceKind>
 pub(crate) struct Pool {
     // Dropped in this order: a backend may count on its model to outlive the instances.
     slots: Vec<Slot>,
+    /// Those that are given no requests. A backend may have a use for them of its own.
+    _passive: Mutex<Vec<Box<dyn Instance>>>,
     model: Arc<dyn nereid_backend_api::Model>,
     monitor: Arc<dyn BatchMonitor>,
     cost: Cost,
@@ -95,14 +124,17 @@ impl Pool {
         instances: Vec<InstanceContext>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
-        let slots = instances
-            .into_iter()
-            .map(|context| {
-                let name = context.name.clone();
-                Ok(Slot { name, instance: Mutex::new(model.create_instance(context)?) })
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { slots, model, monitor, cost: Cost::default() })
+        let (mut slots, mut passive) = (Vec::new(), Vec::new());
+        for context in instances {
+            let (name, is_passive) = (context.name.clone(), context.passive);
+            let instance = model.create_instance(context)?;
+            if is_passive {
+                passive.push(instance);
+            } else {
+                slots.push(Slot { name, instance: Mutex::new(instance) });
+            }
+        }
+        Ok(Self { slots, _passive: Mutex::new(passive), model, monitor, cost: Cost::default() })
     }
 
     /// What the instances share.
@@ -110,7 +142,7 @@ impl Pool {
         Arc::clone(&self.model)
     }
 
-    /// How many instances there are.
+    /// How many instances are given requests.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -212,10 +244,27 @@ mod tests {
     fn instances_are_named_as_the_reference_names_them() {
         let names = |text: &str| {
             let config = nereid_model_config::parse_text(text).unwrap();
-            plan_instances("m", &config).unwrap().into_iter().map(|(it, _)| it.name).collect::<Vec<_>>()
+            plan_instances("m", &config, &[]).unwrap().into_iter().map(|(it, _)| it.name).collect::<Vec<_>>()
         };
         assert_eq!(names(""), ["m_0"]);
         assert_eq!(names("instance_group { count: 2 } instance_group { }"), ["m_0_0", "m_0_1", "m_1_0"]);
         assert_eq!(names(r#"instance_group { name: "g" count: 2 kind: KIND_CPU }"#), ["g_0", "g_1"]);
+    }
+
+    #[test]
+    fn a_group_on_gpus_has_its_instances_on_each_of_them() {
+        let planned = |text: &str, gpus: &[i32]| {
+            let config = nereid_model_config::parse_text(text).unwrap();
+            let planned = plan_instances("m", &config, gpus)?.into_iter();
+            Ok::<_, Error>(planned.map(|(it, needs)| (it.name, it.kind, needs.device)).collect::<Vec<_>>())
+        };
+        let on = |name: &str, gpu| (name.to_owned(), InstanceKind::Gpu(gpu), gpu);
+        let both = "instance_group { name: 'g' kind: KIND_GPU count: 2 gpus: [ 0, 1 ] }";
+        let expected = [on("g_0", 0), on("g_0", 1), on("g_1", 0), on("g_1", 1)];
+        assert_eq!(planned(both, &[0, 1, 2]), Ok(expected.to_vec()));
+        assert_eq!(planned("instance_group { kind: KIND_GPU }", &[3]), Ok(vec![on("m_0_0", 3)]));
+        let refused = |text, gpus: &[i32]| planned(text, gpus).unwrap_err().message().to_owned();
+        assert!(refused(both, &[]).contains("'g' asks for KIND_GPU, but there is no GPU"));
+        assert!(refused(both, &[0, 2]).contains("'g' asks for GPU 1, but the GPUs are 0, 2"));
     }
 }

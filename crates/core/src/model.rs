@@ -34,6 +34,8 @@ pub(crate) struct Services {
     pub limiter: Option<Arc<RateLimiter>>,
     /// See [`ServerOptions::hold_batches`](crate::ServerOptions::hold_batches).
     pub hold_batches: usize,
+    /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
+    pub gpus: Vec<i32>,
 }
 
 /// The label of each index of a classification output.
@@ -138,7 +140,10 @@ impl Model {
         services: &Services,
     ) -> Result<Self> {
         let signature = Signature::new(&config)?;
-        let (instances, needs) = plan_instances(&spec.name, &config)?.into_iter().unzip();
+        let planned = plan_instances(&spec.name, &config, &services.gpus)?;
+        let needs = planned.iter().filter(|(instance, _)| !instance.passive).map(|(_, needs)| needs.clone());
+        let needs = needs.collect();
+        let instances = planned.into_iter().map(|(instance, _)| instance).collect();
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
@@ -228,6 +233,12 @@ impl Model {
         mut request: InferRequest,
         slot: Option<Slot>,
     ) -> Result<ResponseStream> {
+        if self.pool.len() == 0 {
+            return Err(Error::unavailable(format!(
+                "model '{}' takes no requests: all of its instances are passive",
+                self.name
+            )));
+        }
         let arrived = Instant::now();
         let batch_size = admit(&mut request, &self.signature)?;
         let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, slot);
@@ -267,11 +278,11 @@ impl Model {
     }
 }
 
-/// What a configuration asks for that this version does not offer: the path of each such field, and the reason that
-/// its users see.
-pub fn not_offered(model: &str, config: &ModelConfig) -> Vec<(String, Error)> {
+/// What a configuration asks for that this version does not offer on a machine with these GPUs: the path of each such
+/// field, and the reason that its users see.
+pub fn not_offered(model: &str, config: &ModelConfig, gpus: &[i32]) -> Vec<(String, Error)> {
     let scheduling = configured::not_offered(config).map(|(field, error)| (field.to_owned(), error));
-    let instances = refused_groups(model, config);
+    let instances = refused_groups(model, config, gpus);
     let instances = instances.map(|(index, error)| (format!("instance_group[{index}].kind"), error));
     scheduling.into_iter().chain(instances).collect()
 }
@@ -285,10 +296,10 @@ mod tests {
         let config = nereid_model_config::parse_text(
             "sequence_batching { } instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
         );
-        let found = not_offered("m", &config.unwrap());
+        let found = not_offered("m", &config.unwrap(), &[]);
         let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
         assert_eq!(fields, ["sequence_batching", "instance_group[0].kind", "instance_group[2].kind"]);
         assert!(found[1].1.message().contains("'m_0'") && found[2].1.message().contains("'g'"), "{found:?}");
-        assert_eq!(not_offered("m", &ModelConfig::default()).len(), 0);
+        assert_eq!(not_offered("m", &ModelConfig::default(), &[]).len(), 0);
     }
 }

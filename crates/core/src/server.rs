@@ -60,6 +60,8 @@ pub struct ServerOptions {
     pub trace: TraceSettings,
     /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
     pub hold_batches: usize,
+    /// The numbers of the GPUs that instances may run on.
+    pub gpus: Vec<i32>,
 }
 
 /// How models come and go while the server serves.
@@ -95,7 +97,8 @@ impl Server {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
         };
-        let services = Services { timer: Timer::default(), limiter, hold_batches: options.hold_batches };
+        let (hold_batches, gpus) = (options.hold_batches, options.gpus.clone());
+        let services = Services { timer: Timer::default(), limiter, hold_batches, gpus };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
         let models = LifeCycle::new(backends, source, services, threads, retries);

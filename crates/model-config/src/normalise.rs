@@ -1,6 +1,6 @@
-//! Fills in what a configuration leaves out, as the reference does where there is no GPU.
+//! Fills in what a configuration leaves out, as the reference does.
 //!
-//! Looks at the configuration alone. What a model's files would tell, such as its tensors, is left as it is, and so
+//! Looks at the configuration alone, and at the numbers of the GPUs that there are. What a model's files would tell, such as its tensors, is left as it is, and so
 //! is every value that [`validate`](crate::validate) has to judge.
 
 use crate::backend::{self, ENSEMBLE_PLATFORM};
@@ -17,8 +17,15 @@ const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
 /// Backends that get two instances on the processor where no number is given; the others get one.
 const TWO_INSTANCES: &[&str] = &["onnxruntime", "tensorflow"];
 
-/// Fills in the defaults of a configuration whose name is known. A second call changes nothing.
+/// Fills in the defaults of a configuration whose name is known, where no GPU is to be used. A second call changes
+/// nothing.
 pub fn normalise(config: &mut ModelConfig) {
+    normalise_for(config, &[]);
+}
+
+/// [Fills in the defaults](normalise) where the model's backend may use the GPUs of these numbers: an instance group
+/// that does not say where to run runs on them.
+pub fn normalise_for(config: &mut ModelConfig, gpus: &[i32]) {
     config.version_policy.get_or_insert(ModelVersionPolicy {
         policy_choice: Some(PolicyChoice::Latest(Latest { num_versions: 1 })),
     });
@@ -32,7 +39,7 @@ pub fn normalise(config: &mut ModelConfig) {
     let optimization = config.optimization.get_or_insert_default();
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
-    fill_instances(config);
+    fill_instances(config, gpus);
 }
 
 fn fill_scheduling(config: &mut ModelConfig) {
@@ -58,7 +65,7 @@ fn fill_scheduling(config: &mut ModelConfig) {
     }
 }
 
-fn fill_instances(config: &mut ModelConfig) {
+fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
     if config.instance_group.is_empty() {
         // The group that nobody asked for has the model's name alone, without a number.
         let name = config.name.clone();
@@ -70,10 +77,14 @@ fn fill_instances(config: &mut ModelConfig) {
             group.name = format!("{}_{index}", config.name);
         }
         if group.kind == Kind::Auto as i32 {
-            group.set_kind(Kind::Cpu);
+            let are_here = !gpus.is_empty() && group.gpus.iter().all(|gpu| gpus.contains(gpu));
+            group.set_kind(if are_here { Kind::Gpu } else { Kind::Cpu });
         }
         if group.count == 0 {
             group.count = if group.kind == Kind::Cpu as i32 { on_processor } else { 1 };
+        }
+        if group.kind == Kind::Gpu as i32 && group.gpus.is_empty() {
+            group.gpus = gpus.to_vec();
         }
     }
 }

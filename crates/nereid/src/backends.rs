@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nereid_backend_api::Backend;
 use nereid_identity::IdentityBackend;
+use nereid_repository::Gpus;
 
 use crate::onnx_engine::OnnxEngine;
 use crate::options::ConfigurationOptions;
@@ -19,4 +20,14 @@ pub(crate) fn all(options: &ConfigurationOptions) -> BTreeMap<String, Arc<dyn Ba
         ),
     ];
     backends.into_iter().map(|(name, backend)| (name.to_owned(), backend)).collect()
+}
+
+/// Which of the machine's GPUs the models of each backend may use: all, if it uses any.
+pub(crate) fn gpus(machine: &[i32], backends: &BTreeMap<String, Arc<dyn Backend>>) -> Gpus {
+    let (machine, backends) = (machine.to_vec(), backends.clone());
+    Gpus::new(move |backend| {
+        // Not asked for nothing: the answer may take loading a library.
+        let uses = !machine.is_empty() && backends.get(backend).is_some_and(|backend| backend.uses_gpus());
+        if uses { machine.clone() } else { Vec::new() }
+    })
 }

@@ -20,20 +20,24 @@ use std::sync::Arc;
 use nereid_core::backend_api::Backend;
 use nereid_repository::ReadOptions;
 
-use crate::backends;
 use crate::options::CheckOptions;
+use crate::{backends, gpus};
 
 /// What models are held against.
 struct Settings<'a> {
     reading: ReadOptions,
     /// The backends that the server has, by name.
     backends: &'a BTreeMap<String, Arc<dyn Backend>>,
+    /// The machine's GPUs, by their numbers.
+    gpus: Vec<i32>,
 }
 
 /// Prints what it finds. Fails where a model, or a repository, would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let backends = backends::all(&options.configurations);
-    let reading = options.configurations.read_options();
+    let gpus = gpus::of_machine();
+    let mut reading = options.configurations.read_options();
+    reading.gpus = backends::gpus(&gpus, &backends);
     if let Some(name) = &options.complete {
         return match complete::complete(name, &options.repositories, &reading, &backends) {
             Ok(text) => {
@@ -46,7 +50,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
             }
         };
     }
-    let settings = Settings { reading, backends: &backends };
+    let settings = Settings { reading, backends: &backends, gpus };
     let report = repository::check(&options.repositories, &settings);
     print(&match options.json {
         true => json::write(&report),

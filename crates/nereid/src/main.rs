@@ -5,6 +5,7 @@
 
 mod backends;
 mod check;
+mod gpus;
 mod grpc;
 mod http;
 mod logging;

@@ -85,6 +85,10 @@ impl Backend for OnnxEngine {
         true
     }
 
+    fn uses_gpus(&self) -> bool {
+        matches!(self.chosen.get_or_init(|| self.choose()), Ok(engine) if engine.uses_gpus())
+    }
+
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         match self.chosen.get_or_init(|| self.choose()) {
             Ok(engine) => engine.load(context),

@@ -163,7 +163,11 @@ impl ConfigurationOptions {
     /// How model folders are read.
     pub(crate) fn read_options(&self) -> ReadOptions {
         let strict = self.disable_auto_complete_config || self.strict_model_config == Some(true);
-        ReadOptions { complete: !strict, config_name: self.model_config_name.clone() }
+        ReadOptions {
+            complete: !strict,
+            config_name: self.model_config_name.clone(),
+            ..ReadOptions::default()
+        }
     }
 
     /// The settings of a backend.

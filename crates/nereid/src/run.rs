@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::options::Options;
-use crate::{backends, table};
+use crate::{backends, gpus, table};
 
 /// Runs until a signal ends it.
 ///
@@ -41,9 +41,12 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let source = Repositories::new(options.model_repository.clone(), options.configurations.read_options());
+    let gpus = gpus::of_machine();
     let backends = backends::all(&options.configurations);
-    let server = Arc::new(Server::new(server_options(options, log), backends, Arc::new(source)));
+    let mut reading = options.configurations.read_options();
+    reading.gpus = backends::gpus(&gpus, &backends);
+    let source = Repositories::new(options.model_repository.clone(), reading);
+    let server = Arc::new(Server::new(server_options(options, log, gpus), backends, Arc::new(source)));
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -74,7 +77,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     drain(&runtime, &server, faces, &shutdown, options.exit_timeout())
 }
 
-fn server_options(options: &Options, log: Arc<LogControl>) -> ServerOptions {
+fn server_options(options: &Options, log: Arc<LogControl>, gpus: Vec<i32>) -> ServerOptions {
     ServerOptions {
         name: options.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -87,6 +90,7 @@ fn server_options(options: &Options, log: Arc<LogControl>) -> ServerOptions {
         hold_batches: hold_batches(),
         log,
         trace: TraceSettings::default(),
+        gpus,
     }
 }
 

@@ -10,5 +10,5 @@ mod model_folder;
 mod source;
 
 pub use data_files::{DataFile, data_files};
-pub use model_folder::{ReadOptions, config_path, entries, read_model, version_number};
+pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use source::Repositories;

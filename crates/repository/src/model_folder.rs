@@ -1,9 +1,11 @@
 //! One model's folder: its configuration, its versions, its labels.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
@@ -27,12 +29,45 @@ pub struct ReadOptions {
     /// Which of a model's configurations to take: `configs/<name>.pbtxt` where the model has it, `config.pbtxt`
     /// otherwise and where no name is given.
     pub config_name: Option<String>,
+    /// Which GPUs models may use.
+    pub gpus: Gpus,
+}
+
+/// The GPUs that the models of a backend may use, by the backend's name.
+#[derive(Clone)]
+pub struct Gpus(Arc<OfBackend>);
+
+type OfBackend = dyn Fn(&str) -> Vec<i32> + Send + Sync;
+
+impl Gpus {
+    /// Those that `of_backend` tells for the name of a backend.
+    pub fn new(of_backend: impl Fn(&str) -> Vec<i32> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(of_backend))
+    }
+
+    /// The numbers of those that a model of this configuration may use.
+    pub fn of(&self, config: &ModelConfig) -> Vec<i32> {
+        nereid_model_config::backend_name(config).map(&*self.0).unwrap_or_default()
+    }
+}
+
+impl Default for Gpus {
+    /// None for any backend.
+    fn default() -> Self {
+        Self::new(|_| Vec::new())
+    }
+}
+
+impl fmt::Debug for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpus").finish_non_exhaustive()
+    }
 }
 
 impl Default for ReadOptions {
     /// Completes, and takes `config.pbtxt`.
     fn default() -> Self {
-        Self { complete: true, config_name: None }
+        Self { complete: true, config_name: None, gpus: Gpus::default() }
     }
 }
 
@@ -165,7 +200,8 @@ fn finish_config(
     let folders = versions.iter().map(|version| entries(&folder.join(version.to_string())));
     // A folder that cannot be read tells nothing; the backend will say so if it is the one to serve.
     nereid_model_config::complete_backend(&mut config, folders.map(Result::unwrap_or_default));
-    nereid_model_config::normalise(&mut config);
+    let gpus = options.gpus.of(&config);
+    nereid_model_config::normalise_for(&mut config, &gpus);
     let stage = if options.complete { Stage::BeforeCompletion } else { Stage::Final };
     let Err(errors) = nereid_model_config::validate(&config, stage) else { return Ok((config, None)) };
     let nothing_tells = config.backend.is_empty() && config.platform.is_empty();

@@ -201,7 +201,7 @@ fn a_plan_cache_size_that_is_no_number_over_zero_is_refused() {
 #[test]
 fn an_instance_on_a_gpu_is_refused() {
     let model = load_from(&folder(&identity(Element::Float, &[3])), config(0, &[X], &[Y])).unwrap();
-    let context = InstanceContext { name: "m_0".into(), kind: InstanceKind::Gpu(0) };
+    let context = InstanceContext::new("m_0", InstanceKind::Gpu(0));
     let error = model.create_instance(context).map(|_| ()).unwrap_err();
     assert!(error.message().contains("GPU device 0"), "{error}");
 }

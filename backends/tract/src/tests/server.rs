@@ -80,7 +80,7 @@ pub(crate) struct Served {
 pub(crate) fn serve(file: &[u8], config: ModelConfig) -> Served {
     let batching = config.max_batch_size > 0;
     let model = load_from(&folder(file), config).unwrap();
-    let context = InstanceContext { name: "m_0".into(), kind: InstanceKind::Cpu };
+    let context = InstanceContext::new("m_0", InstanceKind::Cpu);
     let instance = model.create_instance(context).unwrap();
     let batch_size =
         if batching { |inputs: &[Tensor]| inputs[0].shape[0] as usize } else { |_: &[Tensor]| 1 };

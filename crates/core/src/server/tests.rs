@@ -1,6 +1,7 @@
 //! The way of a request through the server, with backends that do what backends do, and what they should not.
 
 mod batching;
+mod instances;
 mod lifecycle;
 
 use std::sync::Mutex;

@@ -172,3 +172,25 @@ fn what_is_wrong_is_left_to_validation() {
         assert!(validate(&normalised(text), Stage::BeforeCompletion).is_err(), "{text}");
     }
 }
+
+#[test]
+fn where_gpus_are_groups_run_on_them_unless_they_say_otherwise() {
+    let groups = |text: &str, gpus: &[i32]| {
+        let mut config = parse_text(&format!("name: 'm' backend: 'onnxruntime' {text}")).unwrap();
+        normalise_for(&mut config, gpus);
+        let once = config.clone();
+        normalise_for(&mut config, gpus);
+        assert_eq!(config, once);
+        let group = |group: &ModelInstanceGroup| (group.kind(), group.count, group.gpus.clone());
+        config.instance_group.iter().map(group).collect::<Vec<_>>()
+    };
+    assert_eq!(groups("", &[0, 1]), [(Kind::Gpu, 1, vec![0, 1])]);
+    assert_eq!(groups("instance_group { gpus: 1 }", &[0, 1]), [(Kind::Gpu, 1, vec![1])]);
+    // A group that asks for one that is not there goes to the processor, where its list is refused.
+    assert_eq!(groups("instance_group { gpus: [ 1, 2 ] }", &[0, 1]), [(Kind::Cpu, 2, vec![1, 2])]);
+    assert_eq!(groups("instance_group { kind: KIND_GPU count: 3 }", &[0]), [(Kind::Gpu, 3, vec![0])]);
+    assert_eq!(groups("instance_group { kind: KIND_CPU }", &[0]), [(Kind::Cpu, 2, vec![])]);
+    assert_eq!(groups("instance_group { kind: KIND_MODEL }", &[0]), [(Kind::Model, 1, vec![])]);
+    assert_eq!(groups("", &[]), [(Kind::Cpu, 2, vec![])]);
+    assert_eq!(groups("instance_group { kind: KIND_GPU }", &[]), [(Kind::Gpu, 1, vec![])]);
+}

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nereid_core::model_config::{
-    ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise, read_text,
-    telling_files, validate,
+    ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise_for,
+    read_text, telling_files, validate,
 };
 use nereid_core::not_offered;
 use nereid_repository::{config_path, entries};
@@ -91,7 +91,8 @@ pub(super) fn check(
     let folders =
         versions.iter().map(|version| entries(&folder.join(version.to_string())).unwrap_or_default());
     complete_backend(&mut checked.config, folders);
-    normalise(&mut checked.config);
+    let gpus = settings.reading.gpus.of(&checked.config);
+    normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config).and_then(|backend| settings.backends.get(backend));
     // Of a backend that is not here nobody knows whether it completes anything; that it is not here is said as well.
     let is_completed = settings.reading.complete && backend.is_none_or(|backend| backend.completes());
@@ -183,7 +184,7 @@ fn check_offered(checked: &CheckedConfig, name: &str, settings: &Settings<'_>, f
         let nearest = nearest_name(backend, known.into_iter());
         findings.push(checked.error(field, message).meaning(nearest));
     }
-    for (field, error) in not_offered(name, config) {
+    for (field, error) in not_offered(name, config, &settings.gpus) {
         findings.push(checked.error(&field, error.message()));
     }
 }

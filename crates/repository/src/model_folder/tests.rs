@@ -33,7 +33,9 @@ fn read_with(repository: &TempDir, options: &ReadOptions) -> Result<ModelSpec> {
     read_model(&repository.path().join("m"), "m", options)
 }
 
-const WITHOUT_COMPLETION: ReadOptions = ReadOptions { complete: false, config_name: None };
+fn without_completion() -> ReadOptions {
+    ReadOptions { complete: false, ..ReadOptions::default() }
+}
 
 fn named(name: &str) -> ReadOptions {
     ReadOptions { config_name: Some(name.into()), ..ReadOptions::default() }
@@ -105,7 +107,7 @@ fn what_the_reference_finds_when_it_loads_a_version_is_a_fault_of_the_versions()
     }
     // Where nothing may be completed, tensors are looked at before versions are.
     let folder = repository(&[("config.pbtxt", &dims), ("labels.txt", "")], &["3"]);
-    assert!(read_with(&folder, &WITHOUT_COMPLETION).unwrap_err().message().contains("input[0].dims[0]"));
+    assert!(read_with(&folder, &without_completion()).unwrap_err().message().contains("input[0].dims[0]"));
 }
 
 #[test]
@@ -156,18 +158,18 @@ fn a_configuration_that_is_there_may_be_completed() {
 #[test]
 fn without_completion_the_configuration_has_to_be_there_and_whole() {
     let folder = repository(&[("1/model.onnx", "")], &["1"]);
-    let error = read_with(&folder, &WITHOUT_COMPLETION).unwrap_err();
+    let error = read_with(&folder, &without_completion()).unwrap_err();
     assert!(error.message().contains("config.pbtxt"), "{error}");
     assert!(error.message().contains("only where configurations are completed"), "{error}");
 
     fs::write(folder.path().join("m/config.pbtxt"), "input { name: 'X' }").unwrap();
     assert!(read(&folder).is_ok());
-    let error = read_with(&folder, &WITHOUT_COMPLETION).unwrap_err();
+    let error = read_with(&folder, &without_completion()).unwrap_err();
     assert!(error.message().contains("input[0].data_type"), "{error}");
     assert!(error.message().contains("input[0].dims"), "{error}");
 
     fs::write(folder.path().join("m/config.pbtxt"), "max_batch_size: 4").unwrap();
-    let model = read_with(&folder, &WITHOUT_COMPLETION).unwrap();
+    let model = read_with(&folder, &without_completion()).unwrap();
     assert_eq!((model.completion, model.config.backend.as_str()), (Completion::Off, "onnxruntime"));
 }
 
@@ -221,4 +223,20 @@ fn a_model_whose_warmup_data_is_missing_is_refused_with_the_field_that_names_it(
     let folder = repository(&files, &["1", "warmup"]);
     fs::write(folder.path().join("m/warmup/row"), [0; 12]).unwrap();
     assert_eq!(read(&folder).unwrap().fault, None);
+}
+
+#[test]
+fn a_model_runs_on_the_gpus_that_its_backend_may_use() {
+    let options = ReadOptions {
+        gpus: Gpus::new(|backend| if backend == "onnxruntime" { vec![0, 1] } else { Vec::new() }),
+        ..ReadOptions::default()
+    };
+    let gpus = |files: &[(&str, &str)]| {
+        let model = read_with(&repository(files, &["1"]), &options).unwrap();
+        model.config.instance_group[0].gpus.clone()
+    };
+    // Whether the configuration names the backend or the model's file tells it.
+    assert_eq!(gpus(&[("1/model.onnx", "")]), [0, 1]);
+    assert_eq!(gpus(&[("config.pbtxt", "platform: 'onnxruntime_onnx'")]), [0, 1]);
+    assert_eq!(gpus(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")]), [0; 0]);
 }

@@ -1,0 +1,98 @@
+//! Which GPUs there are, by what NVIDIA's driver shows of itself in the file system.
+//!
+//! Loads no library. GPUs are numbered as CUDA numbers them: from 0 on, those alone that `CUDA_VISIBLE_DEVICES` names,
+//! where it is set.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::{env, fs};
+
+/// Has a folder for each GPU.
+const DRIVER: &str = "/proc/driver/nvidia/gpus";
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The numbers of the GPUs that this process may use.
+pub(crate) fn of_machine() -> Vec<i32> {
+    let visible = env::var_os(VISIBLE).map(|names| names.to_string_lossy().into_owned());
+    let count = visible_count(&uuids(Path::new(DRIVER)), visible.as_deref());
+    (0..).take(count).collect()
+}
+
+/// The UUID of each GPU, in the order of their addresses; empty where it is not told.
+fn uuids(driver: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(driver) else { return Vec::new() };
+    // By address, since the folder has no order of its own.
+    let gpus: BTreeSet<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let uuid = |gpu: &Path| {
+        let information = fs::read_to_string(gpu.join("information")).ok()?;
+        let uuid = information.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?;
+        Some(uuid.trim().to_owned())
+    };
+    gpus.iter().map(|gpu| uuid(gpu).unwrap_or_default()).collect()
+}
+
+/// How many GPUs CUDA shows: of a list, those before the first name that means none, or one that it has already.
+fn visible_count(uuids: &[String], visible: Option<&str>) -> usize {
+    let Some(visible) = visible else { return uuids.len() };
+    let mut seen = BTreeSet::new();
+    let known = visible.split(',').map(str::trim).take_while(|name| {
+        let gpu = match name.parse::<usize>() {
+            Ok(number) => (number < uuids.len()).then(|| number.to_string()),
+            // A part of a GPU, which the driver does not list here.
+            Err(_) if name.starts_with("MIG-") => (!uuids.is_empty()).then(|| (*name).to_owned()),
+            Err(_) => {
+                let mut found = uuids.iter().enumerate().filter(|(_, uuid)| uuid.starts_with(name));
+                match (found.next(), found.next()) {
+                    (Some((number, _)), None) if name.starts_with("GPU-") => Some(number.to_string()),
+                    _ => None,
+                }
+            }
+        };
+        gpu.is_some_and(|gpu| seen.insert(gpu))
+    });
+    known.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_counted_as_cuda_shows_them() {
+        let uuids = ["GPU-aa11", "GPU-ab22", "GPU-cc33"].map(str::to_owned);
+        let count = |visible| visible_count(&uuids, visible);
+        assert_eq!(count(None), 3);
+        for (visible, expected) in [
+            ("", 0),
+            ("-1", 0),
+            ("NoDevFiles", 0),
+            ("0", 1),
+            ("2, 0", 2),
+            ("0,1,2", 3),
+            ("0,3,1", 1),
+            ("1,1", 1),
+            ("GPU-aa,GPU-c", 2),
+            ("GPU-a", 0),
+            ("GPU-cc33,2", 1),
+            ("MIG-x,MIG-y", 2),
+        ] {
+            assert_eq!(count(Some(visible)), expected, "{visible}");
+            assert_eq!(visible_count(&[], Some(visible)), 0, "{visible}");
+        }
+    }
+
+    #[test]
+    fn the_driver_tells_of_each_gpu_in_a_folder() {
+        let driver = tempfile::tempdir().unwrap();
+        for (address, text) in [
+            ("0000:4b:00.0", "Model: \t Some GPU\nGPU UUID: \t GPU-2\nDevice Minor: \t 1\n"),
+            ("0000:1a:00.0", "Model: \t Some GPU\nGPU UUID: \t GPU-1\nDevice Minor: \t 0\n"),
+        ] {
+            fs::create_dir(driver.path().join(address)).unwrap();
+            fs::write(driver.path().join(address).join("information"), text).unwrap();
+        }
+        fs::create_dir(driver.path().join("0000:9a:00.0")).unwrap();
+        assert_eq!(uuids(driver.path()), ["GPU-1", "GPU-2", ""]);
+        assert_eq!(uuids(&driver.path().join("nothing")), [""; 0]);
+    }
+}
