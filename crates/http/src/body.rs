@@ -54,12 +54,11 @@ impl Pieces {
             return Err(too_long());
         }
         let mut body = Self::default();
-        pace.progressed();
-        let alone = pace.is_off();
+        let watched = pace.progressed();
         loop {
             let next = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context));
             let next =
-                if alone { timeout(PATIENCE, next).await.map_err(|_| too_slow())? } else { next.await };
+                if watched { next.await } else { timeout(PATIENCE, next).await.map_err(|_| too_slow())? };
             let Some(frame) = next else { break };
             pace.progressed();
             let frame = frame.map_err(|error| {

@@ -7,17 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How long a request's head may take from its first byte, and how long its body may pause.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Begins a connection of HTTP/2.
-const HTTP2: &[u8] = b"PRI ";
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How often a connection is looked at.
 const LOOK: Duration = Duration::from_secs(10);
+
+/// A client that did not go on from one look to another so many later has been waited for long enough.
+const LOOKS: u32 = (PATIENCE.as_secs() / LOOK.as_secs()) as u32 + 1;
 
 /// So much of a head is kept for the spelling of its names.
 const HEAD_KEPT: usize = 64 << 10;
@@ -29,6 +33,8 @@ pub(crate) struct Pace(Arc<Mutex<Progress>>);
 #[derive(Debug, Default)]
 struct Progress {
     state: State,
+    /// How many looks found it as it is. Counted instead of asking for the time at every step of every request.
+    looks: u32,
     /// The head of the request that began last, as it was received, and perhaps some of what follows it; `None` if it is
     /// not wanted.
     head: Option<Vec<u8>>,
@@ -39,10 +45,10 @@ enum State {
     /// No request has begun.
     #[default]
     Idle,
-    /// The rest of a request's head is awaited since then.
-    Head(Instant),
-    /// More of its body is awaited since then.
-    Body(Instant),
+    /// The rest of a request's head is awaited.
+    Head,
+    /// More of its body is awaited.
+    Body,
     /// It is the server's turn: so many answers are being made. `next` says whether bytes of a further request came
     /// already; the client is not held up for them.
     Busy { answers: usize, next: bool },
@@ -58,19 +64,34 @@ pub(crate) struct Busy(Pace);
 impl Drop for Busy {
     fn drop(&mut self) {
         let mut progress = self.0.lock();
-        progress.state = match progress.state {
-            State::Busy { answers, next } if answers > 1 => State::Busy { answers: answers - 1, next },
-            State::Busy { next: true, .. } => State::Head(Instant::now()),
-            State::Busy { .. } => State::Idle,
-            other => other,
-        };
+        match progress.state {
+            State::Busy { answers, next } if answers > 1 => {
+                progress.state = State::Busy { answers: answers - 1, next };
+            }
+            State::Busy { next: true, .. } => progress.enter(State::Head),
+            State::Busy { .. } => progress.enter(State::Idle),
+            _ => {}
+        }
+    }
+}
+
+impl Progress {
+    /// Goes on to a state, which from now on is waited in.
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.looks = 0;
+    }
+
+    fn turn_off(&mut self) {
+        *self = Self { state: State::Off, looks: 0, head: None };
     }
 }
 
 impl Pace {
     /// `keep_heads` says whether [`take_head`](Self::take_head) is going to be asked.
     pub(crate) fn new(keep_heads: bool) -> Self {
-        Self(Arc::new(Mutex::new(Progress { state: State::Idle, head: keep_heads.then(Vec::new) })))
+        let head = keep_heads.then(Vec::new);
+        Self(Arc::new(Mutex::new(Progress { head, ..Progress::default() })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -81,13 +102,9 @@ impl Pace {
     fn arrived(&self, bytes: &[u8]) {
         let mut progress = self.lock();
         match &mut progress.state {
-            State::Idle if bytes.starts_with(HTTP2) => {
-                *progress = Progress { state: State::Off, head: None };
-            }
-            State::Idle => progress.state = State::Head(Instant::now()),
-            State::Off => return,
-            State::Head(_) => {}
-            State::Body(_) => return,
+            State::Idle => progress.enter(State::Head),
+            State::Off | State::Body => return,
+            State::Head => {}
             State::Busy { next, .. } => *next = true,
         }
         if let Some(head) = &mut progress.head {
@@ -102,33 +119,26 @@ impl Pace {
         self.lock().head.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A part of the request is complete; the next is awaited.
-    pub(crate) fn progressed(&self) {
+    /// A part of the request is complete; the next is awaited. Returns whether somebody watches over that: on a connection
+    /// of HTTP/2 each request has to be watched over by itself.
+    pub(crate) fn progressed(&self) -> bool {
         let mut progress = self.lock();
-        if !matches!(progress.state, State::Off) {
-            progress.state = State::Body(Instant::now());
+        if matches!(progress.state, State::Off) {
+            return false;
         }
+        progress.enter(State::Body);
+        true
     }
 
     /// The request is complete: nothing is awaited from the client until what is given is dropped.
     pub(crate) fn busy(&self) -> Busy {
         let mut progress = self.lock();
-        progress.state = match progress.state {
-            State::Busy { answers, next } => State::Busy { answers: answers + 1, next },
-            State::Off => State::Off,
-            _ => State::Busy { answers: 1, next: false },
-        };
+        match progress.state {
+            State::Busy { answers, next } => progress.state = State::Busy { answers: answers + 1, next },
+            State::Off => {}
+            _ => progress.enter(State::Busy { answers: 1, next: false }),
+        }
         Busy(self.clone())
-    }
-
-    /// The request at hand came over HTTP/2: requests of this connection are not watched over here.
-    pub(crate) fn turn_off(&self) {
-        *self.lock() = Progress { state: State::Off, head: None };
-    }
-
-    /// Whether each request has to be watched over by itself.
-    pub(crate) fn is_off(&self) -> bool {
-        matches!(self.lock().state, State::Off)
     }
 
     /// Returns when the client has kept the server waiting for too long.
@@ -137,9 +147,12 @@ impl Pace {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            let state = self.lock().state;
-            if matches!(state, State::Head(since) | State::Body(since) if since.elapsed() >= PATIENCE) {
-                return;
+            let mut progress = self.lock();
+            if matches!(progress.state, State::Head | State::Body) {
+                progress.looks += 1;
+                if progress.looks > LOOKS {
+                    return;
+                }
             }
         }
     }
@@ -149,11 +162,34 @@ impl Pace {
 pub(crate) struct Paced<S> {
     stream: S,
     pace: Pace,
+    /// What was read already to find out what is spoken.
+    first: Bytes,
 }
 
-impl<S> Paced<S> {
+impl<S: AsyncRead + Unpin> Paced<S> {
     pub(crate) fn new(stream: S, pace: Pace) -> Self {
-        Self { stream, pace }
+        Self { stream, pace, first: Bytes::new() }
+    }
+
+    /// Waits for the first bytes and tells whether HTTP/2 is spoken. They are read again afterwards.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) async fn speaks_http2(&mut self) -> io::Result<bool> {
+        let mut first = [0; HTTP2.len()];
+        let mut length = 0;
+        while HTTP2.starts_with(&first[..length]) && length < first.len() {
+            match self.read(&mut first[length..]).await? {
+                0 => break,
+                count => length += count,
+            }
+        }
+        self.first = Bytes::copy_from_slice(&first[..length]);
+        let http2 = first == HTTP2;
+        if http2 {
+            self.pace.lock().turn_off();
+        }
+        Ok(http2)
     }
 }
 
@@ -163,6 +199,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let count = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
         if let Some(bytes @ [_, ..]) = buffer.filled().get(before..) {

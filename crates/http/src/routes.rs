@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, StatusCode, Version};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use nereid_core::ApiGroup;
 use nereid_core::backend_api::{Error, InferRequest, Result};
 
@@ -150,10 +150,7 @@ impl Call<'_> {
 /// Answers a request.
 pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace) -> Reply {
     let (parts, body) = request.into_parts();
-    if parts.version == Version::HTTP_2 {
-        pace.turn_off();
-    }
-    let head = pace.take_head();
+    let head = face.options.forwarded_headers.as_ref().map(|_| pace.take_head()).unwrap_or_default();
     let (action, target) = match find(face, &parts) {
         Ok(found) => found,
         Err(reply) => return *reply,
@@ -233,20 +230,31 @@ fn find<'a>(face: &Face, head: &'a Parts) -> std::result::Result<(Action, Target
 /// The names in `path` if it has the form of `pattern`.
 fn matched<'a>(pattern: &str, path: &'a str) -> Option<Target<'a>> {
     let mut target = Target::default();
-    let mut segments = path.split('/');
-    for expected in pattern.split('/') {
-        let segment = segments.next()?;
-        match expected {
+    let (mut segments, mut expected) = (Some(path), Some(pattern));
+    while let Some(pattern) = expected {
+        let (segment, segments_left) = cut(segments?);
+        let (pattern, patterns_left) = cut(pattern);
+        (segments, expected) = (segments_left, patterns_left);
+        match pattern {
             "{model}" if !segment.is_empty() => target.model = decoded(segment),
             "{region}" if !segment.is_empty() => target.region = decoded(segment),
             "{version}" if !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit()) => {
                 target.version = Some(Cow::Borrowed(segment));
             }
-            _ if expected == segment => {}
+            _ if pattern == segment => {}
             _ => return None,
         }
     }
-    segments.next().is_none().then_some(target)
+    segments.is_none().then_some(target)
+}
+
+/// The first segment of a path, and what follows its slash. Segments are a few bytes long, for which looking at each is
+/// quicker than what `split` prepares for long texts.
+fn cut(path: &str) -> (&str, Option<&str>) {
+    match path.bytes().position(|byte| byte == b'/') {
+        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
+        None => (path, None),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! A response to a body: JSON, and behind it the tensors that are wanted in binary form, in the order of the JSON.
 
-use std::io::Write;
-
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -56,7 +54,7 @@ pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Form
     }
     json.extend_from_slice(b"\"model_name\":");
     string(&mut json, answers.model_name())?;
-    write(&mut json, format_args!(",\"model_version\":\"{}\"", answers.model_version()))?;
+    version(&mut json, answers.model_version())?;
     if !response.parameters.is_empty() {
         json.extend_from_slice(b",\"parameters\":");
         parameters(&mut json, &response.parameters)?;
@@ -68,13 +66,21 @@ pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Form
         }
         json.extend_from_slice(b"{\"name\":");
         string(&mut json, &output.name)?;
-        write(&mut json, format_args!(",\"datatype\":\"{}\",\"shape\":{}", output.data_type, output.shape))?;
+        json.extend_from_slice(b",\"datatype\":\"");
+        json.extend_from_slice(output.data_type.protocol_name().as_bytes());
+        json.extend_from_slice(b"\",\"shape\":[");
+        for (index, dim) in output.shape.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            number(&mut json, dim)?;
+        }
+        json.push(b']');
         match format.of(&output.name) {
             Form::Binary => {
-                write(
-                    &mut json,
-                    format_args!(",\"parameters\":{{\"binary_data_size\":{}}}}}", output.byte_size()),
-                )?;
+                json.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
+                number(&mut json, output.byte_size())?;
+                json.extend_from_slice(b"}}");
                 binary.push(output);
             }
             Form::Region => json.push(b'}'),
@@ -122,9 +128,13 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Appends formatted text.
-pub(super) fn write(json: &mut Vec<u8>, text: std::fmt::Arguments<'_>) -> Result<()> {
-    json.write_fmt(text).map_err(|error| Error::internal(error.to_string()))
+/// Appends the member that names the version of the model. What every answer has is put together from its parts:
+/// formatting it would take several times as long.
+pub(super) fn version(json: &mut Vec<u8>, version: u64) -> Result<()> {
+    json.extend_from_slice(b",\"model_version\":\"");
+    number(json, version)?;
+    json.push(b'"');
+    Ok(())
 }
 
 /// Appends a JSON string.
@@ -149,8 +159,8 @@ fn parameters(json: &mut Vec<u8>, parameters: &Parameters) -> Result<()> {
 /// Appends the value of a parameter.
 pub(super) fn parameter(json: &mut Vec<u8>, value: &ParameterValue) -> Result<()> {
     match value {
-        ParameterValue::Bool(value) => write(json, format_args!("{value}")),
-        ParameterValue::Int(value) => write(json, format_args!("{value}")),
+        ParameterValue::Bool(value) => number(json, value),
+        ParameterValue::Int(value) => number(json, value),
         ParameterValue::Double(value) => float(json, *value, value.is_finite()),
         ParameterValue::String(value) => string(json, value),
     }
@@ -212,6 +222,7 @@ fn each<const N: usize>(
     Ok(())
 }
 
+/// Appends a number, or a boolean.
 fn number(json: &mut Vec<u8>, value: impl serde::Serialize) -> Result<()> {
     serde_json::to_writer(json, &value).map_err(|error| Error::internal(error.to_string()))
 }

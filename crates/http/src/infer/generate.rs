@@ -198,7 +198,7 @@ fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     }
     json.extend_from_slice(b"\"model_name\":");
     encode::string(&mut json, answers.model_name())?;
-    encode::write(&mut json, format_args!(",\"model_version\":\"{}\"", answers.model_version()))?;
+    encode::version(&mut json, answers.model_version())?;
     let mut is_new = |json: &mut Vec<u8>, name: &str| -> Result<bool> {
         if names.iter().any(|known| known == name) {
             return Ok(false);

@@ -90,3 +90,16 @@ async fn a_request_that_waits_behind_a_slow_one_is_not_given_up() {
     let waited = tokio::time::timeout(Duration::from_secs(3600), stream.read(&mut answer)).await;
     assert!(waited.is_err(), "the connection was closed");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_first_byte_like_that_of_http2_may_begin_a_request_of_http1() {
+    let mut stream = serving().await.connect().await;
+    for piece in [b"P".as_slice(), b"RI", b" /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"] {
+        stream.write_all(piece).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+    let mut answer = [0; 1024];
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 405 "));
+    assert!(is_live(&mut stream).await);
+}
