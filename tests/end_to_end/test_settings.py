@@ -103,3 +103,38 @@ def test_the_client_reads_and_changes_trace_settings(client):
             client.update_trace_settings(settings=wrong)
     with pytest.raises(InferenceServerException):
         client.get_trace_settings(model_name="other")
+
+
+def test_trace_settings_begin_as_the_command_line_says(repository, serve):
+    write_identity(repository, "same", ["INT32"])
+    options = ["level=TIMESTAMPS", "rate=500", "count=7", "triton,file=/tmp/trace.json", "triton,log-frequency=3"]
+    server = serve(*[f"--trace-config={option}" for option in options], "--trace-rate=3")
+    expected = {
+        "trace_level": ["TIMESTAMPS"],
+        "trace_rate": "500",
+        "trace_count": "7",
+        "log_frequency": "3",
+        "trace_file": "/tmp/trace.json",
+        "trace_mode": "triton",
+    }
+    assert "--trace-rate is deprecated" in server.log
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert client.get_trace_settings() == expected
+        client.update_trace_settings(settings={"trace_rate": "2", "trace_level": ["OFF"]})
+        assert client.update_trace_settings(settings={"trace_rate": None, "trace_level": None}) == expected
+
+
+def test_a_collectors_settings_are_told_instead_of_the_files(serve):
+    options = ["mode=opentelemetry", "opentelemetry,url=http://localhost:4318/v1/traces", "triton,file=unused"]
+    server = serve(*[f"--trace-config={option}" for option in options], env=None)
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        settings = client.get_trace_settings()
+    assert settings["trace_mode"] == "opentelemetry" and settings["url"] == "http://localhost:4318/v1/traces"
+    assert {"bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size"} <= set(settings)
+    assert not {"log_frequency", "trace_file"} & set(settings)
+
+
+@pytest.mark.parametrize("option", ["--trace-config=level=ALL", "--trace-config=zipkin,url=x", "--trace-rate=-1"])
+def test_trace_options_that_make_no_sense_end_the_start(repository, option):
+    server = nereid_server.refused_start(repository, option)
+    assert server.exit_code == 2 and option.split("=", 1)[0] in server.log

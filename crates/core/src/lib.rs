@@ -42,4 +42,4 @@ pub use statistics::{
     BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
-pub use trace_settings::{Change, TraceControl, TraceLevel, TraceSettings, TraceUpdate};
+pub use trace_settings::{Change, TraceControl, TraceLevel, TraceMode, TraceSettings, TraceUpdate};

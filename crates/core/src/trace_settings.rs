@@ -24,6 +24,31 @@ impl TraceLevel {
     }
 }
 
+/// Where traces go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceMode {
+    /// Into a file.
+    #[default]
+    Triton,
+    /// To a collector.
+    OpenTelemetry,
+}
+
+impl TraceMode {
+    /// The name that the protocols and options have for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Triton => "triton",
+            Self::OpenTelemetry => "opentelemetry",
+        }
+    }
+
+    /// The mode of that name, in any case.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Triton, Self::OpenTelemetry].into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
+    }
+}
+
 /// The settings that hold for a model, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
@@ -35,13 +60,25 @@ pub struct TraceSettings {
     pub count: i32,
     /// So many traces go into each file; 0 for all of them into one.
     pub log_frequency: u32,
-    /// The file; empty if none is given. It stays the same while the server runs.
+    /// The file; empty if none is given. It stays the same while the server runs, as what follows does.
     pub file: String,
+    /// Where traces go. The file and its frequency mean something in mode `triton` alone.
+    pub mode: TraceMode,
+    /// What else is set for the mode: names and values.
+    pub mode_settings: Vec<(String, String)>,
 }
 
 impl Default for TraceSettings {
     fn default() -> Self {
-        Self { level: TraceLevel::default(), rate: 1000, count: -1, log_frequency: 0, file: String::new() }
+        Self {
+            level: TraceLevel::default(),
+            rate: 1000,
+            count: -1,
+            log_frequency: 0,
+            file: String::new(),
+            mode: TraceMode::default(),
+            mode_settings: Vec::new(),
+        }
     }
 }
 
@@ -52,7 +89,7 @@ impl TraceSettings {
             return Ok(());
         } else if self.rate == 0 {
             "trace_rate is 0, and one in no requests cannot be traced"
-        } else if self.file.is_empty() {
+        } else if self.mode == TraceMode::Triton && self.file.is_empty() {
             "there is no trace file; it is given when the server starts"
         } else if self.count == 0 {
             "trace_count is 0"
@@ -123,6 +160,8 @@ impl Specified {
             count: self.count.unwrap_or(general.count),
             log_frequency: self.log_frequency.unwrap_or(general.log_frequency),
             file: general.file.clone(),
+            mode: general.mode,
+            mode_settings: general.mode_settings.clone(),
         }
     }
 }
@@ -244,6 +283,16 @@ mod tests {
         assert!(control.update(Some("m"), &none).is_err());
         assert_eq!(control.settings(None), control.settings(Some("m")));
         assert_eq!(control.settings(None).rate, 1000);
+    }
+
+    #[test]
+    fn a_collector_takes_no_file() {
+        let control =
+            TraceControl::new(TraceSettings { mode: TraceMode::OpenTelemetry, ..TraceSettings::default() });
+        let settings = control.update(Some("m"), &TIMESTAMPS).unwrap();
+        assert_eq!((settings.mode.name(), settings.file.as_str()), ("opentelemetry", ""));
+        assert_eq!(TraceMode::named("OpenTelemetry"), Some(TraceMode::OpenTelemetry));
+        assert_eq!(TraceMode::named("zipkin"), None);
     }
 
     #[test]

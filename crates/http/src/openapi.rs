@@ -208,7 +208,7 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
         "Trace": object(
             json!({ "trace_level": texts, "trace_rate": text, "trace_count": text, "log_frequency": text,
                 "trace_file": text, "trace_mode": text }),
-            json!(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"])),
+            json!(["trace_level", "trace_rate", "trace_count", "trace_mode"])),
         "TraceChange": object(
             json!({ "trace_level": { "type": ["array", "null"], "items": { "enum": ["OFF", "TIMESTAMPS", "TENSORS"] } },
                 "trace_rate": number, "trace_count": { "type": ["string", "null"], "pattern": "^(-1|[0-9]{1,9})$" },

@@ -3,9 +3,11 @@
 //! A body that is JSON but no object asks for nothing, and members that are not known are passed over, as with the
 //! reference. A change that is wrong in one member changes nothing.
 
+use std::collections::BTreeMap;
+
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Change, LogFormat, LogUpdate, TraceLevel, TraceSettings, TraceUpdate};
+use nereid_core::{Change, LogFormat, LogUpdate, TraceLevel, TraceMode, TraceSettings, TraceUpdate};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -77,9 +79,13 @@ struct Trace {
     trace_level: Vec<&'static str>,
     trace_rate: String,
     trace_count: String,
-    log_frequency: String,
-    trace_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_frequency: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_file: Option<String>,
     trace_mode: &'static str,
+    #[serde(flatten)]
+    mode_settings: BTreeMap<String, String>,
 }
 
 /// The trace settings of the model that the path names, or those for all.
@@ -170,13 +176,15 @@ fn trace_reply(settings: TraceSettings) -> Reply {
     if trace_level.is_empty() {
         trace_level.push("OFF");
     }
+    let into_file = settings.mode == TraceMode::Triton;
     let trace = Trace {
         trace_level,
         trace_rate: settings.rate.to_string(),
         trace_count: settings.count.to_string(),
-        log_frequency: settings.log_frequency.to_string(),
-        trace_file: settings.file,
-        trace_mode: "triton",
+        log_frequency: into_file.then(|| settings.log_frequency.to_string()),
+        trace_file: into_file.then_some(settings.file),
+        trace_mode: settings.mode.name(),
+        mode_settings: settings.mode_settings.into_iter().collect(),
     };
     reply::json(StatusCode::OK, &trace)
 }

@@ -4,6 +4,7 @@
 pub(crate) mod grpc;
 pub(crate) mod http;
 mod tls;
+pub(crate) mod trace;
 
 use std::env;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -20,6 +21,7 @@ use nereid_shared_memory::Regions;
 
 use self::grpc::GrpcOptions;
 use self::http::HttpOptions;
+use self::trace::TraceOptions;
 
 /// Serves the models of a repository over HTTP and gRPC.
 #[derive(Debug, Parser)]
@@ -102,9 +104,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub allow_client_shm: bool,
 
-    /// Verbose messages: 0 for none; 1 and more for some and more.
-    #[arg(long, value_name = "LEVEL", default_value_t = 0)]
-    pub log_verbose: u8,
+    #[command(flatten)]
+    pub trace: TraceOptions,
+
+    /// Verbose messages: 0 or false for none; 1 or true for some, and more for more.
+    #[arg(long, value_name = "LEVEL", default_value = "0", value_parser = verbose_level)]
+    pub log_verbose: u32,
 
     /// Log messages of level info.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -280,7 +285,7 @@ impl Options {
             info: self.log_info,
             warning: self.log_warning,
             error: self.log_error,
-            verbose_level: self.log_verbose.into(),
+            verbose_level: self.log_verbose,
             format: self.log_format,
         }
     }
@@ -335,6 +340,18 @@ fn resource(text: &str) -> Result<ResourceLimit, String> {
     match parts.next() {
         None => Ok(ResourceLimit { name: name.to_owned(), count, device }),
         Some(_) => Err("there are more than three parts: NAME:COUNT or NAME:COUNT:DEVICE".into()),
+    }
+}
+
+/// A number as the reference has it, within 31 bits, or a boolean.
+fn verbose_level(text: &str) -> Result<u32, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(1),
+        "false" => Ok(0),
+        number => match number.parse() {
+            Ok(level) if i32::try_from(level).is_ok() => Ok(level),
+            _ => Err(format!("the level is a whole number from 0 to {}, or true or false", i32::MAX)),
+        },
     }
 }
 

@@ -28,6 +28,10 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     if let Some(advice) = options.configurations.advice() {
         tracing::warn!("{advice}");
     }
+    for advice in options.trace.advice() {
+        tracing::warn!("{advice}");
+    }
+    let trace = options.trace.settings()?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(options.http.threads())
         .thread_name("nereid-io")
@@ -46,7 +50,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let mut reading = options.configurations.read_options();
     reading.gpus = backends::gpus(&gpus, &backends);
     let source = Repositories::new(options.model_repository.clone(), reading);
-    let server = Arc::new(Server::new(server_options(options, log, gpus), backends, Arc::new(source)));
+    let server = Server::new(server_options(options, log, trace, gpus), backends, Arc::new(source));
+    let server = Arc::new(server);
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -77,7 +82,12 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     drain(&runtime, &server, faces, &shutdown, options.exit_timeout())
 }
 
-fn server_options(options: &Options, log: Arc<LogControl>, gpus: Vec<i32>) -> ServerOptions {
+fn server_options(
+    options: &Options,
+    log: Arc<LogControl>,
+    trace: TraceSettings,
+    gpus: Vec<i32>,
+) -> ServerOptions {
     ServerOptions {
         name: options.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -89,7 +99,7 @@ fn server_options(options: &Options, log: Arc<LogControl>, gpus: Vec<i32>) -> Se
         max_inflight_requests: options.max_inflight_requests,
         hold_batches: hold_batches(),
         log,
-        trace: TraceSettings::default(),
+        trace,
         gpus,
     }
 }

@@ -127,12 +127,30 @@ fn checking_takes_repositories_and_the_same_options_for_configurations() {
 }
 
 #[test]
+fn verbose_messages_are_asked_for_by_a_number_or_a_word() {
+    for (argument, level) in
+        [("0", 0), ("1", 1), ("300", 300), ("2147483647", 2_147_483_647), ("true", 1), ("False", 0)]
+    {
+        assert_eq!(
+            parsed(&["--log-verbose", argument]).unwrap().logging().verbose_level,
+            level,
+            "{argument}"
+        );
+    }
+    assert_eq!(parsed(&[]).unwrap().logging().verbose_level, 0);
+}
+
+#[test]
 fn what_is_wrong_is_refused() {
     for argument in [
         "--http-port=70000",
         "--strict-readiness=maybe",
         "--http-thread-count=0",
         "--rate-limit=sometimes",
+        "--log-verbose=-1",
+        "--log-verbose=2147483648",
+        "--log-verbose=yes",
+        "--log-format=default2",
         "--nope=1",
         "--disable-auto-complete-config=true",
         "--strict-model-config",
