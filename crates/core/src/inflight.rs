@@ -1,9 +1,11 @@
 //! A request between its admission and its last answer: the sink that backends answer into, and the stream that the
 //! caller reads from. Both are the same allocation.
 //!
-//! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels.
+//! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels. So
+//! does a caller who lets more answers wait than the server keeps for one request: the backend is never held up for it.
 
-use std::collections::VecDeque;
+mod unread;
+
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Answer, Error, ErrorCode, InferRequest, Phase, Response, ResponseSink, Result};
 
+use self::unread::Unread;
 use crate::classification;
 use crate::limit::Slot;
 use crate::model::Model;
@@ -36,16 +39,24 @@ pub(crate) struct InFlight {
 
 #[derive(Default)]
 struct Answers {
-    /// The first answer not yet read. Nearly always the only one, so it costs no allocation.
-    next: Option<Answer>,
-    later: VecDeque<Answer>,
+    unread: Unread,
     finished: bool,
+    /// It failed because too much was not read. What the backend still answers is of no use.
+    given_up: bool,
     /// Whether any answer was an error.
     failed: bool,
     /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
     given: usize,
     given_last: Duration,
     reader: Option<Waker>,
+}
+
+/// What comes next of a request's answers.
+struct Accepted {
+    answer: Option<Answer>,
+    last: bool,
+    /// Whether an earlier one was an error.
+    failed: bool,
 }
 
 impl InFlight {
@@ -90,6 +101,33 @@ impl InFlight {
             }
         }
         response
+    }
+
+    /// The answer, or the error that ends the request because too much waits to be read already; `None` where that has
+    /// happened before.
+    fn accept(&self, answer: Option<Answer>, last: bool) -> Option<Accepted> {
+        let limit = self.model.max_unread();
+        let mut answers = self.lock();
+        if answers.given_up {
+            return None;
+        }
+        match answer {
+            Some(answer) if !answers.unread.has_room(&answer, limit) => {
+                // What waits is dropped: it would be kept for a client that perhaps never reads it.
+                let dropped = std::mem::take(&mut answers.unread);
+                answers.given_up = true;
+                drop(answers);
+                drop(dropped);
+                self.cancelled.store(true, Ordering::Relaxed);
+                let error = Error::unavailable(format!(
+                    "the answers of model '{}' were not read as fast as they came: more than {limit} bytes of them \
+                     waited; read them faster, or raise --max-unread-response-bytes",
+                    self.model.name()
+                ));
+                Some(Accepted { answer: Some(Err(error)), last: true, failed: true })
+            }
+            answer => Some(Accepted { answer, last, failed: answers.failed }),
+        }
     }
 
     fn record(&self, ending: Ending) {
@@ -139,12 +177,12 @@ impl InFlight {
 
 impl ResponseSink for InFlight {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
+        let Some(Accepted { answer, last, failed }) = self.accept(answer, last) else { return };
         let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
         if self.model.is_decoupled() {
             self.record_response(answer.as_ref());
         }
         if last {
-            let failed = self.lock().failed;
             // Before the answer leaves: whoever has it finds it counted.
             self.record(match &answer {
                 Some(Err(error)) if error.code() == ErrorCode::Cancelled => Ending::Cancelled,
@@ -156,11 +194,7 @@ impl ResponseSink for InFlight {
         let mut answers = self.lock();
         if let Some(answer) = answer {
             answers.failed |= answer.is_err();
-            if answers.next.is_none() {
-                answers.next = Some(answer);
-            } else {
-                answers.later.push_back(answer);
-            }
+            answers.unread.push(answer);
         }
         answers.finished |= last;
         let reader = answers.reader.take();
@@ -236,8 +270,7 @@ impl ResponseStream {
     /// [`next`](Self::next), for whoever polls.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         let mut answers = self.inflight.lock();
-        if let Some(answer) = answers.next.take() {
-            answers.next = answers.later.pop_front();
+        if let Some(answer) = answers.unread.pop() {
             drop(answers);
             return Poll::Ready(Some(answer.and_then(|response| self.classified(response))));
         }

@@ -36,6 +36,8 @@ pub(crate) struct Services {
     pub hold_batches: usize,
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
+    /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
+    pub max_unread: usize,
 }
 
 /// The label of each index of a classification output.
@@ -89,6 +91,7 @@ pub struct Model {
     scheduler: Arc<dyn Scheduler>,
     pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -167,6 +170,7 @@ impl Model {
             scheduler,
             pool,
             threads: Mutex::default(),
+            max_unread: services.max_unread,
             kept: spec.keep.clone(),
         };
         if let Err(error) = loaded.start() {
@@ -207,6 +211,11 @@ impl Model {
     /// Whether it answers a request with any number of responses.
     pub fn is_decoupled(&self) -> bool {
         self.config.model_transaction_policy.is_some_and(|policy| policy.decoupled)
+    }
+
+    /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
+    pub(crate) fn max_unread(&self) -> usize {
+        self.max_unread
     }
 
     /// Its counters.

@@ -54,6 +54,9 @@ pub struct ServerOptions {
     pub rate_limit: RateLimit,
     /// So many requests may be in progress at a time, over all models; 0 for any number.
     pub max_inflight_requests: usize,
+    /// So many bytes of answers to one request may wait to be read, beside the first of them; 0 for any number. A request
+    /// whose client lets more wait fails: its backend is never held up.
+    pub max_unread: usize,
     /// What is logged.
     pub log: Arc<LogControl>,
     /// Which requests are traced at first.
@@ -97,8 +100,13 @@ impl Server {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
         };
-        let (hold_batches, gpus) = (options.hold_batches, options.gpus.clone());
-        let services = Services { timer: Timer::default(), limiter, hold_batches, gpus };
+        let services = Services {
+            timer: Timer::default(),
+            limiter,
+            hold_batches: options.hold_batches,
+            gpus: options.gpus.clone(),
+            max_unread: options.max_unread,
+        };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
         let models = LifeCycle::new(backends, source, services, threads, retries);

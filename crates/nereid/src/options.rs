@@ -94,6 +94,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub max_inflight_requests: usize,
 
+    /// Bytes of answers to one request that may wait for its client to read them, beside the first answer, before the
+    /// request fails; 0 for any number. It takes a model that gives several answers to one request.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub max_unread_response_bytes: usize,
+
     #[command(flatten)]
     pub http: HttpOptions,
 

@@ -97,6 +97,7 @@ fn server_options(
         model_control: options.model_control_mode.into(),
         rate_limit: options.rate_limit(),
         max_inflight_requests: options.max_inflight_requests,
+        max_unread: options.max_unread_response_bytes,
         hold_batches: hold_batches(),
         log,
         trace,

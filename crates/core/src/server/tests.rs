@@ -208,6 +208,69 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Unsupported);
 }
 
+/// A server whose model answers each request 1,000 times, 2 KiB each, unless told that nobody wants more.
+fn streaming(max_unread: usize) -> Server {
+    let script: Script = |batch| {
+        for request in batch.into_requests() {
+            let responder = request.into_responder();
+            for _ in 0..1000 {
+                if responder.is_cancelled() {
+                    // A careless backend goes on all the same.
+                    responder.send(Ok(Response::default()));
+                    responder.send(Err(Error::cancelled("nobody wants it")));
+                    break;
+                }
+                let output = Tensor::new("OUT", DataType::Uint8, [1, 2048], vec![7; 2048]);
+                responder.send(Ok(Response::new(vec![output])));
+            }
+            responder.finish();
+        }
+    };
+    let decoupled = "model_transaction_policy { decoupled: true }";
+    let config = ModelConfig {
+        model_transaction_policy: nereid_model_config::parse_text(decoupled)
+            .unwrap()
+            .model_transaction_policy,
+        ..config()
+    };
+    server_with(ServerOptions { max_unread, ..options() }, Scripted(script), vec![spec(config, &[1])])
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_loses_its_request_and_holds_up_no_other() {
+    let server = streaming(1 << 20);
+    let model = server.model("m", None).unwrap();
+    let mut unread = server.infer(request()).unwrap();
+    // The one instance is free for others, though nobody has read anything yet.
+    let other = server.infer(request()).unwrap();
+    while model.statistics().snapshot().fail.count < 2 {
+        thread::yield_now();
+    }
+    drop(other);
+    let error = unread.next().await.unwrap().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+    assert!(error.message().contains("more than 1048576 bytes"), "{}", error.message());
+    assert!(unread.next().await.is_none());
+    server.unload_all();
+    let statistics = model.statistics().snapshot();
+    assert_eq!((statistics.fail.count, statistics.success.count), (2, 0));
+    // What came after the error is not counted, though its backend went on; the error is.
+    let failed: Vec<_> = statistics.responses.iter().map(|it| it.fail.count).collect();
+    assert_eq!((failed.iter().sum::<u64>(), failed.last()), (2, Some(&2)));
+}
+
+#[tokio::test]
+async fn without_a_limit_every_answer_waits() {
+    let server = streaming(0);
+    let mut answers = server.infer(request()).unwrap();
+    let mut count = 0;
+    while let Some(answer) = answers.next().await {
+        answer.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 1000);
+}
+
 /// Executes in no time, and notes on which threads.
 #[derive(Clone, Default)]
 struct Prompt(Arc<Mutex<Vec<thread::ThreadId>>>);
