@@ -30,8 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // What is printed or sent from a map is deterministic, and an empty one costs nothing.
         .btree_map(".")
         // A tensor's contents are slices of the message that arrived.
-        .bytes(".")
-        .generate_default_stubs(true);
+        .bytes(".");
     for file in descriptors.file.iter().filter(|file| file.name() == MODEL_CONFIG_FILE) {
         let names = file.message_type.iter().map(|message| message.name());
         for name in names.chain(file.enum_type.iter().map(|enumeration| enumeration.name())) {

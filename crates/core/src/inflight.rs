@@ -43,6 +43,8 @@ struct Answers {
     finished: bool,
     /// It failed because too much was not read. What the backend still answers is of no use.
     given_up: bool,
+    /// Whether the last answer was given as the last.
+    finished_with_answer: bool,
     /// Whether any answer was an error.
     failed: bool,
     /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
@@ -192,6 +194,7 @@ impl ResponseSink for InFlight {
             });
         }
         let mut answers = self.lock();
+        answers.finished_with_answer = last && answer.is_some();
         if let Some(answer) = answer {
             answers.failed |= answer.is_err();
             answers.unread.push(answer);
@@ -252,14 +255,29 @@ impl ResponseStream {
     /// # Errors
     /// The answer's own error, or `Unsupported` if there were none or several.
     pub async fn single(&mut self) -> Result<Response> {
-        match self.next().await {
-            None => Err(self.wrong_count("no answer")),
-            Some(Err(error)) => Err(error),
-            Some(Ok(response)) => match self.next().await {
-                None => Ok(response),
-                Some(_) => Err(self.wrong_count("more than one answer")),
-            },
+        poll_fn(|context| self.poll_single(context)).await
+    }
+
+    /// [`single`](Self::single), for whoever polls.
+    pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let mut answers = self.inflight.lock();
+        if !answers.finished {
+            answers.reader = Some(context.waker().clone());
+            return Poll::Pending;
         }
+        drop(answers);
+        // All that there is has come.
+        Poll::Ready(match (self.poll_next(context), self.poll_next(context)) {
+            (Poll::Ready(Some(Ok(_))), Poll::Ready(Some(_))) => Err(self.wrong_count("more than one answer")),
+            (Poll::Ready(Some(answer)), _) => answer,
+            _ => Err(self.wrong_count("no answer")),
+        })
+    }
+
+    /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
+    pub fn ended_with_answer(&self) -> bool {
+        let answers = self.inflight.lock();
+        answers.finished_with_answer && answers.next.is_none()
     }
 
     fn wrong_count(&self, count: &str) -> Error {

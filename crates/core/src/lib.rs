@@ -9,6 +9,7 @@ mod access;
 mod admission;
 mod classification;
 mod completion;
+mod forward;
 mod inflight;
 mod instance;
 mod lifecycle;
@@ -28,6 +29,7 @@ mod warm_up;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use completion::{Completion, complete_config};
+pub use forward::HeaderPattern;
 pub use inflight::ResponseStream;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
 pub use model::{Labels, Model, ModelSpec, not_offered};

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use nereid_backend_api::{Error, Result};
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,20 @@ pub struct LogUpdate {
     pub verbose_level: Option<u32>,
     /// See [`LogSettings::format`].
     pub format: Option<LogFormat>,
+}
+
+impl LogUpdate {
+    /// A value for the verbose level.
+    ///
+    /// # Errors
+    /// `InvalidArg` if it is more than there is.
+    pub fn level(level: u64) -> Result<u32> {
+        const MOST: u32 = i32::MAX.unsigned_abs();
+        u32::try_from(level)
+            .ok()
+            .filter(|level| *level <= MOST)
+            .ok_or_else(|| Error::invalid_arg(format!("log_verbose_level is {level}, but goes up to {MOST}")))
+    }
 }
 
 /// The settings as they are now.

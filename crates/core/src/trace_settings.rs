@@ -3,6 +3,8 @@
 //! A model follows the settings for all in what it does not set itself; those follow what the server started with. This
 //! file only keeps and checks them: nothing is traced here.
 
+mod text;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use nereid_core::{ApiGroup, Server};
 use tokio::time::{Sleep, sleep};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
@@ -37,10 +38,10 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The calls of this server.
-    pub fn new(server: Arc<Server>, mut options: GrpcOptions) -> Self {
+    /// The calls of this server. Streams of requests end when `shutdown` comes, and what they have is answered.
+    pub fn new(server: Arc<Server>, mut options: GrpcOptions, shutdown: CancellationToken) -> Self {
         options.restrictions = options.restrictions.prefixed(RESTRICTED_PREFIX);
-        let face = Arc::new(Face { server, options });
+        let face = Arc::new(Face { server, options, shutdown });
         let service = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
             .max_decoding_message_size(MAX_MESSAGE_SIZE)
             .max_encoding_message_size(MAX_MESSAGE_SIZE);
@@ -134,7 +135,7 @@ impl Future for Answering {
                 if !over {
                     return Poll::Pending;
                 }
-                Some(Status::deadline_exceeded("the call took longer than its client gave it"))
+                Some(deadline::exceeded())
             }
         };
         Poll::Ready(Ok(status.unwrap_or_else(|| Status::internal("polled after its end")).into_http()))

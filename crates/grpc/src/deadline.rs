@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
+use tonic::Status;
 
 /// The header that says it.
 const TIMEOUT: &str = "grpc-timeout";
@@ -26,6 +27,11 @@ pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(count),
         _ => return None,
     })
+}
+
+/// The end of a call that took longer.
+pub(crate) fn exceeded() -> Status {
+    Status::deadline_exceeded("the call took longer than its client gave it")
 }
 
 #[cfg(test)]

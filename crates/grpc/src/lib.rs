@@ -7,17 +7,24 @@
 
 mod calls;
 mod deadline;
+mod forward;
 mod infer;
 mod listen;
 mod metadata;
 mod proto;
+mod repository;
 mod service;
+mod settings;
+mod shared_memory;
+mod statistics;
 mod status;
+mod stream;
 
 use std::sync::Arc;
 
-use nereid_core::{Restrictions, Server};
+use nereid_core::{HeaderPattern, Restrictions, Server};
 use nereid_shared_memory::Regions;
+use tokio_util::sync::CancellationToken;
 
 pub use calls::{Calls, RESTRICTED_PREFIX};
 pub use listen::serve;
@@ -27,6 +34,8 @@ pub use listen::serve;
 pub struct GrpcOptions {
     /// The parts of the protocol that ask for a key, which is a header: its name is [`RESTRICTED_PREFIX`] and the key's.
     pub restrictions: Restrictions,
+    /// The headers that models get as parameters; none if there is no pattern.
+    pub forwarded_headers: Option<HeaderPattern>,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
 }
@@ -35,4 +44,5 @@ pub struct GrpcOptions {
 pub(crate) struct Face {
     pub server: Arc<Server>,
     pub options: GrpcOptions,
+    pub shutdown: CancellationToken,
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use nereid_core::backend_api::Result;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
-use crate::{Face, infer, metadata, status};
+use crate::stream::Conversation;
+use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
 pub(crate) struct Service(pub(crate) Arc<Face>);
@@ -49,6 +50,100 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        answer(infer::answer(&self.0, request.into_inner()).await)
+        answer(infer::answer(&self.0, request).await)
+    }
+
+    type ModelStreamInferStream = Conversation;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        Ok(Response::new(Conversation::new(Arc::clone(&self.0), request)))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let ModelStatisticsRequest { name, version } = request.into_inner();
+        answer(statistics::of(&self.0.server, &name, &version))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        answer(repository::index(&self.0.server, request.get_ref()))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        let loaded = repository::load(&self.0.server, request.into_inner()).await;
+        answer(loaded.map(|()| RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        let unloaded = repository::unload(&self.0.server, request.into_inner()).await;
+        answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        answer(shared_memory::status(&self.0.options.regions, &request.get_ref().name))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let registered = shared_memory::register(&self.0.options.regions, request.get_ref());
+        answer(registered.map(|()| SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        let unregistered = shared_memory::unregister(&self.0.options.regions, &request.get_ref().name);
+        answer(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        request: Request<CudaSharedMemoryStatusRequest>,
+    ) -> Answer<CudaSharedMemoryStatusResponse> {
+        answer(shared_memory::cuda_status(&request.get_ref().name))
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        request: Request<CudaSharedMemoryRegisterRequest>,
+    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+        let registered = shared_memory::cuda_register(request.get_ref());
+        answer(registered.map(|()| CudaSharedMemoryRegisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        // There is none, and forgetting none is no error.
+        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn trace_setting(&self, request: Request<TraceSettingRequest>) -> Answer<TraceSettingResponse> {
+        answer(settings::trace(&self.0.server, request.get_ref()))
+    }
+
+    async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {
+        answer(settings::log(&self.0.server, request.into_inner()))
     }
 }

@@ -24,13 +24,11 @@ mod testing;
 
 use std::sync::Arc;
 
-use nereid_core::{Restrictions, Server};
+use nereid_core::{HeaderPattern, Restrictions, Server};
 use nereid_listener::Listener;
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-pub use forward::HeaderPattern;
 
 /// What is spoken on the connections, best first, as TLS clients name it.
 pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];

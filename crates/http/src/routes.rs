@@ -13,7 +13,7 @@ use crate::infer::{self, generate};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::service::Face;
-use crate::{metadata, openapi, repository, settings, shared_memory};
+use crate::{forward, metadata, openapi, repository, settings, shared_memory};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,9 @@ impl Call<'_> {
     /// `InvalidArg` for a header that cannot be forwarded.
     pub(crate) fn forward_headers(&self, request: &mut InferRequest) -> Result<()> {
         match &self.face.options.forwarded_headers {
-            Some(pattern) => pattern.forward(self.headers, self.head, &mut request.parameters),
+            Some(pattern) => {
+                pattern.forward(forward::spelled(self.headers, self.head), &mut request.parameters)
+            }
             None => Ok(()),
         }
     }

@@ -49,17 +49,11 @@ pub(crate) fn set_logging(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     if members.value("log_file").is_some_and(|file| !file.is_null()) {
         return Err(Error::unsupported("the log file is given when the server starts and stays as it is"));
     }
-    let level = |level: u64| u32::try_from(level).ok().filter(|level| i32::try_from(*level).is_ok());
     let update = LogUpdate {
         info: members.boolean("log_info")?,
         warning: members.boolean("log_warning")?,
         error: members.boolean("log_error")?,
-        verbose_level: match members.count("log_verbose_level")? {
-            None => None,
-            Some(count) => Some(level(count).ok_or_else(|| {
-                Error::invalid_arg(format!("log_verbose_level is {count}, but goes up to {}", i32::MAX))
-            })?),
-        },
+        verbose_level: members.count("log_verbose_level")?.map(LogUpdate::level).transpose()?,
         format: match members.text("log_format")? {
             None => None,
             Some(name) => Some(LogFormat::named(name).ok_or_else(|| {
@@ -104,26 +98,15 @@ pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
 pub(crate) fn set_trace(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let model = traced_model(call)?;
     let members = Members::read(call.face, body)?;
-    if members.value("trace_file").is_some() {
-        return Err(Error::unsupported("the trace file is given when the server starts and stays as it is"));
+    let mut update =
+        TraceUpdate { level: members.change("trace_level", trace_level)?, ..TraceUpdate::default() };
+    for setting in ["trace_file", "trace_rate", "trace_count", "log_frequency"] {
+        let Some(value) = members.value(setting) else { continue };
+        if !value.is_string() && !value.is_null() && setting != "trace_file" {
+            return Err(Error::internal(format!("{setting} is not a string that holds a number")));
+        }
+        update.set_number(setting, value.as_str())?;
     }
-    let unsigned = |name| {
-        members.change(name, |value| number::<u32>(name, value, "a whole number from 0 on").map(Change::Set))
-    };
-    let update = TraceUpdate {
-        level: members.change("trace_level", trace_level)?,
-        rate: unsigned("trace_rate")?,
-        count: members.change("trace_count", |value| {
-            let count = number::<i32>("trace_count", value, "a whole number from -1 on")?;
-            if count < -1 {
-                return Err(Error::invalid_arg(format!(
-                    "trace_count is {count}, but takes a whole number from -1 on"
-                )));
-            }
-            Ok(Change::Set(count))
-        })?,
-        log_frequency: unsigned("log_frequency")?,
-    };
     Ok(trace_reply(call.face.server.trace().update(model, &update)?))
 }
 
@@ -143,42 +126,15 @@ fn trace_level(value: &Value) -> Result<Change<TraceLevel>> {
     let Value::Array(names) = value else {
         return Err(Error::internal("trace_level is not an array"));
     };
-    let mut level = TraceLevel::default();
-    let mut known = false;
-    for name in names {
-        match name.as_str() {
-            Some("OFF") if names.len() > 1 => {
-                return Err(Error::invalid_arg("trace_level 'OFF' does not go together with others"));
-            }
-            Some("OFF") => known = true,
-            Some("TIMESTAMPS") => (level.timestamps, known) = (true, true),
-            Some("TENSORS") => (level.tensors, known) = (true, true),
-            Some(_) => {}
-            None => return Err(Error::internal("an element of trace_level is not a string")),
-        }
-    }
-    Ok(if known { Change::Set(level) } else { Change::Keep })
-}
-
-/// A number that is given as a string.
-fn number<T: std::str::FromStr>(name: &str, value: &Value, wanted: &str) -> Result<T> {
-    let text = value
-        .as_str()
-        .ok_or_else(|| Error::internal(format!("{name} is not a string that holds a number")))?;
-    text.trim()
-        .parse()
-        .map_err(|_| Error::invalid_arg(format!("{name} is '{text}', but takes {wanted} within 32 bits")))
+    let names: Option<Vec<_>> = names.iter().map(Value::as_str).collect();
+    let names = names.ok_or_else(|| Error::internal("an element of trace_level is not a string"))?;
+    Ok(TraceLevel::named(&names)?.map_or(Change::Keep, Change::Set))
 }
 
 fn trace_reply(settings: TraceSettings) -> Reply {
-    let level = [(settings.level.timestamps, "TIMESTAMPS"), (settings.level.tensors, "TENSORS")];
-    let mut trace_level: Vec<_> = level.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
-    if trace_level.is_empty() {
-        trace_level.push("OFF");
-    }
     let into_file = settings.mode == TraceMode::Triton;
     let trace = Trace {
-        trace_level,
+        trace_level: settings.level.names(),
         trace_rate: settings.rate.to_string(),
         trace_count: settings.count.to_string(),
         log_frequency: into_file.then(|| settings.log_frequency.to_string()),

@@ -49,7 +49,7 @@ impl Grpc {
         let cannot = |error: io::Error| format!("cannot serve gRPC: {error}");
         let listener = self.socket.listen(None).map_err(cannot)?;
         tracing::info!("Started GRPCInferenceService at {}", listener.local_addr().map_err(cannot)?);
-        let calls = Calls::new(Arc::clone(server), self.options);
+        let calls = Calls::new(Arc::clone(server), self.options, shutdown.clone());
         Ok(runtime.spawn(nereid_grpc::serve(listener, calls, shutdown.clone())))
     }
 }

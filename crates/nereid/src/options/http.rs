@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_core::{Restriction, Restrictions};
-use nereid_http::{HeaderPattern, HttpOptions as FaceOptions};
+use nereid_core::{HeaderPattern, Restriction, Restrictions};
+use nereid_http::HttpOptions as FaceOptions;
 use nereid_listener::{Address, TlsFiles};
 use nereid_shared_memory::Regions;
 

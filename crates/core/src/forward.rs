@@ -1,0 +1,92 @@
+//! Headers that a model gets as parameters of the request. What a header is, and how it is spelled, is the protocol's own
+//! matter.
+
+use nereid_backend_api::{Error, ParameterValue, Parameters, Result};
+use regex::{Regex, RegexBuilder};
+
+/// Names that mean something to the server when they are parameters.
+const RESERVED: [&str; 7] =
+    ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
+
+/// Which headers are forwarded: those in whose names this pattern is found.
+#[derive(Clone, Debug)]
+pub struct HeaderPattern(Regex);
+
+impl HeaderPattern {
+    /// Reads a regular expression. It makes no difference between small letters and capitals unless it begins with
+    /// `(?-i)`.
+    ///
+    /// # Errors
+    /// Where the pattern is wrong.
+    pub fn new(pattern: &str) -> Result<Self, String> {
+        RegexBuilder::new(pattern).case_insensitive(true).build().map(Self).map_err(|error| error.to_string())
+    }
+
+    /// Sets the headers that match as parameters, each under its name as it is spelled here.
+    ///
+    /// # Errors
+    /// `InvalidArg` for a matching header whose name means something else as a parameter.
+    pub fn forward<'h>(
+        &self,
+        headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
+        parameters: &mut Parameters,
+    ) -> Result<()> {
+        for (name, value) in headers {
+            if !self.0.is_match(name) {
+                continue;
+            }
+            if RESERVED.contains(&name) || name.starts_with("triton_") {
+                return Err(Error::invalid_arg(format!(
+                    "header '{name}' cannot be forwarded: as a parameter this name is the server's own"
+                )));
+            }
+            let value = String::from_utf8_lossy(value).into_owned();
+            parameters.set(name.to_owned(), ParameterValue::String(value.into()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(pattern: &str, headers: &[(&str, &str)]) -> Result<Vec<(String, String)>> {
+        let mut parameters = Parameters::default();
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        HeaderPattern::new(pattern).unwrap().forward(headers, &mut parameters)?;
+        let text = |(name, value): (&str, &ParameterValue)| match value {
+            ParameterValue::String(value) => (name.to_owned(), value.clone().into_owned()),
+            other => panic!("{other:?}"),
+        };
+        Ok(parameters.iter().map(text).collect())
+    }
+
+    #[test]
+    fn headers_that_match_are_parameters_under_their_names() {
+        let headers = [("X-Fw-One", "1"), ("x-fw-two", "2"), ("Other", "3"), ("TRACE-ID", "4")];
+        let mut seen = forwarded("x-fw-.*|Trace.*", &headers).unwrap();
+        seen.sort();
+        let expected = [("TRACE-ID", "4"), ("X-Fw-One", "1"), ("x-fw-two", "2")];
+        assert_eq!(seen, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn capitals_make_a_difference_if_the_pattern_says_so() {
+        let seen = forwarded("(?-i)^X-", &[("X-One", "1"), ("x-two", "2")]).unwrap();
+        assert_eq!(seen, [("X-One".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn names_of_the_servers_own_are_refused_if_they_match() {
+        for name in ["priority", "sequence_id", "triton_x"] {
+            assert!(forwarded(".*", &[(name, "1")]).is_err(), "{name}");
+            assert!(forwarded("x", &[("priority", "1")]).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_wrong_pattern_is_refused() {
+        assert!(HeaderPattern::new("x-(").is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! Log settings and trace settings: changes to them, and what they then are.
+//!
+//! Settings that are not known are passed over, as with the reference. A change that is wrong in one setting changes
+//! nothing.
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Change, LogFormat, LogUpdate, Server, TraceLevel, TraceMode, TraceSettings, TraceUpdate};
+
+use crate::proto::log_settings_request::setting_value::ParameterChoice as Given;
+use crate::proto::log_settings_response::SettingValue as LogValue;
+use crate::proto::log_settings_response::setting_value::ParameterChoice as Told;
+use crate::proto::trace_setting_response::SettingValue as TraceValue;
+use crate::proto::{LogSettingsRequest, LogSettingsResponse, TraceSettingRequest, TraceSettingResponse};
+
+/// Changes the log settings that are given.
+///
+/// # Errors
+/// Which setting is wrong.
+pub(crate) fn log(server: &Server, request: LogSettingsRequest) -> Result<LogSettingsResponse> {
+    let mut update = LogUpdate::default();
+    for (name, value) in request.settings {
+        let value = value.parameter_choice;
+        match name.as_str() {
+            "log_file" => {
+                return Err(Error::unsupported(
+                    "the log file is given when the server starts and stays as it is",
+                ));
+            }
+            "log_info" => update.info = Some(boolean(&name, value)?),
+            "log_warning" => update.warning = Some(boolean(&name, value)?),
+            "log_error" => update.error = Some(boolean(&name, value)?),
+            "log_verbose_level" => match value {
+                Some(Given::Uint32Param(level)) => {
+                    update.verbose_level = Some(LogUpdate::level(level.into())?)
+                }
+                _ => return Err(wrong_type(&name, "uint32_param")),
+            },
+            "log_format" => match value {
+                Some(Given::StringParam(format)) => {
+                    update.format = Some(LogFormat::named(&format).ok_or_else(|| {
+                        Error::invalid_arg(format!(
+                            "there is no log_format '{format}'; there are 'default' and 'ISO8601'"
+                        ))
+                    })?);
+                }
+                _ => return Err(wrong_type(&name, "string_param")),
+            },
+            _ => {}
+        }
+    }
+    if update != LogUpdate::default() {
+        server.log().update(update);
+    }
+    let settings = server.log().settings();
+    let told = [
+        ("log_file", Told::StringParam(settings.file.clone())),
+        ("log_info", Told::BoolParam(settings.info)),
+        ("log_warning", Told::BoolParam(settings.warning)),
+        ("log_error", Told::BoolParam(settings.error)),
+        ("log_verbose_level", Told::Uint32Param(settings.verbose_level)),
+        ("log_format", Told::StringParam(settings.format.name().into())),
+    ];
+    let told = told.map(|(name, value)| (name.to_owned(), LogValue { parameter_choice: Some(value) }));
+    Ok(LogSettingsResponse { settings: told.into() })
+}
+
+fn boolean(name: &str, value: Option<Given>) -> Result<bool> {
+    match value {
+        Some(Given::BoolParam(value)) => Ok(value),
+        _ => Err(wrong_type(name, "bool_param")),
+    }
+}
+
+fn wrong_type(name: &str, wanted: &str) -> Error {
+    Error::invalid_arg(format!("setting '{name}' has a value of another type than {wanted}"))
+}
+
+/// Changes the trace settings that are given, of a model or for all.
+///
+/// # Errors
+/// Which setting is wrong, or why the settings do not go together.
+pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<TraceSettingResponse> {
+    let model = (!request.model_name.is_empty()).then_some(request.model_name.as_str());
+    if let Some(model) = model {
+        server.model(model, None)?;
+    }
+    let mut update = TraceUpdate::default();
+    for (name, value) in &request.settings {
+        let texts: Vec<_> = value.value.iter().map(String::as_str).collect();
+        match (name.as_str(), texts.as_slice()) {
+            ("trace_level", []) => update.level = Change::Clear,
+            ("trace_level", names) => {
+                update.level = TraceLevel::named(names)?.map_or(Change::Keep, Change::Set)
+            }
+            (name, []) => update.set_number(name, None)?,
+            (name, [text]) => update.set_number(name, Some(text))?,
+            ("trace_rate" | "trace_count" | "log_frequency" | "trace_file", several) => {
+                return Err(Error::invalid_arg(format!(
+                    "setting '{name}' has {} values, but takes one, or none to clear it",
+                    several.len()
+                )));
+            }
+            _ => {}
+        }
+    }
+    let settings = if update == TraceUpdate::default() {
+        server.trace().settings(model)
+    } else {
+        server.trace().update(model, &update)?
+    };
+    Ok(told(settings))
+}
+
+fn told(settings: TraceSettings) -> TraceSettingResponse {
+    let level = settings.level.names().into_iter().map(str::to_owned).collect();
+    let mut told = vec![("trace_level".to_owned(), level)];
+    let mut tell = |name: &str, text: String| told.push((name.to_owned(), vec![text]));
+    tell("trace_rate", settings.rate.to_string());
+    tell("trace_count", settings.count.to_string());
+    tell("trace_mode", settings.mode.name().to_owned());
+    if settings.mode == TraceMode::Triton {
+        tell("log_frequency", settings.log_frequency.to_string());
+        tell("trace_file", settings.file);
+    }
+    for (name, text) in settings.mode_settings {
+        tell(&name, text);
+    }
+    let settings = told.into_iter().map(|(name, value)| (name, TraceValue { value }));
+    TraceSettingResponse { settings: settings.collect() }
+}

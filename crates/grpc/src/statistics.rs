@@ -1,0 +1,74 @@
+//! The counters of models.
+
+use std::sync::Arc;
+
+use nereid_core::backend_api::Result;
+use nereid_core::{DurationStatistics, Model, Server};
+
+use crate::metadata::version;
+use crate::proto::{
+    InferBatchStatistics, InferResponseStatistics, InferStatistics, ModelStatistics, ModelStatisticsResponse,
+    StatisticDuration,
+};
+
+/// The counters of a model, of one of its versions, or of all models.
+///
+/// # Errors
+/// There is no such model, or it is not ready.
+pub(crate) fn of(server: &Server, name: &str, text: &str) -> Result<ModelStatisticsResponse> {
+    let models = server.models();
+    let version = version(text, name)?;
+    if !name.is_empty() {
+        models.find(name, version)?;
+    }
+    let wanted = |model: &&Arc<Model>| {
+        name.is_empty() || model.name() == name && version.is_none_or(|version| model.version() == version)
+    };
+    Ok(ModelStatisticsResponse { model_stats: models.ready().filter(wanted).map(of_model).collect() })
+}
+
+fn of_model(model: &Arc<Model>) -> ModelStatistics {
+    let statistics = model.statistics().snapshot();
+    let batches = statistics.batches.iter().map(|(&batch_size, batch)| InferBatchStatistics {
+        batch_size: batch_size as u64,
+        compute_input: duration(batch.compute_input),
+        compute_infer: duration(batch.compute_infer),
+        compute_output: duration(batch.compute_output),
+    });
+    let responses = statistics.responses.iter().map(|response| InferResponseStatistics {
+        compute_infer: duration(response.compute_infer),
+        compute_output: duration(response.compute_output),
+        success: duration(response.success),
+        fail: duration(response.fail),
+        empty_response: duration(response.empty_response),
+        cancel: duration(response.cancel),
+    });
+    ModelStatistics {
+        name: model.name().into(),
+        version: model.version().to_string(),
+        last_inference: statistics.last_inference_ms,
+        inference_count: statistics.inference_count,
+        execution_count: statistics.execution_count,
+        inference_stats: Some(InferStatistics {
+            success: duration(statistics.success),
+            fail: duration(statistics.fail),
+            queue: duration(statistics.queue),
+            compute_input: duration(statistics.compute_input),
+            compute_infer: duration(statistics.compute_infer),
+            compute_output: duration(statistics.compute_output),
+            cache_hit: duration(DurationStatistics::default()),
+            cache_miss: duration(DurationStatistics::default()),
+        }),
+        batch_stats: batches.collect(),
+        // Of devices; there is nothing to say of the processor's.
+        memory_usage: Vec::new(),
+        response_stats: responses
+            .enumerate()
+            .map(|(place, response)| (place.to_string(), response))
+            .collect(),
+    }
+}
+
+fn duration(DurationStatistics { count, ns }: DurationStatistics) -> Option<StatisticDuration> {
+    Some(StatisticDuration { count, ns })
+}

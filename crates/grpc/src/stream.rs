@@ -1,0 +1,192 @@
+//! A stream of inference requests and the stream of their answers.
+//!
+//! Many requests may be in progress. Answers of models that give one are sent in the order of their requests; those of
+//! decoupled models as they come. An error is a message like others and ends nothing, unless the client asks for that.
+//!
+//! Nothing runs on its own here: requests are read while the answers' stream is polled, which is done while the client
+//! takes answers. So a client that floods the stream, or does not read from it, is held back by the connection's flow
+//! control. Dropped, the stream takes all its requests back.
+
+mod answers;
+mod load;
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{SelectAll, Stream, StreamExt};
+use nereid_core::backend_api::{Error, Parameters, Result};
+use tokio::time::{Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::{Request, Status, Streaming};
+
+use self::answers::{Decoupled, Refused, Single, Told};
+use self::load::Load;
+use crate::infer::{self, Asked};
+use crate::metadata::version;
+use crate::proto::{ModelInferRequest, ModelStreamInferResponse};
+use crate::{Face, deadline, forward};
+
+/// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
+const END_AT_ERROR: &str = "triton_grpc_error";
+
+/// A message of the stream, or the status it ends with.
+type Item = std::result::Result<ModelStreamInferResponse, Status>;
+
+/// The answers to a stream of requests.
+pub(crate) struct Conversation {
+    face: Arc<Face>,
+    requests: Streaming<ModelInferRequest>,
+    /// Whether further requests may come.
+    reading: bool,
+    /// The stream's headers that models get with each request.
+    forwarded: Result<Parameters>,
+    ends_at_error: bool,
+    load: Load,
+    /// Of requests that were refused, to models that are decoupled.
+    refused: VecDeque<Refused>,
+    /// Of models that give one answer, in the order of the requests; those that were refused, too.
+    single: VecDeque<Queued>,
+    /// Of decoupled models.
+    decoupled: SelectAll<Decoupled>,
+    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Ends when the client waits no longer.
+    limit: Option<Pin<Box<Sleep>>>,
+    ended: bool,
+}
+
+enum Queued {
+    Refused(Refused),
+    Waiting(Single),
+}
+
+impl Conversation {
+    /// Answers what comes over the stream, until the server shuts down.
+    pub(crate) fn new(face: Arc<Face>, request: Request<Streaming<ModelInferRequest>>) -> Self {
+        let metadata = request.metadata();
+        let mut parameters = Parameters::default();
+        let forwarded = forward::headers(&face.options, metadata, &mut parameters);
+        let ends_at_error =
+            metadata.get(END_AT_ERROR).is_some_and(|value| value.as_encoded_bytes() == b"true");
+        let limit = deadline::of(metadata.as_ref());
+        Self {
+            requests: request.into_inner(),
+            reading: true,
+            forwarded: forwarded.map(|()| parameters),
+            ends_at_error,
+            load: Load::default(),
+            refused: VecDeque::new(),
+            single: VecDeque::new(),
+            decoupled: SelectAll::new(),
+            shutdown: Box::pin(face.shutdown.clone().cancelled_owned()),
+            limit: limit.map(|limit| Box::pin(sleep(limit))),
+            ended: false,
+            face,
+        }
+    }
+
+    /// An answer that is there.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Told> {
+        if let Some(refused) = self.refused.pop_front() {
+            return Poll::Ready(refused.told);
+        }
+        if let Some(Queued::Waiting(first)) = self.single.front_mut() {
+            if let Poll::Ready(told) = first.poll(context) {
+                self.single.pop_front();
+                return Poll::Ready(told);
+            }
+        } else if let Some(Queued::Refused(refused)) = self.single.pop_front() {
+            return Poll::Ready(refused.told);
+        }
+        match self.decoupled.poll_next_unpin(context) {
+            Poll::Ready(Some(told)) => Poll::Ready(told),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Takes the next request in, if there is room for it. Ready when one was taken, or when no further one comes.
+    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), Status>> {
+        if !self.reading || self.load.is_full() {
+            return Poll::Pending;
+        }
+        if self.shutdown.as_mut().poll(context).is_ready() {
+            self.reading = false;
+            return Poll::Ready(Ok(()));
+        }
+        match self.requests.poll_next_unpin(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Some(Ok(message))) => self.take(message),
+            Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
+            Poll::Ready(None) => self.reading = false,
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Hands a request to the server.
+    fn take(&mut self, message: ModelInferRequest) {
+        let (id, version) = (message.id.clone(), message.model_version.clone());
+        // Of a model that is not there it is not known.
+        let decoupled = self.is_decoupled(&message);
+        let asked = decoupled.clone().and_then(|_| self.ask(message));
+        let decoupled = decoupled.unwrap_or(false);
+        let share = self.load.share(asked.as_ref().map_or(0, |asked| asked.byte_size));
+        match asked {
+            Ok(asked) if decoupled => self.decoupled.push(Decoupled::new(asked, version, share)),
+            Ok(asked) => self.single.push_back(Queued::Waiting(Single::new(asked, version, share))),
+            Err(error) if decoupled => self.refused.push_back(Refused::new(id, &error, share)),
+            Err(error) => self.single.push_back(Queued::Refused(Refused::new(id, &error, share))),
+        }
+    }
+
+    fn is_decoupled(&self, message: &ModelInferRequest) -> Result<bool> {
+        let version = version(&message.model_version, &message.model_name)?;
+        Ok(self.face.server.model(&message.model_name, version)?.is_decoupled())
+    }
+
+    fn ask(&self, message: ModelInferRequest) -> Result<Asked> {
+        infer::ask(&self.face, message, |parameters| {
+            for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
+                parameters.set(name.to_owned(), value.clone());
+            }
+            Ok(())
+        })
+    }
+
+    /// The next message, or the end.
+    fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        if self.limit.as_mut().is_some_and(|limit| limit.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(Some(Err(deadline::exceeded())));
+        }
+        loop {
+            if let Poll::Ready(told) = self.poll_answer(context) {
+                let ending = told.status.filter(|_| self.ends_at_error);
+                return Poll::Ready(Some(ending.map_or(Ok(told.message), Err)));
+            }
+            match self.poll_request(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(status)) => return Poll::Ready(Some(Err(status))),
+                Poll::Pending if self.reading || !self.load.is_empty() => return Poll::Pending,
+                Poll::Pending if self.face.shutdown.is_cancelled() => {
+                    let why = "the server shuts down and takes no further requests";
+                    return Poll::Ready(Some(Err(Status::unavailable(why))));
+                }
+                Poll::Pending => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+impl Stream for Conversation {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let item = self.poll_item(context);
+        self.ended = matches!(item, Poll::Ready(None | Some(Err(_))));
+        item
+    }
+}

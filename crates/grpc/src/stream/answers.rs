@@ -1,0 +1,143 @@
+//! The answers to one request of a stream, as messages.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::stream::Stream;
+use nereid_core::backend_api::{Error, Result};
+use tonic::Status;
+
+use super::load::Share;
+use crate::infer::Asked;
+use crate::proto::infer_parameter::ParameterChoice;
+use crate::proto::{InferParameter, ModelInferResponse, ModelStreamInferResponse};
+use crate::status;
+
+/// The parameter of each response that says whether it is the last one to its request.
+const FINAL: &str = "triton_final_response";
+
+/// A message, and the status that an error in it has.
+pub(super) struct Told {
+    pub message: ModelStreamInferResponse,
+    pub status: Option<Status>,
+}
+
+impl Told {
+    fn failed(response: ModelInferResponse, error: &Error) -> Self {
+        let message = ModelStreamInferResponse {
+            error_message: error.message().to_owned(),
+            infer_response: Some(response),
+        };
+        Self { message, status: Some(status::of(error)) }
+    }
+
+    fn answered(mut response: ModelInferResponse, last: bool) -> Self {
+        set_final(&mut response, last);
+        let message =
+            ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) };
+        Self { message, status: None }
+    }
+}
+
+/// A request that was not executed.
+pub(super) struct Refused {
+    /// What its client is told.
+    pub told: Told,
+    _share: Share,
+}
+
+impl Refused {
+    /// Whose request it was, and what was wrong with it.
+    pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
+        let response = ModelInferResponse { id, ..ModelInferResponse::default() };
+        Self { told: Told::failed(response, error), _share: share }
+    }
+}
+
+fn set_final(response: &mut ModelInferResponse, last: bool) {
+    let value = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(last)) };
+    response.parameters.insert(FINAL.to_owned(), value);
+}
+
+/// A request that the server has, with what its answers are told with.
+struct Pending {
+    asked: Asked,
+    /// As the client wrote it.
+    version: String,
+    _share: Share,
+}
+
+impl Pending {
+    /// The response of which nothing is known but whose it is.
+    fn empty(&self) -> ModelInferResponse {
+        ModelInferResponse {
+            id: self.asked.answers.request_id().to_owned(),
+            model_name: self.asked.answers.model_name().to_owned(),
+            model_version: self.version.clone(),
+            ..ModelInferResponse::default()
+        }
+    }
+
+    fn told(&self, outcome: Result<ModelInferResponse>, last: bool) -> Told {
+        match outcome {
+            Ok(response) => Told::answered(response, last),
+            Err(error) => {
+                let mut response = self.empty();
+                set_final(&mut response, last);
+                Told::failed(response, &error)
+            }
+        }
+    }
+}
+
+/// A request to a model that gives one answer.
+pub(super) struct Single(Pending);
+
+impl Single {
+    /// The request and the version that it asked for.
+    pub(super) fn new(asked: Asked, version: String, share: Share) -> Self {
+        Self(Pending { asked, version, _share: share })
+    }
+
+    /// The answer. Not to be polled again once it is there.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Told> {
+        let outcome = ready!(self.0.asked.answers.poll_single(context));
+        let outcome = outcome.and_then(|response| self.0.asked.encode(response));
+        Poll::Ready(self.0.told(outcome, true))
+    }
+}
+
+/// A request to a decoupled model.
+pub(super) struct Decoupled {
+    pending: Pending,
+    /// Whether a message has said that there is no further one.
+    final_told: bool,
+}
+
+impl Decoupled {
+    /// The request and the version that it asked for.
+    pub(super) fn new(asked: Asked, version: String, share: Share) -> Self {
+        Self { pending: Pending { asked, version, _share: share }, final_told: false }
+    }
+}
+
+impl Stream for Decoupled {
+    type Item = Told;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Told>> {
+        let this = &mut *self;
+        match ready!(this.pending.asked.answers.poll_next(context)) {
+            Some(answer) => {
+                let last = this.pending.asked.answers.ended_with_answer();
+                this.final_told = last;
+                let outcome = answer.and_then(|response| this.pending.asked.encode(response));
+                Poll::Ready(Some(this.pending.told(outcome, last)))
+            }
+            None if this.pending.asked.empty_final && !this.final_told => {
+                this.final_told = true;
+                Poll::Ready(Some(Told::answered(this.pending.empty(), true)))
+            }
+            None => Poll::Ready(None),
+        }
+    }
+}
