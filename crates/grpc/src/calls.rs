@@ -141,3 +141,6 @@ impl Future for Answering {
         Poll::Ready(Ok(status.unwrap_or_else(|| Status::internal("polled after its end")).into_http()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,10 @@ use nereid_core::backend_api::{Parameters, Result};
 use tonic::metadata::MetadataMap;
 
 use crate::GrpcOptions;
+use crate::stream::END_AT_ERROR;
 
-/// Headers that belong to gRPC itself, beside those that begin with `grpc-`.
-const OWN: [&str; 2] = ["content-type", "te"];
+/// Headers that belong to gRPC or this protocol themselves, beside those that begin with `grpc-`.
+const OWN: [&str; 3] = ["content-type", "te", END_AT_ERROR];
 
 /// Sets the headers of a call that models are to get.
 ///

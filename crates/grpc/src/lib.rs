@@ -19,6 +19,8 @@ mod shared_memory;
 mod statistics;
 mod status;
 mod stream;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 
@@ -28,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use calls::{Calls, RESTRICTED_PREFIX};
 pub use listen::serve;
+pub use proto::FILE_DESCRIPTORS;
 
 /// What the gRPC face is told when it starts.
 #[derive(Clone, Debug, Default)]

@@ -6,3 +6,6 @@ mod generated {
 }
 
 pub(crate) use generated::*;
+
+/// The descriptors of the service and all it is made of: an encoded `FileDescriptorSet`.
+pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));

@@ -82,7 +82,8 @@ fn wrong_type(name: &str, wanted: &str) -> Error {
 pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<TraceSettingResponse> {
     let model = (!request.model_name.is_empty()).then_some(request.model_name.as_str());
     if let Some(model) = model {
-        server.model(model, None)?;
+        // The reference's code for a model it does not know.
+        server.model(model, None).map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
     }
     let mut update = TraceUpdate::default();
     for (name, value) in &request.settings {

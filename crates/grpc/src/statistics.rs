@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nereid_core::backend_api::Result;
+use nereid_core::backend_api::{Error, Result};
 use nereid_core::{DurationStatistics, Model, Server};
 
 use crate::metadata::version;
@@ -14,12 +14,13 @@ use crate::proto::{
 /// The counters of a model, of one of its versions, or of all models.
 ///
 /// # Errors
-/// There is no such model, or it is not ready.
+/// `InvalidArg` if there is no such model, or it is not ready.
 pub(crate) fn of(server: &Server, name: &str, text: &str) -> Result<ModelStatisticsResponse> {
     let models = server.models();
     let version = version(text, name)?;
     if !name.is_empty() {
-        models.find(name, version)?;
+        // The reference's code for a model it does not know.
+        models.find(name, version).map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
     }
     let wanted = |model: &&Arc<Model>| {
         name.is_empty() || model.name() == name && version.is_none_or(|version| model.version() == version)

@@ -30,7 +30,8 @@ use crate::proto::{ModelInferRequest, ModelStreamInferResponse};
 use crate::{Face, deadline, forward};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
-const END_AT_ERROR: &str = "triton_grpc_error";
+/// Requests that are refused before that are told of in the stream all the same, as with the reference.
+pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 
 /// A message of the stream, or the status it ends with.
 type Item = std::result::Result<ModelStreamInferResponse, Status>;
@@ -190,3 +191,6 @@ impl Stream for Conversation {
         item
     }
 }
+
+#[cfg(test)]
+mod tests;

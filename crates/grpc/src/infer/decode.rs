@@ -61,10 +61,7 @@ impl Decoded {
                 "sequence_start" => request.sequence.start = parameters::boolean(&name, &value)?,
                 "sequence_end" => request.sequence.end = parameters::boolean(&name, &value)?,
                 "priority" => request.priority = parameters::count(&name, &value)?,
-                "timeout" => {
-                    let timeout = Duration::from_micros(parameters::count_of_int64(&name, &value)?);
-                    request.timeout = (!timeout.is_zero()).then_some(timeout);
-                }
+                "timeout" => request.timeout = timeout(&value)?,
                 EMPTY_FINAL => self.empty_final = parameters::boolean(&name, &value)?,
                 _ if name.starts_with("triton_") => {
                     return Err(Error::invalid_arg(format!(
@@ -122,13 +119,8 @@ impl Decoded {
             let shape = Shape::from(input.shape.as_slice());
             self.request.inputs.push(Tensor { name, data_type, shape, buffers: Buffers::from_buf([buffer]) });
         }
-        match raw.len() {
-            0 => Ok(()),
-            left => Err(Error::invalid_arg(format!(
-                "the request has {given} raw_input_contents, but its inputs take {}",
-                given - left
-            ))),
-        }
+        // What is left over means nothing, as with the reference.
+        Ok(())
     }
 
     fn read_outputs(&mut self, outputs: Vec<InferRequestedOutputTensor>, regions: &Regions) -> Result<()> {
@@ -161,6 +153,17 @@ fn sequence_id(value: Choice) -> Result<CorrelationId> {
     }
 }
 
+/// In microseconds. None, for 0 and for negative numbers, which in the reference come to hundreds of thousands of years.
+fn timeout(value: &Choice) -> Result<Option<Duration>> {
+    match value {
+        Choice::Int64Param(micros) => {
+            let micros = u64::try_from(*micros).ok().filter(|micros| *micros > 0);
+            Ok(micros.map(Duration::from_micros))
+        }
+        _ => Err(parameters::wrong_type("timeout", "int64_param")),
+    }
+}
+
 /// So many highest values of an output are wanted; 0 for the output itself.
 fn classification(output: &str, given: &BTreeMap<String, InferParameter>) -> Result<u32> {
     const NAME: &str = "classification";
@@ -173,3 +176,6 @@ fn classification(output: &str, given: &BTreeMap<String, InferParameter>) -> Res
         _ => Err(parameters::wrong_type(NAME, "int64_param").context(format_args!("output '{output}'"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

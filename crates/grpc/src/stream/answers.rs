@@ -16,7 +16,7 @@ use crate::status;
 /// The parameter of each response that says whether it is the last one to its request.
 const FINAL: &str = "triton_final_response";
 
-/// A message, and the status that an error in it has.
+/// A message, and the status of the execution whose error it tells.
 pub(super) struct Told {
     pub message: ModelStreamInferResponse,
     pub status: Option<Status>,
@@ -50,7 +50,8 @@ impl Refused {
     /// Whose request it was, and what was wrong with it.
     pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
         let response = ModelInferResponse { id, ..ModelInferResponse::default() };
-        Self { told: Told::failed(response, error), _share: share }
+        let told = Told { status: None, ..Told::failed(response, error) };
+        Self { told, _share: share }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many requests of one stream may be in progress before no further one is read.
-const MOST_REQUESTS: usize = 1024;
+pub(super) const MOST_REQUESTS: usize = 1024;
 
 /// So many bytes of inputs, likewise. One request may have more.
 const MOST_BYTES: usize = 256 << 20;

@@ -1,0 +1,245 @@
+//! Calls as clients make them: what they are answered, who may make them, and what becomes of them when their client
+//! waits no longer.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use nereid_core::Restrictions;
+use nereid_core::backend_api::{Error, ErrorCode, ParameterValue, Request as Asked, Response as Answer};
+use prost::Message;
+use tonic::{Code, Request as Call};
+
+use super::*;
+use crate::proto::infer_parameter::ParameterChoice;
+use crate::proto::*;
+use crate::testing::{NUMBER, Serving, asked_number, code, echo, echoed, number, parameter};
+
+#[tokio::test]
+async fn an_answer_has_names_id_parameters_and_raw_contents() {
+    let serving = Serving::new(NUMBER, |request| {
+        let mut response = echoed(&request);
+        for (name, value) in [
+            ("b", ParameterValue::Bool(true)),
+            ("i", ParameterValue::Int(-1)),
+            ("d", ParameterValue::Double(0.5)),
+            ("s", ParameterValue::String("x".into())),
+        ] {
+            response.parameters.set(name, value);
+        }
+        request.answer(Ok(response));
+    });
+    let answer = serving.client().model_infer(number("m", "7", 5)).await.unwrap().into_inner();
+    let expected = ModelInferResponse {
+        model_name: "m".into(),
+        model_version: "1".into(),
+        id: "7".into(),
+        parameters: [
+            ("b", ParameterChoice::BoolParam(true)),
+            ("i", ParameterChoice::Int64Param(-1)),
+            ("d", ParameterChoice::DoubleParam(0.5)),
+            ("s", ParameterChoice::StringParam("x".into())),
+        ]
+        .map(|(name, value)| (name.to_owned(), parameter(value)))
+        .into(),
+        outputs: vec![model_infer_response::InferOutputTensor {
+            name: "OUT".into(),
+            datatype: "INT32".into(),
+            shape: vec![1],
+            ..Default::default()
+        }],
+        raw_output_contents: vec![Bytes::from_static(&[5, 0, 0, 0])],
+    };
+    assert_eq!(answer, expected);
+}
+
+#[tokio::test]
+async fn each_error_has_its_status() {
+    let serving = Serving::new(NUMBER, |request| {
+        let codes = [
+            ErrorCode::Unknown,
+            ErrorCode::Internal,
+            ErrorCode::NotFound,
+            ErrorCode::InvalidArg,
+            ErrorCode::Unavailable,
+            ErrorCode::Unsupported,
+            ErrorCode::AlreadyExists,
+            ErrorCode::Cancelled,
+        ];
+        let chosen = codes[usize::try_from(asked_number(&request)).unwrap()];
+        request.answer(Err(Error::new(chosen, "as asked")));
+    });
+    let mut client = serving.client();
+    let mut seen = Vec::new();
+    for chosen in 0..8 {
+        let status = client.model_infer(number("m", "", chosen)).await.unwrap_err();
+        assert_eq!(status.message(), "as asked");
+        seen.push(status.code());
+    }
+    let expected = [
+        Code::Unknown,
+        Code::Internal,
+        Code::NotFound,
+        Code::InvalidArgument,
+        Code::Unavailable,
+        Code::Unimplemented,
+        Code::AlreadyExists,
+        Code::Cancelled,
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn a_decoupled_model_is_not_asked_for_one_answer() {
+    let serving = Serving::new(&format!("{NUMBER} model_transaction_policy {{ decoupled: true }}"), echo);
+    assert_eq!(code(serving.client().model_infer(number("m", "", 1)).await), Code::Unimplemented);
+    assert_eq!(code(serving.client().model_infer(number("n", "", 1)).await), Code::NotFound);
+}
+
+/// The status of a call with this body.
+async fn raw(calls: &Calls, path: &str, body: &'static [u8]) -> (u16, Option<String>) {
+    let request = Request::post(format!("http://x{path}")).header("content-type", "application/grpc");
+    let response =
+        calls.clone().call(request.body(Full::new(Bytes::from_static(body))).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+    let status = parts.headers.get("grpc-status").or_else(|| trailers.get("grpc-status"));
+    (parts.status.as_u16(), status.map(|status| status.to_str().unwrap().to_owned()))
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_refused() {
+    let serving = Serving::new(NUMBER, echo);
+    let infer = "/inference.GRPCInferenceService/ModelInfer";
+    for (body, code) in [
+        (&b""[..], Code::Internal),
+        // A length and less than that.
+        (b"\0\0\0\0\x05ab", Code::Internal),
+        (b"\0\0\0", Code::Internal),
+        // A field that begins and does not end.
+        (b"\0\0\0\0\x02\x0a\x05", Code::Internal),
+        (b"\0\0\0\0\x02\xff\xff", Code::Internal),
+        // A compression that nobody told of, and one that there is not.
+        (b"\x01\0\0\0\0", Code::Internal),
+        (b"\x02\0\0\0\0", Code::Internal),
+        // More than 2 GiB.
+        (b"\0\xff\xff\xff\xff", Code::OutOfRange),
+        // Nothing but defaults: a model without a name.
+        (b"\0\0\0\0\0", Code::NotFound),
+    ] {
+        let answer = raw(&serving.calls, infer, body).await;
+        assert_eq!(answer, (200, Some((code as i32).to_string())), "{body:?}");
+    }
+    for path in ["/inference.GRPCInferenceService/Nothing", "/inference.Other/ModelInfer", "/"] {
+        let unimplemented = (Code::Unimplemented as i32).to_string();
+        assert_eq!(raw(&serving.calls, path, b"\0\0\0\0\0").await, (200, Some(unimplemented)), "{path}");
+    }
+}
+
+#[test]
+fn every_call_has_its_group() {
+    let descriptors = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTORS).unwrap();
+    let services: Vec<_> = descriptors.file.iter().flat_map(|file| &file.service).collect();
+    let [service] = services.as_slice() else { panic!("{services:?}") };
+    assert_eq!(service.method.len(), 20);
+    for method in &service.method {
+        assert!(group(&format!("{SERVICE}{}", method.name())).is_some(), "{}", method.name());
+    }
+}
+
+#[tokio::test]
+async fn a_restricted_part_takes_its_key() {
+    let restricted = "health,shared-memory:Key=open".parse().unwrap();
+    let options =
+        GrpcOptions { restrictions: Restrictions::new([restricted]).unwrap(), ..GrpcOptions::default() };
+    let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
+    let with = |key: Option<&'static str>| {
+        let mut call = Call::new(ServerLiveRequest {});
+        if let Some(key) = key {
+            call.metadata_mut().insert("triton-grpc-protocol-key", key.parse().unwrap());
+        }
+        call
+    };
+    for (key, expected) in
+        [(None, Code::Unavailable), (Some("shut"), Code::Unavailable), (Some("open"), Code::Ok)]
+    {
+        assert_eq!(code(client.server_live(with(key)).await), expected, "{key:?}");
+    }
+    let status = client.system_shared_memory_status(SystemSharedMemoryStatusRequest::default()).await;
+    assert_eq!(code(status), Code::Unavailable);
+    assert_eq!(code(client.server_metadata(ServerMetadataRequest {}).await), Code::Ok);
+}
+
+#[tokio::test]
+async fn headers_are_forwarded_as_parameters() {
+    let pattern = nereid_core::HeaderPattern::new("^x-|priority|^te|grpc").unwrap();
+    let options = GrpcOptions { forwarded_headers: Some(pattern), ..GrpcOptions::default() };
+    let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
+    let mut call = Call::new(number("m", "", 1));
+    call.metadata_mut().insert("x-one", "1".parse().unwrap());
+    call.metadata_mut().insert("other", "2".parse().unwrap());
+    call.metadata_mut().insert("triton_grpc_error", "true".parse().unwrap());
+    call.set_timeout(Duration::from_secs(60));
+    let answer = client.model_infer(call).await.unwrap().into_inner();
+    let forwarded = [("x-one".to_owned(), parameter(ParameterChoice::StringParam("1".into())))];
+    assert_eq!(answer.parameters, forwarded.into());
+    let mut call = Call::new(number("m", "", 1));
+    call.metadata_mut().insert("priority", "1".parse().unwrap());
+    assert_eq!(code(client.model_infer(call).await), Code::InvalidArgument);
+}
+
+/// A model with one instance that keeps each request until told to go on, and tells how it then is.
+fn holding() -> (Serving, mpsc::Receiver<i32>, mpsc::Sender<()>, mpsc::Receiver<bool>) {
+    let (began, begins) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (ended, ends) = mpsc::channel();
+    let goes_on = std::sync::Mutex::new(goes_on);
+    let serving = Serving::new(NUMBER, move |request: Asked| {
+        began.send(asked_number(&request)).unwrap();
+        goes_on.lock().unwrap().recv().unwrap();
+        ended.send(request.responder().is_cancelled()).unwrap();
+        request.answer(Ok(Answer::default()));
+    });
+    (serving, begins, go_on, ends)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_client_goes_away_is_taken_back_wherever_it_is() {
+    let (serving, begins, go_on, ends) = holding();
+    let ask = |value| {
+        let mut client = serving.client();
+        tokio::spawn(async move { client.model_infer(number("m", "", value)).await })
+    };
+    let executing = ask(1);
+    assert_eq!(begins.recv().unwrap(), 1);
+    let model = serving.server.model("m", None).unwrap();
+    let queued = ask(2);
+    while model.pending() < 1 {
+        tokio::task::yield_now().await;
+    }
+    queued.abort();
+    assert!(queued.await.unwrap_err().is_cancelled());
+    assert_eq!(model.pending(), 0, "the place in the queue is free");
+    executing.abort();
+    assert!(executing.await.unwrap_err().is_cancelled());
+    go_on.send(()).unwrap();
+    assert!(ends.recv().unwrap(), "its backend is told");
+    // The instance is free for another, and what was queued is not executed.
+    let last = ask(3);
+    assert_eq!(begins.recv().unwrap(), 3);
+    go_on.send(()).unwrap();
+    assert!(!ends.recv().unwrap());
+    last.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_ends_at_its_deadline_and_takes_its_request_back() {
+    let (serving, begins, go_on, ends) = holding();
+    let mut call = Call::new(number("m", "", 1));
+    call.set_timeout(Duration::from_millis(20));
+    let status = serving.client().model_infer(call).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(begins.recv().unwrap(), 1);
+    go_on.send(()).unwrap();
+    assert!(ends.recv().unwrap(), "its backend is told");
+}

@@ -1,0 +1,280 @@
+//! Streams as clients use them: the order of answers, errors, decoupled models, the ends of a stream.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures_util::stream::iter;
+use nereid_core::backend_api::Request as Asked;
+use tokio::time::timeout;
+use tonic::{Code, Request as Call};
+
+use super::*;
+use crate::GrpcOptions;
+use crate::proto::infer_parameter::ParameterChoice;
+use crate::testing::{NUMBER, Serving, asked_number, echo, echoed, number, parameter};
+
+const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
+
+/// What is told of a message: its error, its id, its version, the number in it, and whether it is the last.
+type Summary = (String, String, String, Option<i32>, Option<bool>);
+
+fn summary(message: ModelStreamInferResponse) -> Summary {
+    let response = message.infer_response.unwrap();
+    let last =
+        response.parameters.get("triton_final_response").map(|parameter| match parameter.parameter_choice {
+            Some(ParameterChoice::BoolParam(last)) => last,
+            ref other => panic!("{other:?}"),
+        });
+    let number = response.raw_output_contents.first();
+    let number = number.map(|bytes| i32::from_le_bytes(bytes[..].try_into().unwrap()));
+    (message.error_message, response.id, response.model_version, number, last)
+}
+
+/// All that comes for these requests, and the status at the end.
+async fn converse(serving: &Serving, call: Call<Vec<ModelInferRequest>>) -> (Vec<Summary>, Code) {
+    let call = call.map(iter);
+    let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
+    let mut seen = Vec::new();
+    loop {
+        match answers.message().await {
+            Ok(Some(message)) => seen.push(summary(message)),
+            Ok(None) => return (seen, Code::Ok),
+            Err(status) => return (seen, status.code()),
+        }
+    }
+}
+
+fn answered(id: &str, number: i32, last: bool) -> Summary {
+    (String::new(), id.into(), "1".into(), Some(number), Some(last))
+}
+
+/// An error, or nothing, that says whose it is and nothing more.
+fn bare(error: &str, id: &str, last: bool) -> Summary {
+    (error.into(), id.into(), String::new(), None, Some(last))
+}
+
+/// A server with `m`, whose negative numbers fail, and decoupled `d`, see [`decoupled`]. The requests to `slow` wait
+/// until one to `m` has been answered.
+fn serving() -> Serving {
+    let (answer, answers) = mpsc::channel();
+    let answers = std::sync::Mutex::new(answers);
+    let configs =
+        [("m", NUMBER.to_owned()), ("slow", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
+    Serving::of_models(&configs, GrpcOptions::default(), move |request| match request.model_name.as_str() {
+        "d" => decoupled(request),
+        "slow" => {
+            answers.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            echo(request);
+        }
+        _ if asked_number(&request) < 0 => request.answer(Err(Error::invalid_arg("negative"))),
+        _ => {
+            echo(request);
+            answer.send(()).unwrap();
+        }
+    })
+}
+
+/// Answers as often as the number says, and then that there is no more; -1: once, as the last; -2: an error, then the
+/// end; -3: an answer, then an error as the last.
+fn decoupled(request: Asked) {
+    let response = echoed(&request);
+    let responder = request.responder();
+    match asked_number(&request) {
+        -1 => responder.finish_with(Ok(response)),
+        -2 => {
+            responder.send(Err(Error::unavailable("boom")));
+            responder.finish();
+        }
+        -3 => {
+            responder.send(Ok(response));
+            responder.finish_with(Err(Error::unavailable("boom")));
+        }
+        count => {
+            (0..count).for_each(|_| responder.send(Ok(response.clone())));
+            responder.finish();
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
+    let requests =
+        vec![number("slow", "a", 1), number("m", "b", 2), number("nosuch", "c", 3), number("m", "d", 4)];
+    let (mut seen, code) = converse(&serving(), Call::new(requests)).await;
+    let refused = seen.remove(2);
+    assert_eq!(
+        (seen, code),
+        (vec![answered("a", 1, true), answered("b", 2, true), answered("d", 4, true)], Code::Ok)
+    );
+    assert!(refused.0.contains("'nosuch'"), "{refused:?}");
+    assert_eq!((refused.1, refused.3, refused.4), ("c".into(), None, None));
+}
+
+#[tokio::test]
+async fn an_error_is_told_in_the_stream_and_ends_nothing() {
+    let requests = vec![number("m", "a", -1), number("m", "b", 2)];
+    let expected = vec![bare("negative", "a", true), answered("b", 2, true)];
+    assert_eq!(converse(&serving(), Call::new(requests)).await, (expected, Code::Ok));
+}
+
+#[tokio::test]
+async fn an_error_ends_the_stream_if_its_client_asks_for_that() {
+    let call = |requests, value: &'static str| {
+        let mut call = Call::new(requests);
+        call.metadata_mut().insert(END_AT_ERROR, value.parse().unwrap());
+        call
+    };
+    let requests = || vec![number("m", "a", 1), number("m", "b", -1), number("m", "c", 2)];
+    let serving = serving();
+    let (seen, code) = converse(&serving, call(requests(), "true")).await;
+    assert_eq!((seen, code), (vec![answered("a", 1, true)], Code::InvalidArgument));
+    let (seen, code) = converse(&serving, call(requests(), "false")).await;
+    assert_eq!((seen.len(), code), (3, Code::Ok));
+    // A request that is not executed is told of in the stream all the same.
+    let (seen, code) = converse(&serving, call(vec![number("x", "a", 1), number("m", "b", 1)], "true")).await;
+    assert_eq!((seen.len(), code), (2, Code::Ok));
+}
+
+#[tokio::test]
+async fn a_decoupled_model_answers_any_number_of_times() {
+    let serving = serving();
+    for (count, expected) in [
+        (0, vec![]),
+        (2, vec![answered("r", 2, false), answered("r", 2, false)]),
+        (-1, vec![answered("r", -1, true)]),
+        (-2, vec![bare("boom", "r", false)]),
+        (-3, vec![answered("r", -3, false), bare("boom", "r", true)]),
+    ] {
+        let seen = converse(&serving, Call::new(vec![number("d", "r", count)])).await;
+        assert_eq!(seen, (expected.clone(), Code::Ok), "{count}");
+
+        let mut request = number("d", "r", count);
+        let yes = parameter(ParameterChoice::BoolParam(true));
+        request.parameters.insert("triton_enable_empty_final_response".into(), yes);
+        let mut expected = expected;
+        if expected.last().is_none_or(|last| last.4 == Some(false)) {
+            expected.push(bare("", "r", true));
+        }
+        let seen = converse(&serving, Call::new(vec![request])).await;
+        assert_eq!(seen, (expected, Code::Ok), "{count} with an empty final response");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decoupled_models_answers_wait_for_no_others() {
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let goes_on = std::sync::Mutex::new(goes_on);
+    let configs = [("m", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
+    let serving = Serving::of_models(&configs, GrpcOptions::default(), move |request| {
+        if request.model_name == "d" {
+            return decoupled(request);
+        }
+        goes_on.lock().unwrap().recv().unwrap();
+        echo(request);
+    });
+    let mut wrong = number("d", "wrong", 1);
+    wrong.inputs[0].datatype = "FP32".into();
+    let requests = vec![number("m", "first", 1), number("d", "quick", -1), wrong, number("m", "last", 3)];
+    let mut answers = serving.client().model_stream_infer(iter(requests)).await.unwrap().into_inner();
+    let mut next = async || summary(answers.message().await.unwrap().unwrap()).1;
+    let mut quick = [next().await, next().await];
+    quick.sort();
+    assert_eq!(quick, ["quick", "wrong"]);
+    for id in ["first", "last"] {
+        go_on.send(()).unwrap();
+        assert_eq!(next().await, id);
+    }
+    assert!(answers.message().await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_dropped_takes_its_requests_back() {
+    let (began, begins) = mpsc::channel();
+    let (ended, ends) = mpsc::channel();
+    let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: Asked| {
+        began.send(()).unwrap();
+        while !request.responder().is_cancelled() {
+            std::thread::yield_now();
+        }
+        ended.send(()).unwrap();
+        request.responder().finish();
+    });
+    let requests =
+        iter(vec![number("m", "a", 1), number("m", "b", 1)]).chain(futures_util::stream::pending());
+    let mut client = serving.client();
+    let reading = tokio::spawn(async move {
+        let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+        answers.message().await
+    });
+    begins.recv().unwrap();
+    let model = serving.server.model("m", None).unwrap();
+    while model.pending() < 1 {
+        tokio::task::yield_now().await;
+    }
+    reading.abort();
+    assert!(reading.await.unwrap_err().is_cancelled());
+    ends.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(model.pending(), 0);
+    assert!(begins.try_recv().is_err(), "what was queued is not executed");
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_its_deadline() {
+    let serving = Serving::new(NUMBER, echo);
+    let requests = iter(vec![number("m", "a", 1)]).chain(futures_util::stream::pending());
+    let mut call = Call::new(requests);
+    call.set_timeout(Duration::from_millis(100));
+    let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
+    assert_eq!(summary(answers.message().await.unwrap().unwrap()), answered("a", 1, true));
+    assert_eq!(answers.message().await.unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_a_stream_when_what_it_has_is_answered() {
+    let serving = Serving::new(NUMBER, echo);
+    let requests = iter(vec![number("m", "a", 1)]).chain(futures_util::stream::pending());
+    let mut answers = serving.client().model_stream_infer(requests).await.unwrap().into_inner();
+    assert!(answers.message().await.unwrap().is_some());
+    serving.shutdown.cancel();
+    let end = timeout(Duration::from_secs(20), answers.message()).await.unwrap();
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_is_held_back_until_there_is_room() {
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let goes_on = std::sync::Mutex::new(goes_on);
+    let serving = Serving::new(NUMBER, move |request: Asked| {
+        // Held until the other end is dropped.
+        let _ = goes_on.lock().unwrap().recv();
+        echo(request);
+    });
+    let count = 3000;
+    let taken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = Arc::clone(&taken);
+    let requests = iter((0..count).map(move |value| {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        number("m", "", value)
+    }));
+    let mut client = serving.client();
+    let reading = tokio::spawn(async move {
+        let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+        let mut seen = 0;
+        while let Some(message) = answers.message().await.unwrap() {
+            assert_eq!(summary(message).3, Some(seen));
+            seen += 1;
+        }
+        seen
+    });
+    let model = serving.server.model("m", None).unwrap();
+    while model.pending() < load::MOST_REQUESTS - 1 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+        assert_eq!(model.pending(), load::MOST_REQUESTS - 1, "no more are taken in");
+    }
+    drop(go_on);
+    assert_eq!(reading.await.unwrap(), count);
+    assert_eq!(taken.load(std::sync::atomic::Ordering::Relaxed), 3000);
+}

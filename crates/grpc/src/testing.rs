@@ -1,0 +1,155 @@
+//! What tests of the face need: a server whose one model does as it is told, and a client that calls it in this process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nereid_core::backend_api::{
+    Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
+};
+use nereid_core::{Completion, Fingerprint, ModelControl, ModelSpec, Server, ServerOptions, model_config};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use crate::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
+use crate::proto::infer_parameter::ParameterChoice;
+use crate::proto::model_infer_request::InferInputTensor;
+use crate::proto::{InferParameter, ModelInferRequest};
+use crate::{Calls, GrpcOptions};
+
+/// What the model does with each request.
+type Script = Arc<dyn Fn(Request) + Send + Sync>;
+
+#[derive(Clone)]
+struct Scripted(Script);
+
+impl Backend for Scripted {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Model for Scripted {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Instance for Scripted {
+    fn execute(&mut self, batch: Batch) {
+        batch.into_requests().into_iter().for_each(|request| (self.0)(request));
+    }
+}
+
+/// A model that takes `IN` and gives `OUT`, one INT32 each.
+pub(crate) const NUMBER: &str = r#"
+    input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+    output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+"#;
+
+/// A client of the calls, without a connection between.
+pub(crate) type Client = GrpcInferenceServiceClient<Calls>;
+
+/// A server and its calls.
+pub(crate) struct Serving {
+    pub server: Arc<Server>,
+    pub calls: Calls,
+    pub shutdown: CancellationToken,
+}
+
+impl Serving {
+    /// A server with models of these names and configurations, which do `script` with each request.
+    pub(crate) fn of_models(
+        configs: &[(&str, String)],
+        options: GrpcOptions,
+        script: impl Fn(Request) + Send + Sync + 'static,
+    ) -> Self {
+        let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
+        let spec = |(name, config): &(&str, String)| {
+            let text = format!("name: \"{name}\" backend: \"scripted\" {config}");
+            let spec = ModelSpec {
+                name: (*name).into(),
+                directory: (*name).into(),
+                config: model_config::parse_text(&text).unwrap(),
+                completion: Completion::Off,
+                versions: vec![1],
+                labels: BTreeMap::new(),
+                warm_up_files: BTreeMap::new(),
+                fingerprint: Fingerprint::default(),
+                keep: None,
+            };
+            ((*name).to_owned(), Ok(spec))
+        };
+        let source: BTreeMap<_, _> = configs.iter().map(spec).collect();
+        let server_options = ServerOptions {
+            name: "test".into(),
+            version: "0".into(),
+            load_threads: 1,
+            model_control: ModelControl::Explicit,
+            ..ServerOptions::default()
+        };
+        let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
+        let server = Arc::new(Server::new(server_options, backends, Arc::new(source)));
+        assert!(server.start(None).unwrap().is_empty());
+        let shutdown = CancellationToken::new();
+        let calls = Calls::new(Arc::clone(&server), options, shutdown.clone());
+        Self { server, calls, shutdown }
+    }
+
+    /// A server with model `m` of this configuration.
+    pub(crate) fn new(config: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Self {
+        Self::of_models(&[("m", config.into())], GrpcOptions::default(), script)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.calls.clone())
+    }
+}
+
+/// A parameter of this value.
+pub(crate) fn parameter(value: ParameterChoice) -> InferParameter {
+    InferParameter { parameter_choice: Some(value) }
+}
+
+/// A request to a model of [`NUMBER`].
+pub(crate) fn number(model: &str, id: &str, number: i32) -> ModelInferRequest {
+    let input = InferInputTensor {
+        name: "IN".into(),
+        datatype: "INT32".into(),
+        shape: vec![1],
+        ..InferInputTensor::default()
+    };
+    ModelInferRequest {
+        model_name: model.into(),
+        id: id.into(),
+        inputs: vec![input],
+        raw_input_contents: vec![Bytes::copy_from_slice(&number.to_le_bytes())],
+        ..ModelInferRequest::default()
+    }
+}
+
+/// Answers with the inputs as they are, under the names of the outputs, and with the request's parameters.
+pub(crate) fn echo(request: Request) {
+    let response = echoed(&request);
+    request.answer(Ok(response));
+}
+
+/// What [`echo`] answers.
+pub(crate) fn echoed(request: &Request) -> Response {
+    let outputs = request.inputs.iter().cloned().map(|mut tensor| {
+        tensor.name = tensor.name.replace("IN", "OUT");
+        tensor
+    });
+    Response { outputs: outputs.collect(), parameters: request.parameters.clone() }
+}
+
+/// The number in a request's input.
+pub(crate) fn asked_number(request: &Request) -> i32 {
+    let contents = request.inputs[0].contiguous().unwrap();
+    i32::from_le_bytes(contents[..4].try_into().unwrap())
+}
+
+/// The code of a call's outcome.
+pub(crate) fn code<T>(outcome: Result<T, Status>) -> Code {
+    outcome.err().map_or(Code::Ok, |status| status.code())
+}
