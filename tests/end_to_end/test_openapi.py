@@ -10,8 +10,14 @@ from http_requests import assert_refused, request
 from model_files import write_identity
 
 CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance"
-# What cannot be loaded or opened is answered with 500, as the reference does; the document allows what leads there.
-MAY_FAIL = ["/v2/repository/models/{model}/load", "/v2/systemsharedmemory/region/{region}/register"]
+INFERENCE = ["/v2/models/{model}/infer", "/v2/models/{model}/generate", "/v2/models/{model}/generate_stream"]
+# What cannot be loaded, opened or parsed is answered with 500, as the reference does; the document allows what leads
+# there.
+MAY_FAIL = (
+    r"^/v2/(repository/models/\{model\}/load|systemsharedmemory/region/\{region\}/register"
+    r"|models/.*/(infer|generate|generate_stream))$"
+)
+ALL_PHASES = "--phases=examples,coverage,fuzzing"
 LIMIT_S = 240
 
 
@@ -25,7 +31,7 @@ def schemathesis(server, *arguments):
     """Runs it against the document that the server gives; its report if it found something."""
     command = Path(sys.executable).with_name("schemathesis")
     url = f"http://{server.url}/v2/openapi.json"
-    settings = ["--mode=positive", "--phases=examples,coverage,fuzzing", "--max-examples=10", "--seed=1", "--no-color"]
+    settings = ["--mode=positive", "--max-examples=10", "--seed=1", "--no-color"]
     found = subprocess.run(
         [command, "run", url, *settings, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -46,8 +52,27 @@ def test_the_document_tells_of_the_routes(server):
 
 def test_nothing_that_may_be_sent_is_a_server_error(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exclude = [argument for path in MAY_FAIL for argument in ("--exclude-path", path)]
-    schemathesis(server, "--checks", f"not_a_server_error,{CHECKS}", *exclude)
-    include = [argument for path in MAY_FAIL for argument in ("--include-path", path)]
-    schemathesis(server, "--checks", CHECKS, *include)
+    checks = "--checks", f"not_a_server_error,{CHECKS}"
+    # A model that is unloaded answers 503 from then on.
+    unload = "/v2/repository/models/{model}/unload"
+    schemathesis(server, ALL_PHASES, *checks, "--exclude-path-regex", MAY_FAIL, "--exclude-path", unload)
+    before = executions(server)
+    schemathesis(server, ALL_PHASES, "--checks", CHECKS, "--include-path-regex", MAY_FAIL)
+    # Some of them reached a model, too.
+    assert executions(server) > before
+    schemathesis(server, ALL_PHASES, *checks, "--include-path", unload)
     assert request(server, "GET", "/v2/health/live").status == 200
+
+
+@pytest.mark.parametrize("path", INFERENCE)
+def test_the_examples_of_inference_are_answered(server, tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    checks = f"not_a_server_error,positive_data_acceptance,{CHECKS}"
+    schemathesis(server, "--phases=examples", "--checks", checks, "--include-path", path)
+    assert executions(server) > 0
+
+
+def executions(server):
+    """How many requests the model has answered well."""
+    statistics = request(server, "GET", "/v2/models/same/stats").json["model_stats"]
+    return statistics[0]["inference_stats"]["success"]["count"]

@@ -1,19 +1,22 @@
 //! The description of this face in OpenAPI 3.1, made from the table of routes: no route is left out, and none is told of
-//! that is not there.
+//! that is not there. Models of the server it is asked of stand in it as examples.
+
+pub(crate) mod examples;
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
+use self::examples::Example;
 use crate::routes::{Action, Route};
 
 /// The document for these routes, as JSON.
-pub(crate) fn document(routes: &[Route], version: &str) -> Value {
+pub(crate) fn document(routes: &[Route], version: &str, examples: &[Example]) -> Value {
     let mut paths = Map::new();
     for (method, path, group, action) in routes {
-        let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path) }));
-        let mut operation = operation(*action);
+        let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path, examples) }));
+        let mut operation = operation(*action, examples);
         operation["operationId"] = json!(operation_id(*action, path));
         operation["tags"] = json!([format!("{group:?}")]);
         item[method.as_str().to_ascii_lowercase()] = operation;
@@ -32,21 +35,40 @@ pub(crate) fn document(routes: &[Route], version: &str) -> Value {
 }
 
 /// The document, written.
-pub(crate) fn written(routes: &[Route], version: &str) -> Bytes {
-    document(routes, version).to_string().into()
+pub(crate) fn written(routes: &[Route], version: &str, examples: &[Example]) -> Bytes {
+    document(routes, version, examples).to_string().into()
 }
 
 /// The parameters that a path names.
-fn parameters(path: &str) -> Vec<Value> {
+fn parameters(path: &str, examples: &[Example]) -> Vec<Value> {
     let names = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
     let parameter = |name| {
         let pattern = if name == "version" { "^[0-9]{1,9}$" } else { "^[^/]+$" };
-        json!({
+        let mut parameter = json!({
             "name": name, "in": "path", "required": true,
             "schema": { "type": "string", "minLength": 1, "pattern": pattern },
-        })
+        });
+        let value = |example: &Example| match name {
+            "model" => Some(json!(example.model)),
+            "version" => Some(json!(example.version.to_string())),
+            _ => None,
+        };
+        add_examples(&mut parameter, examples, value);
+        parameter
     };
     names.map(parameter).collect()
+}
+
+/// Adds those examples that there is a value of, under the names of their models and versions.
+fn add_examples(object: &mut Value, examples: &[Example], value: impl Fn(&Example) -> Option<Value>) {
+    let named = examples.iter().filter_map(|example| {
+        let name = format!("{} version {}", example.model, example.version);
+        Some((name, json!({ "value": value(example)? })))
+    });
+    let named: Map<_, _> = named.collect();
+    if !named.is_empty() {
+        object["examples"] = Value::Object(named);
+    }
 }
 
 /// A name for the operation: its action, and what the path names beside the model.
@@ -62,7 +84,7 @@ fn operation_id(action: Action, path: &str) -> String {
     id
 }
 
-fn operation(action: Action) -> Value {
+fn operation(action: Action, examples: &[Example]) -> Value {
     let (summary, request, answer) = described(action);
     let success = match answer {
         Answer::Nothing => json!({ "description": "It is so, or it is done." }),
@@ -78,7 +100,8 @@ fn operation(action: Action) -> Value {
         }),
         Answer::Events => json!({
             "description": "An event for each answer of the model.",
-            "content": { "text/event-stream": { "schema": { "type": "string" } } },
+            // OpenAPI 3.1 has no words for the form of an event.
+            "content": { "text/event-stream": {} },
         }),
     };
     let mut operation = json!({
@@ -92,7 +115,14 @@ fn operation(action: Action) -> Value {
         },
     });
     if let Some((schema, required)) = request {
-        operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": reference(schema) } } });
+        let mut content = json!({ "schema": reference(schema) });
+        add_examples(&mut content, examples, |example| match action {
+            Action::Infer => example.infer.clone(),
+            Action::Generate | Action::GenerateStream => Some(example.generate.clone()),
+            _ => None,
+        });
+        operation["requestBody"] =
+            json!({ "required": required, "content": { "application/json": content } });
     }
     operation
 }
@@ -232,6 +262,7 @@ mod tests {
 
     use super::*;
     use crate::routes::ROUTES;
+    use crate::testing::{echo, server};
 
     fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
         match value {
@@ -246,7 +277,7 @@ mod tests {
 
     #[test]
     fn every_route_is_told_of_once_under_a_name_of_its_own() {
-        let document = document(ROUTES, "1");
+        let document = document(ROUTES, "1", &[]);
         let mut ids = BTreeSet::new();
         for (method, path, ..) in ROUTES {
             let operation = &document["paths"][path][method.as_str().to_ascii_lowercase()];
@@ -258,7 +289,7 @@ mod tests {
 
     #[test]
     fn every_schema_is_there_and_used() {
-        let document = document(ROUTES, "1");
+        let document = document(ROUTES, "1", &[]);
         let mut found = BTreeSet::new();
         references(&document, &mut found);
         let known: BTreeSet<_> =
@@ -268,9 +299,42 @@ mod tests {
 
     #[test]
     fn a_paths_parameters_are_declared() {
-        let document = document(ROUTES, "1");
+        let document = document(ROUTES, "1", &[]);
         let declared = &document["paths"]["/v2/models/{model}/versions/{version}/infer"]["parameters"];
         assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("model"), &json!("version")));
         assert_eq!(document["paths"]["/v2"]["parameters"], json!([]));
+    }
+
+    #[test]
+    fn models_stand_in_it_as_examples_of_what_they_take() {
+        let config = r#"max_batch_size: 4
+            input { name: "IN" data_type: TYPE_INT32 dims: [ 2, -1 ] }
+            input { name: "MORE" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+            output { name: "OUT" data_type: TYPE_INT32 dims: [ 2, -1 ] }"#;
+        let examples = examples::of(&server(config, echo));
+        let document = document(ROUTES, "1", &examples);
+        let path = &document["paths"]["/v2/models/{model}/versions/{version}/infer"];
+        assert_eq!(path["parameters"][0]["examples"], json!({ "m version 1": { "value": "m" } }));
+        assert_eq!(path["parameters"][1]["examples"], json!({ "m version 1": { "value": "1" } }));
+        let body = |path: &Value| {
+            path["post"]["requestBody"]["content"]["application/json"]["examples"]["m version 1"]["value"]
+                .clone()
+        };
+        let input = json!({ "name": "IN", "datatype": "INT32", "shape": [1, 2, 1], "data": [0, 0] });
+        assert_eq!(body(path), json!({ "inputs": [input] }));
+        let generate = &document["paths"]["/v2/models/{model}/generate"];
+        assert_eq!(body(generate), json!({ "IN": [0, 0] }));
+        let load = &document["paths"]["/v2/repository/models/{model}/load"]["post"]["requestBody"];
+        assert_eq!(load["content"]["application/json"]["examples"], Value::Null);
+    }
+
+    #[test]
+    fn a_model_whose_inputs_are_long_or_have_no_json_is_no_example() {
+        for input in ["data_type: TYPE_INT32 dims: [ 257 ]", "data_type: TYPE_FP16 dims: [ 1 ]"] {
+            let config = format!(
+                r#"input {{ name: "IN" {input} }} output {{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }}"#
+            );
+            assert!(examples::of(&server(&config, echo)).is_empty(), "{input}");
+        }
     }
 }

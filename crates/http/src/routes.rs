@@ -183,7 +183,8 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::Ready => Ok(metadata::server_ready(server)),
         Action::ServerMetadata => Ok(metadata::server(server)),
         Action::OpenApi => {
-            let document = openapi::written(ROUTES, &server.options().version);
+            let examples = openapi::examples::of(server);
+            let document = openapi::written(ROUTES, &server.options().version, &examples);
             Ok(reply::json_bytes(StatusCode::OK, document))
         }
         Action::ModelMetadata => metadata::model(server, target),
