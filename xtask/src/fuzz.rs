@@ -38,6 +38,10 @@ enum Target {
     Config,
     /// The JSON reader and writer
     Json,
+    /// A body of an inference request over HTTP to a request, and tensors to JSON
+    Infer,
+    /// A body of the generate extension to a request
+    Generate,
 }
 
 impl Target {
@@ -46,6 +50,8 @@ impl Target {
             Self::Text => "text",
             Self::Config => "config",
             Self::Json => "json",
+            Self::Infer => "infer",
+            Self::Generate => "generate",
         }
     }
 
@@ -56,6 +62,8 @@ impl Target {
                 &["fuzz/corpus/config", "crates/model-config/src/text/tests", CONFIGS]
             }
             Self::Json => &["fuzz/corpus/json", CONFIGS],
+            Self::Infer => &["fuzz/corpus/infer"],
+            Self::Generate => &["fuzz/corpus/generate"],
         }
     }
 }

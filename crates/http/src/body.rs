@@ -144,8 +144,15 @@ impl Pieces {
 
 impl From<Bytes> for Pieces {
     fn from(bytes: Bytes) -> Self {
+        Self::from_iter([bytes])
+    }
+}
+
+impl FromIterator<Bytes> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let mut body = Self::default();
-        body.push(bytes);
+        pieces.into_iter().for_each(|piece| body.push(piece));
+        body.end_tail();
         body
     }
 }
@@ -177,10 +184,7 @@ mod tests {
     use super::*;
 
     fn body(pieces: &[&'static str]) -> Pieces {
-        let mut body = Pieces::default();
-        pieces.iter().for_each(|piece| body.push(Bytes::from_static(piece.as_bytes())));
-        body.end_tail();
-        body
+        pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()
     }
 
     fn joined(buffers: &Buffers) -> Vec<u8> {

@@ -5,10 +5,13 @@ mod encode;
 pub(crate) mod generate;
 mod json_members;
 mod json_tensor;
+pub mod offline;
 mod region;
 
-use hyper::HeaderMap;
+use hyper::header::HeaderValue;
+use nereid_core::Signature;
 use nereid_core::backend_api::{Error, Result};
+use nereid_shared_memory::Regions;
 
 use crate::body::Pieces;
 use crate::compression::{self, Encoding};
@@ -41,14 +44,9 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
         }
         Err(unknown) => return Ok(compression::unknown(&unknown)),
     }
-    let decoded = match header_length(headers, body.len())? {
-        Some(0) => decode::raw(&mut body, model.signature(), face.options.max_input_size)?,
-        length => {
-            let length = length.unwrap_or(body.len());
-            let options = &face.options;
-            decode::json(&mut body, length, &target.model, options.max_input_size, &options.regions)?
-        }
-    };
+    let length = headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes);
+    let limits = (face.options.max_input_size, &*face.options.regions);
+    let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
@@ -63,12 +61,26 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
     })
 }
 
-/// The length of the JSON part, if the client says it.
-fn header_length(headers: &HeaderMap, body: usize) -> Result<Option<usize>> {
-    let Some(value) = headers.get(HEADER_LENGTH) else { return Ok(None) };
-    let text = String::from_utf8_lossy(value.as_bytes());
+/// The request in a body, whose JSON part has the length that the client says: all of it if it says nothing, none of it for
+/// a raw body. `limits` are the longest input and the regions that inputs and outputs may lie in.
+fn decoded(
+    body: &mut Pieces,
+    header_length: Option<&[u8]>,
+    model: &str,
+    signature: &Signature,
+    (max_input, regions): (usize, &Regions),
+) -> Result<decode::Decoded> {
+    match header_length.map(|length| announced(length, body.len())).transpose()? {
+        Some(0) => decode::raw(body, signature, max_input),
+        length => decode::json(body, length.unwrap_or(body.len()), model, max_input, regions),
+    }
+}
+
+/// The length of the JSON part.
+fn announced(length: &[u8], body: usize) -> Result<usize> {
+    let text = String::from_utf8_lossy(length);
     match text.trim().parse::<usize>() {
-        Ok(length) if length <= body => Ok(Some(length)),
+        Ok(length) if length <= body => Ok(length),
         Ok(length) => Err(Error::invalid_arg(format!(
             "Inference-Header-Content-Length is {length}, but the body has only {body} bytes"
         ))),

@@ -30,6 +30,9 @@ use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+#[doc(hidden)]
+pub use infer::offline;
+
 /// What is spoken on the connections, best first, as TLS clients name it.
 pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 

@@ -204,7 +204,7 @@ pub(super) fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
             "output '{}' is {}, which has no form in JSON; ask for it as binary data",
             output.name, output.data_type
         ))),
-        DataType::Bytes => strings(json, output, &contents),
+        DataType::Bytes => strings(json, output, &contents, count),
     }
 }
 
@@ -242,8 +242,10 @@ fn float(json: &mut Vec<u8>, value: impl serde::Serialize + Copy + Into<f64>, fi
     Ok(())
 }
 
-fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8]) -> Result<()> {
+fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8], count: usize) -> Result<()> {
+    let mut written = 0;
     for (index, element) in BytesElements::new(contents).enumerate() {
+        written += 1;
         if index > 0 {
             json.push(b',');
         }
@@ -254,6 +256,12 @@ fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8]) -> Result<()> {
             ))
         })?;
         string(json, text)?;
+    }
+    if written != count {
+        return Err(Error::internal(format!(
+            "the model gave output '{}' {written} strings, but its shape {} takes {count}",
+            output.name, output.shape
+        )));
     }
     Ok(())
 }
@@ -288,6 +296,8 @@ mod tests {
     #[test]
     fn an_output_of_the_wrong_size_is_refused() {
         assert!(json(Tensor::new("X", DataType::Int32, [2], vec![0; 4])).is_err());
+        assert!(json(Tensor::new("X", DataType::Bytes, [2], vec![0; 4])).is_err());
+        assert!(json(Tensor::new("X", DataType::Bytes, [1], vec![0; 8])).is_err());
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn ask(call: &Call<'_>, mut body: Pieces) -> Result<ResponseStream> {
 }
 
 /// Reads the request's object.
-fn decode(json: &[u8], signature: &Signature, limit: usize) -> Result<InferRequest> {
+pub(super) fn decode(json: &[u8], signature: &Signature, limit: usize) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
     let mut reader = Jiter::new(json).with_allow_inf_nan();
     let is_object = object(&mut reader, |reader, key| match key {
