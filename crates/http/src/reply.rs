@@ -93,10 +93,11 @@ impl Pieces {
     }
 }
 
-/// An answer without a body.
+/// An answer without a body. It has the content type that the reference gives it, which some health checks look at.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     let mut reply = Reply::default();
     *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     reply
 }
 
