@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Tensor};
-use nereid_core::{ModelSource, Overrides, Server, ServerOptions};
+use nereid_core::{ModelId, ModelSource, Overrides, Server, ServerOptions};
 use nereid_model_config::proto::ModelParameter;
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, Places, find};
 use nereid_repository::{ReadOptions, Repositories};
@@ -103,7 +103,7 @@ fn serve() -> Arc<Server> {
     let reading = ReadOptions::default();
     let repositories = Repositories::new(vec![repository()], reading);
     let with_one_thread = |(name, _): (&'static str, Vec<Input>)| {
-        let spec = repositories.read(name, &Overrides::default()).map(|mut spec| {
+        let spec = repositories.read(&ModelId::plain(name), &Overrides::default()).map(|mut spec| {
             let one = ModelParameter { string_value: "1".to_owned() };
             spec.config.parameters.insert("intra_op_thread_count".to_owned(), one);
             spec

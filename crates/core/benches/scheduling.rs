@@ -15,7 +15,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions};
+use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -82,10 +82,10 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
     let mut config = nereid_core::model_config::parse_text(&text).expect("a configuration");
     nereid_core::model_config::normalise(&mut config);
     let backends = BTreeMap::from([("timed".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
-    let (name, directory) = ("m".to_owned(), ".".into());
+    let directory = ".".into();
     let completion = Completion::Off;
     let spec = ModelSpec {
-        name,
+        id: ModelId::plain("m"),
         directory,
         config,
         completion,

@@ -28,7 +28,7 @@ pub(crate) fn load(
     backend: &dyn Backend,
 ) -> Result<(Box<dyn Model>, ModelConfig)> {
     let model = backend.load(ModelContext {
-        name: spec.name.clone(),
+        name: spec.id.name.clone(),
         version,
         directory: spec.directory.clone(),
         config: spec.config.clone(),
@@ -36,7 +36,7 @@ pub(crate) fn load(
     })?;
     let config = completed(spec, model.completed_config())?;
     if let Some(changes) = changes(&spec.config, &config) {
-        tracing::info!("completed the configuration of '{}' version {version}: {changes}", spec.name);
+        tracing::info!("completed the configuration of '{}' version {version}: {changes}", spec.id.name);
     }
     Ok((model, config))
 }
@@ -61,13 +61,13 @@ fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<Mode
             return Err(Error::not_found(format!(
                 "model '{}' has no configuration file, and its backend '{}' does not complete one: write a \
                  config.pbtxt that lists its inputs and outputs",
-                spec.name, config.backend
+                spec.id.name, config.backend
             )));
         }
         (Completion::Allowed, None) => {}
         (Completion::Allowed | Completion::Needed, Some(completed)) => {
             adopt_completed(&mut config, completed.clone()).map_err(|error| {
-                Error::internal(format!("the configuration of model '{}': {error}", spec.name))
+                Error::internal(format!("the configuration of model '{}': {error}", spec.id.name))
             })?;
             normalise(&mut config);
         }

@@ -39,7 +39,7 @@ pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{EXTENSIONS, ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
-pub use source::{Fingerprint, ModelSource, Overrides};
+pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
 pub use statistics::{
     BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
 };

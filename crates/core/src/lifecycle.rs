@@ -10,6 +10,7 @@
 //! instances end.
 
 mod drain;
+mod family;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use nereid_backend_api::{Backend, Error, ErrorCode, Result};
 pub(crate) use self::tasks::Task;
 use self::tasks::Tasks;
 use crate::model::{Model, ModelSpec, Services};
-use crate::source::{Fingerprint, ModelSource, Overrides};
+use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
 use crate::table::{ModelTable, VersionState};
 
 /// All models of a server, and the tasks that change them.
@@ -46,6 +47,12 @@ struct Known {
     failed: Option<Fingerprint>,
     /// As it was at the last look.
     seen: Option<Fingerprint>,
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.served.is_none() && self.failed.is_none() && self.seen.is_none()
+    }
 }
 
 impl LifeCycle {
@@ -76,20 +83,20 @@ impl LifeCycle {
         &*self.source
     }
 
-    fn load(self: &Arc<Self>, name: &str, overrides: &Overrides, known: &mut Known) -> Result<()> {
+    fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Known) -> Result<()> {
         // Looked at first: a change that comes while it is read is one to be taken up later.
-        let looked_at = self.source.fingerprint(name);
-        let spec = match self.source.read(name, overrides) {
+        let looked_at = self.source.fingerprint(id);
+        let spec = match self.source.read(id, overrides) {
             Ok(spec) => spec,
             Err(error) => {
-                tracing::error!("failed to load '{name}': {error}");
+                tracing::error!("failed to load '{id}': {error}");
                 // What is not in the source at all is not a model.
                 if !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound) {
-                    self.fail_as_a_whole(name, &error);
+                    self.fail_as_a_whole(id, &error);
                 }
                 known.failed = looked_at.ok();
                 return Err(Error::internal(format!(
-                    "failed to load '{name}', failed to poll from model repository: {error}"
+                    "failed to load '{id}', failed to poll from model repository: {error}"
                 )));
             }
         };
@@ -109,12 +116,12 @@ impl LifeCycle {
 
     /// Makes what is served what `spec` says, or leaves it as it is.
     fn bring(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
-        let name = &spec.name;
+        let id = &spec.id;
         if spec.versions.is_empty() {
-            let error = Error::invalid_arg(format!("model '{name}' has no version folder to serve"));
-            tracing::error!("failed to load '{name}': {error}");
-            self.fail_as_a_whole(name, &error);
-            return Err(error.context(format_args!("load failed for model '{name}'")));
+            let error = Error::invalid_arg(format!("model '{id}' has no version folder to serve"));
+            tracing::error!("failed to load '{id}': {error}");
+            self.fail_as_a_whole(id, &error);
+            return Err(error.context(format_args!("load failed for model '{id}'")));
         }
         let table = self.table.load_full();
         let same_files = |served: &Fingerprint, version: u64| {
@@ -122,7 +129,7 @@ impl LifeCycle {
                 && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
         };
         // The one that is served, if nothing but its instances is to be changed.
-        let kept = |version: u64| match table.version(name, version) {
+        let kept = |version: u64| match table.version(id, version) {
             Some(VersionState::Ready(model)) => {
                 let same = served.is_some_and(|served| same_files(served, version));
                 (same && model.differs_in_instances_only(&spec)).then_some(model)
@@ -131,18 +138,18 @@ impl LifeCycle {
         };
         let unchanged = |version: &u64| {
             !anew
-                && matches!(table.version(name, *version), Some(VersionState::Ready(_)))
+                && matches!(table.version(id, *version), Some(VersionState::Ready(_)))
                 && served.is_some_and(|served| {
                     served.config == spec.fingerprint.config && same_files(served, *version)
                 })
         };
         let wanted: Vec<_> = spec.versions.iter().copied().filter(|version| !unchanged(version)).collect();
-        let is_ready = |version: u64| matches!(table.version(name, version), Some(VersionState::Ready(_)));
+        let is_ready = |version: u64| matches!(table.version(id, version), Some(VersionState::Ready(_)));
         self.change(|table| {
-            table.clear_failure(name);
-            table.forgive(name, &spec.versions);
+            table.clear_failure(id);
+            table.forgive(id, &spec.versions);
             for &version in wanted.iter().filter(|version| !is_ready(**version)) {
-                table.set_version(name, version, VersionState::Loading);
+                table.set_version(id, version, VersionState::Loading);
             }
         });
         let outcomes: Vec<_> = wanted
@@ -150,10 +157,10 @@ impl LifeCycle {
             .map(|&version| (version, self.load_version(&spec, version, kept(version))))
             .collect();
         if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
-            return Err(self.give_up(name, outcomes, &is_ready));
+            return Err(self.give_up(id, outcomes, &is_ready));
         }
         let gone: Vec<_> = table
-            .versions(name)
+            .versions(id)
             .filter(|(version, state)| {
                 matches!(state, VersionState::Ready(_)) && !spec.versions.contains(version)
             })
@@ -165,43 +172,43 @@ impl LifeCycle {
             .filter_map(|(version, outcome)| Some((version, Arc::new(outcome.ok()?))))
             .collect();
         let states = loaded.into_iter().map(|(version, model)| (version, Some(model)));
-        self.replace(name, states.chain(gone.into_iter().map(|version| (version, None))).collect());
+        self.replace(id, states.chain(gone.into_iter().map(|version| (version, None))).collect());
         Ok(())
     }
 
     fn load_version(&self, spec: &ModelSpec, version: u64, kept: Option<&Arc<Model>>) -> Result<Model> {
-        let name = &spec.name;
+        let id = &spec.id;
         let backend = match &spec.fault {
             None => self.backend(spec),
             Some(fault) => Err(fault.clone()),
         };
         let backend = backend.inspect_err(|error| {
-            tracing::error!("failed to load '{name}' version {version}: {error}");
+            tracing::error!("failed to load '{id}' version {version}: {error}");
         })?;
         if let Some(kept) = kept {
-            tracing::info!("changing the instances of '{name}' version {version}");
+            tracing::info!("changing the instances of '{id}' version {version}");
             return kept.with_instances(spec, &self.services).inspect_err(|error| {
-                tracing::error!("failed to change the instances of '{name}' version {version}: {error}");
+                tracing::error!("failed to change the instances of '{id}' version {version}: {error}");
             });
         }
         let mut retries = self.retries;
         loop {
-            tracing::info!("loading '{name}' version {version}");
+            tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
             let load = || Model::load(spec, version, backend, &self.services);
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
             match loaded {
                 Ok(model) => {
-                    tracing::info!("successfully loaded '{name}' version {version}");
+                    tracing::info!("successfully loaded '{id}' version {version}");
                     return Ok(model);
                 }
                 Err(error) if retries == 0 => {
-                    tracing::error!("failed to load '{name}' version {version}: {error}");
+                    tracing::error!("failed to load '{id}' version {version}: {error}");
                     return Err(error);
                 }
                 Err(error) => {
-                    tracing::warn!("failed to load '{name}' version {version}, trying again: {error}");
+                    tracing::warn!("failed to load '{id}' version {version}, trying again: {error}");
                     retries -= 1;
                 }
             }
@@ -209,17 +216,17 @@ impl LifeCycle {
     }
 
     /// Says of a model why none of its versions was looked at, unless some are served.
-    fn fail_as_a_whole(&self, name: &str, error: &Error) {
+    fn fail_as_a_whole(&self, id: &ModelId, error: &Error) {
         let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
-        if !self.table.load().versions(name).any(ready) {
-            self.change(|table| table.set_failure(name, error.clone()));
+        if !self.table.load().versions(id).any(ready) {
+            self.change(|table| table.set_failure(id, error.clone()));
         }
     }
 
     /// A version failed: the others that were loaded with it are not served either, and what was served before is.
     fn give_up(
         self: &Arc<Self>,
-        name: &str,
+        id: &ModelId,
         outcomes: Vec<(u64, Result<Model>)>,
         was_ready: &dyn Fn(u64) -> bool,
     ) -> Error {
@@ -236,25 +243,25 @@ impl LifeCycle {
                 }
             };
             if !was_ready(version) {
-                self.change(|table| table.set_version(name, version, state.clone()));
+                self.change(|table| table.set_version(id, version, state.clone()));
             }
         }
-        Error::invalid_arg(format!("load failed for model '{name}': {}", reasons.trim_end_matches("; ")))
+        Error::invalid_arg(format!("load failed for model '{id}': {}", reasons.trim_end_matches("; ")))
     }
 
     /// A look at the repository: takes up a change that was there already the last time.
-    fn look(self: &Arc<Self>, name: &str, known: &mut Known) -> Result<()> {
-        let now = match self.source.fingerprint(name) {
+    fn look(self: &Arc<Self>, id: &ModelId, known: &mut Known) -> Result<()> {
+        let now = match self.source.fingerprint(id) {
             Ok(now) => now,
             Err(error) if error.code() == ErrorCode::NotFound => {
                 if known.served.is_some() || known.failed.is_some() {
-                    tracing::info!("'{name}' is no longer in the repository and is unloaded");
+                    tracing::info!("'{id}' is no longer in the repository and is unloaded");
                 }
-                self.unload(name, known);
+                self.unload(id, known);
                 return Ok(());
             }
             Err(error) => {
-                tracing::warn!("cannot look at '{name}', which stays as it is: {error}");
+                tracing::warn!("cannot look at '{id}', which stays as it is: {error}");
                 return Err(error);
             }
         };
@@ -264,31 +271,31 @@ impl LifeCycle {
             return Ok(());
         }
         if before.as_ref() != Some(&now) {
-            tracing::info!("'{name}' has changed; it is loaded when the change is complete");
+            tracing::info!("'{id}' has changed; it is loaded when the change is complete");
             return Ok(());
         }
-        tracing::info!("'{name}' has changed and is loaded");
-        self.load(name, &Overrides::default(), known)
+        tracing::info!("'{id}' has changed and is loaded");
+        self.load(id, &Overrides::default(), known)
     }
 
-    fn unload(self: &Arc<Self>, name: &str, known: &mut Known) {
+    fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Known) {
         *known = Known::default();
         let ready: Vec<_> = self
             .table
             .load()
-            .versions(name)
+            .versions(id)
             .filter(|(_, state)| matches!(state, VersionState::Ready(_)))
             .map(|(version, _)| (version, None))
             .collect();
         self.change(|table| {
-            table.clear_failure(name);
-            table.forgive(name, &[]);
+            table.clear_failure(id);
+            table.forgive(id, &[]);
         });
-        self.replace(name, ready);
+        self.replace(id, ready);
     }
 
     /// Puts versions in the place of those that are served, or none, in one step.
-    fn replace(self: &Arc<Self>, name: &str, versions: Vec<(u64, Option<Arc<Model>>)>) {
+    fn replace(self: &Arc<Self>, id: &ModelId, versions: Vec<(u64, Option<Arc<Model>>)>) {
         let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
         let before = self.table.rcu(|table| {
             let mut table = ModelTable::clone(table);
@@ -297,11 +304,11 @@ impl LifeCycle {
                     Some(model) => VersionState::Ready(Arc::clone(model)),
                     None => VersionState::Unloading(number),
                 };
-                table.set_version(name, *version, state);
+                table.set_version(id, *version, state);
             }
             table
         });
-        let replaced = versions.iter().filter_map(|(version, _)| match before.version(name, *version) {
+        let replaced = versions.iter().filter_map(|(version, _)| match before.version(id, *version) {
             Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
             _ => None,
         });
@@ -314,13 +321,13 @@ impl LifeCycle {
 
     fn backend(&self, spec: &ModelSpec) -> Result<&dyn Backend> {
         let name = nereid_model_config::backend_name(&spec.config).ok_or_else(|| {
-            Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.name))
+            Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.id))
         })?;
         self.backends.get(name).map(AsRef::as_ref).ok_or_else(|| {
             let known: Vec<_> = self.backends.keys().map(String::as_str).collect();
             Error::invalid_arg(format!(
                 "model '{}' asks for backend '{name}', which is not here; there are {}",
-                spec.name,
+                spec.id,
                 known.join(", ")
             ))
         })

@@ -21,7 +21,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::scheduler::configured::{self, Surroundings};
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
-use crate::source::Fingerprint;
+use crate::source::{Fingerprint, ModelId};
 use crate::statistics::ModelStatistics;
 use crate::timer::Timer;
 use crate::warm_up::warm_up;
@@ -46,8 +46,8 @@ pub type Labels = Vec<String>;
 /// A model as its repository describes it.
 #[derive(Clone)]
 pub struct ModelSpec {
-    /// Its name.
-    pub name: String,
+    /// Its name and namespace.
+    pub id: ModelId,
     /// Its folder.
     pub directory: PathBuf,
     /// Its configuration, with the defaults filled in, checked as far as it has come.
@@ -71,16 +71,13 @@ pub struct ModelSpec {
 impl fmt::Debug for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let versions = &self.versions;
-        f.debug_struct("ModelSpec")
-            .field("name", &self.name)
-            .field("versions", versions)
-            .finish_non_exhaustive()
+        f.debug_struct("ModelSpec").field("id", &self.id).field("versions", versions).finish_non_exhaustive()
     }
 }
 
 /// A version of a model that can be asked.
 pub struct Model {
-    name: String,
+    id: ModelId,
     version: u64,
     /// The configuration before it was completed.
     given: ModelConfig,
@@ -143,7 +140,7 @@ impl Model {
         services: &Services,
     ) -> Result<Self> {
         let signature = Signature::new(&config)?;
-        let planned = plan_instances(&spec.name, &config, &services.gpus)?;
+        let planned = plan_instances(&spec.id.name, &config, &services.gpus)?;
         let needs = planned.iter().filter(|(instance, _)| !instance.passive).map(|(_, needs)| needs.clone());
         let needs = needs.collect();
         let instances = planned.into_iter().map(|(instance, _)| instance).collect();
@@ -160,7 +157,7 @@ impl Model {
         };
         let scheduler = configured::scheduler(&config, surroundings);
         let loaded = Self {
-            name: spec.name.clone(),
+            id: spec.id.clone(),
             version,
             given: spec.config.clone(),
             config,
@@ -188,9 +185,14 @@ impl Model {
         Ok(())
     }
 
+    /// Its name and namespace.
+    pub fn id(&self) -> &ModelId {
+        &self.id
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.id.name
     }
 
     /// Its version.
@@ -245,7 +247,7 @@ impl Model {
         if self.pool.len() == 0 {
             return Err(Error::unavailable(format!(
                 "model '{}' takes no requests: all of its instances are passive",
-                self.name
+                self.id.name
             )));
         }
         let arrived = Instant::now();

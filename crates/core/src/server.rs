@@ -14,8 +14,8 @@ use crate::limit::Limit;
 use crate::logging::LogControl;
 use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
-use crate::source::{ModelSource, Overrides};
-use crate::table::{ModelStatus, ModelTable};
+use crate::source::{ModelId, ModelSource, Overrides};
+use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
 use crate::trace_settings::{TraceControl, TraceSettings};
 
@@ -236,18 +236,31 @@ impl Server {
         Ok(())
     }
 
-    /// The repository's index: every version that is known, and the models of the source of which none is.
+    /// The repository's index: every version that is known, and the models of the source of which none is. A name
+    /// that stands for several of the source, which cannot be served, is there with that as the reason.
     ///
     /// # Errors
     /// The source cannot be looked at.
     pub fn index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
-        let mut index: Vec<_> =
-            self.models().index().map(|status| (status.name.clone(), Some(status))).collect();
-        let known: BTreeSet<_> = index.iter().map(|(name, _)| name.clone()).collect();
-        let others = self.models.source().names()?.into_iter().filter(|name| !known.contains(name));
-        index.extend(others.map(|name| (name, None)));
+        let table = self.models();
+        let mut index: Vec<_> = table.index().map(|status| (status.id.clone(), Some(status))).collect();
+        let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
+        for name in self.models.source().names()? {
+            match self.models.source().ids(&name) {
+                Ok(ids) => {
+                    index.extend(ids.into_iter().filter(|id| !known.contains(id)).map(|id| (id, None)));
+                }
+                Err(error) => {
+                    let id = ModelId::plain(name);
+                    let state = VersionState::Unavailable(error);
+                    if !known.contains(&id) {
+                        index.push((id.clone(), Some(ModelStatus { id, version: None, state })));
+                    }
+                }
+            }
+        }
         index.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(index)
+        Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
     }
 
     /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.

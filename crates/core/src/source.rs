@@ -1,6 +1,7 @@
 //! Where models come from, as the server sees it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -16,17 +17,51 @@ pub trait ModelSource: Send + Sync {
     /// It cannot be looked at now.
     fn names(&self) -> Result<Vec<String>>;
 
+    /// The models that have this name, each in a namespace of its own; none, or one that is not there, if there are
+    /// none.
+    ///
+    /// # Errors
+    /// There are several in one namespace, so that none can be served.
+    fn ids(&self, name: &str) -> Result<Vec<ModelId>> {
+        Ok(vec![ModelId::plain(name)])
+    }
+
     /// Reads a model.
     ///
     /// # Errors
     /// `NotFound` if it is not there; otherwise what is wrong with its description.
-    fn read(&self, name: &str, overrides: &Overrides) -> Result<ModelSpec>;
+    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec>;
 
     /// Tells whether a model has changed, without reading more than it must.
     ///
     /// # Errors
     /// `NotFound` if it is not there.
-    fn fingerprint(&self, name: &str) -> Result<Fingerprint>;
+    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint>;
+}
+
+/// What tells a model from others. Clients know names only; namespaces keep models of the same name apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ModelId {
+    /// Its name.
+    pub name: String,
+    /// Where it is from, if that matters: empty where there are no namespaces.
+    pub namespace: String,
+}
+
+impl ModelId {
+    /// The model of that name where there are no namespaces.
+    pub fn plain(name: impl Into<String>) -> Self {
+        Self { name: name.into(), namespace: String::new() }
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}::", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
 }
 
 /// What a load request gives in place of what is in the repository.
@@ -62,15 +97,15 @@ impl ModelSource for BTreeMap<String, Result<ModelSpec>> {
         Ok(self.keys().cloned().collect())
     }
 
-    fn read(&self, name: &str, _: &Overrides) -> Result<ModelSpec> {
-        self.get(name).cloned().unwrap_or_else(|| Err(unknown(name)))
+    fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
+        self.get(&id.name).cloned().unwrap_or_else(|| Err(unknown(id)))
     }
 
-    fn fingerprint(&self, name: &str) -> Result<Fingerprint> {
-        self.get(name).map(|_| Fingerprint::default()).ok_or_else(|| unknown(name))
+    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+        self.get(&id.name).map(|_| Fingerprint::default()).ok_or_else(|| unknown(id))
     }
 }
 
-fn unknown(name: &str) -> Error {
-    Error::not_found(format!("there is no model '{name}'"))
+fn unknown(id: &ModelId) -> Error {
+    Error::not_found(format!("there is no model '{id}'"))
 }

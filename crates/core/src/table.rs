@@ -6,11 +6,12 @@ use std::sync::Arc;
 use nereid_backend_api::{Error, Result};
 
 use crate::model::Model;
+use crate::source::ModelId;
 
-/// All models by name, and of each all versions.
+/// All models by name and namespace, and of each all versions.
 #[derive(Clone, Default)]
 pub struct ModelTable {
-    models: BTreeMap<String, Entry>,
+    models: BTreeMap<String, BTreeMap<String, Entry>>,
 }
 
 /// One model: its versions, or why it has none.
@@ -60,8 +61,8 @@ impl VersionState {
 /// A line of the repository index.
 #[derive(Clone)]
 pub struct ModelStatus {
-    /// Name of the model.
-    pub name: String,
+    /// The model.
+    pub id: ModelId,
     /// The version; `None` if the model failed before any version was looked at.
     pub version: Option<u64>,
     /// Its state.
@@ -72,10 +73,11 @@ impl ModelTable {
     /// The version asked for, or the greatest ready one.
     ///
     /// # Errors
-    /// `NotFound` for an unknown model or version, `Unavailable` for one that did not load.
+    /// `NotFound` for an unknown model or version, `Unavailable` for one that did not load, `InvalidArg` for a name that
+    /// models of several namespaces have.
     pub fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
-        let entry = self.models.get(name).ok_or_else(unknown)?;
+        let entry = self.entry(name)?.ok_or_else(unknown)?;
         match version {
             Some(version) => match entry.versions.get(&version) {
                 Some(VersionState::Ready(model)) => Ok(model),
@@ -92,78 +94,117 @@ impl ModelTable {
         }
     }
 
+    /// What a name stands for: of the models in several namespaces, the only one that is wanted.
+    fn entry(&self, name: &str) -> Result<Option<&Entry>> {
+        let Some(namespaces) = self.models.get(name) else { return Ok(None) };
+        if namespaces.len() == 1 {
+            return Ok(namespaces.values().next());
+        }
+        let wanted: Vec<_> = namespaces.iter().filter(|(_, entry)| entry.is_wanted()).collect();
+        match wanted.as_slice() {
+            [] => Ok(namespaces.values().next()),
+            [(_, entry)] => Ok(Some(entry)),
+            several => {
+                let places: Vec<_> = several.iter().map(|(namespace, _)| format!("'{namespace}'")).collect();
+                Err(Error::invalid_arg(format!(
+                    "Request for unknown model: '{name}' is the name of {} models, those of {}",
+                    several.len(),
+                    places.join(", ")
+                )))
+            }
+        }
+    }
+
     /// The versions of a model that can be asked, ascending.
     pub fn ready_versions(&self, name: &str) -> impl Iterator<Item = u64> {
-        self.models.get(name).into_iter().flat_map(|entry| entry.ready().map(|model| model.version()))
+        let entry = self.entry(name).ok().flatten();
+        entry.into_iter().flat_map(|entry| entry.ready().map(|model| model.version()))
     }
 
     /// Everything known, by name and version.
     pub fn index(&self) -> impl Iterator<Item = ModelStatus> {
-        self.models.iter().flat_map(|(name, entry)| {
-            let failed = entry.failure.iter().map(|error| ModelStatus {
-                name: name.clone(),
-                version: None,
-                state: VersionState::Unavailable(error.clone()),
-            });
-            let versions = entry.versions.iter().map(|(version, state)| ModelStatus {
-                name: name.clone(),
-                version: Some(*version),
-                state: state.clone(),
-            });
-            failed.chain(versions)
+        self.entries().flat_map(|(id, entry)| {
+            let failed = entry.failure.iter().map(|error| (None, VersionState::Unavailable(error.clone())));
+            let versions = entry.versions.iter().map(|(version, state)| (Some(*version), state.clone()));
+            let status = move |(version, state)| ModelStatus { id: id.clone(), version, state };
+            failed.chain(versions).map(status).collect::<Vec<_>>()
+        })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (ModelId, &Entry)> {
+        self.models.iter().flat_map(|(name, namespaces)| {
+            let id = |namespace: &String| ModelId { name: name.clone(), namespace: namespace.clone() };
+            namespaces.iter().map(move |(namespace, entry)| (id(namespace), entry))
         })
     }
 
     /// All versions that can be asked.
     pub fn ready(&self) -> impl Iterator<Item = &Arc<Model>> {
-        self.models.values().flat_map(Entry::ready)
+        self.models.values().flat_map(BTreeMap::values).flat_map(Entry::ready)
     }
 
     /// Whether no model failed to load. Those that were unloaded because somebody wanted them to be did not.
     pub fn all_ready(&self) -> bool {
-        self.models.values().all(|entry| {
+        self.models.values().flat_map(BTreeMap::values).all(|entry| {
             entry.failure.is_none()
                 && entry.versions.values().all(|state| !matches!(state, VersionState::Unavailable(_)))
         })
     }
 
+    /// The namespaces that have a model of that name.
+    pub(crate) fn namespaces(&self, name: &str) -> impl Iterator<Item = &String> {
+        self.models.get(name).into_iter().flat_map(BTreeMap::keys)
+    }
+
     /// The states of a model's versions.
-    pub(crate) fn versions(&self, name: &str) -> impl Iterator<Item = (u64, &VersionState)> {
-        self.models
-            .get(name)
-            .into_iter()
-            .flat_map(|entry| entry.versions.iter().map(|(version, state)| (*version, state)))
+    pub(crate) fn versions(&self, id: &ModelId) -> impl Iterator<Item = (u64, &VersionState)> {
+        let entry = self.get(id);
+        entry.into_iter().flat_map(|entry| entry.versions.iter().map(|(version, state)| (*version, state)))
     }
 
     /// The state of a version; `None` if it is not known.
-    pub(crate) fn version(&self, name: &str, version: u64) -> Option<&VersionState> {
-        self.models.get(name)?.versions.get(&version)
+    pub(crate) fn version(&self, id: &ModelId, version: u64) -> Option<&VersionState> {
+        self.get(id)?.versions.get(&version)
     }
 
-    /// Sets a version's state. The model as a whole has not failed, then.
-    pub(crate) fn set_version(&mut self, name: &str, version: u64, state: VersionState) {
-        let entry = self.models.entry(name.to_owned()).or_default();
-        entry.failure = None;
-        entry.versions.insert(version, state);
+    fn get(&self, id: &ModelId) -> Option<&Entry> {
+        self.models.get(&id.name)?.get(&id.namespace)
     }
 
-    pub(crate) fn set_failure(&mut self, name: &str, error: Error) {
-        self.models.entry(name.to_owned()).or_default().failure = Some(error);
+    fn get_mut(&mut self, id: &ModelId) -> Option<&mut Entry> {
+        self.models.get_mut(&id.name)?.get_mut(&id.namespace)
+    }
+
+    fn made(&mut self, id: &ModelId) -> &mut Entry {
+        self.models.entry(id.name.clone()).or_default().entry(id.namespace.clone()).or_default()
+    }
+
+    /// Sets a version's state.
+    pub(crate) fn set_version(&mut self, id: &ModelId, version: u64, state: VersionState) {
+        self.made(id).versions.insert(version, state);
+    }
+
+    pub(crate) fn set_failure(&mut self, id: &ModelId, error: Error) {
+        self.made(id).failure = Some(error);
     }
 
     /// Forgets that a model failed.
-    pub(crate) fn clear_failure(&mut self, name: &str) {
-        if let Some(entry) = self.models.get_mut(name) {
-            entry.failure = None;
-            if entry.versions.is_empty() {
-                self.models.remove(name);
+    pub(crate) fn clear_failure(&mut self, id: &ModelId) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.failure = None;
+        if entry.versions.is_empty()
+            && let Some(namespaces) = self.models.get_mut(&id.name)
+        {
+            namespaces.remove(&id.namespace);
+            if namespaces.is_empty() {
+                self.models.remove(&id.name);
             }
         }
     }
 
     /// Versions that failed, other than those to be served, are no longer wanted.
-    pub(crate) fn forgive(&mut self, name: &str, served: &[u64]) {
-        if let Some(entry) = self.models.get_mut(name) {
+    pub(crate) fn forgive(&mut self, id: &ModelId, served: &[u64]) {
+        if let Some(entry) = self.get_mut(id) {
             for (_, state) in entry.versions.iter_mut().filter(|(version, _)| !served.contains(version)) {
                 if matches!(state, VersionState::Unavailable(_)) {
                     *state = VersionState::Unloaded;
@@ -174,6 +215,14 @@ impl ModelTable {
 }
 
 impl Entry {
+    /// Whether somebody wanted it to be served and did not take that back.
+    fn is_wanted(&self) -> bool {
+        let wanted = |state: &VersionState| {
+            matches!(state, VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_))
+        };
+        self.versions.values().any(wanted)
+    }
+
     fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Model>> {
         self.versions.values().filter_map(|state| match state {
             VersionState::Ready(model) => Some(model),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
-use nereid_core::{Completion, Fingerprint, ModelSpec, Server, ServerOptions, model_config};
+use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions, model_config};
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -56,7 +56,7 @@ pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'sta
     let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
     let text = format!("name: \"m\" backend: \"scripted\" {config}");
     let spec = ModelSpec {
-        name: "m".into(),
+        id: ModelId::plain("m"),
         directory: "m".into(),
         config: model_config::parse_text(&text).unwrap(),
         completion: Completion::Off,

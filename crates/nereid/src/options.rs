@@ -41,6 +41,11 @@ pub(crate) struct Options {
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
     pub model_repository: Vec<PathBuf>,
 
+    /// Serve models of the same name in different repositories side by side, instead of refusing them. Clients reach
+    /// those whose name no other has.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    pub model_namespacing: bool,
+
     /// Name the server answers with.
     #[arg(long, value_name = "NAME", default_value = "nereid")]
     pub id: String,

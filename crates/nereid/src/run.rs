@@ -50,6 +50,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let mut reading = options.configurations.read_options();
     reading.gpus = backends::gpus(&gpus, &backends);
     let source = Repositories::new(options.model_repository.clone(), reading);
+    let source = source.with_namespacing(options.model_namespacing);
     let server = Server::new(server_options(options, log, trace, gpus), backends, Arc::new(source));
     let server = Arc::new(server);
     let loaded = load(&server, options.models_at_start());
@@ -163,7 +164,7 @@ fn show_models(server: &Server) {
                 None => model.state.name().to_owned(),
                 Some(reason) => format!("{}: {reason}", model.state.name()),
             };
-            [model.name, version, state.replace('\n', " ")]
+            [model.id.to_string(), version, state.replace('\n', " ")]
         })
         .collect();
     tracing::info!("{}", table::draw(["Model", "Version", "Status"], &rows));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Completion, Fingerprint, Labels, ModelSpec};
+use nereid_core::{Completion, Fingerprint, Labels, ModelId, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
 
 use crate::data_files::{WARMUP, data_files};
@@ -157,7 +157,7 @@ fn finish(
         (true, Origin::File(_) | Origin::Request) => Completion::Allowed,
     };
     Ok(ModelSpec {
-        name: name.to_owned(),
+        id: ModelId::plain(name),
         directory: folder.to_owned(),
         config,
         completion,

@@ -9,6 +9,7 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use super::*;
 use crate::Fingerprint;
+use crate::source::ModelId;
 
 const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
     output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
@@ -40,7 +41,7 @@ fn config(text: &str) -> ModelConfig {
 
 fn spec(completion: Completion, text: &str) -> ModelSpec {
     ModelSpec {
-        name: "m".into(),
+        id: ModelId::plain("m"),
         directory: "m".into(),
         config: config(text),
         completion,

@@ -14,7 +14,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5
 /// Waits until nobody holds the version any more: those who found it while it was in the table may still bring it
 /// requests, and every request holds it until it is answered. Then ends its instances.
 pub(super) fn drain(lifecycle: Arc<LifeCycle>, model: Arc<Model>, number: u64) {
-    let name = model.name().to_owned();
+    let name = model.id().to_string();
     let spawned = thread::Builder::new().name("nereid-drain".into()).spawn(move || {
         let [mut pause, most] = PAUSES;
         while Arc::strong_count(&model) > 1 {
@@ -22,12 +22,13 @@ pub(super) fn drain(lifecycle: Arc<LifeCycle>, model: Arc<Model>, number: u64) {
             pause = (pause * 2).min(most);
         }
         model.unload();
-        let (name, version) = (model.name(), model.version());
-        tracing::info!("unloaded '{name}' version {version}");
+        let (id, version) = (model.id(), model.version());
+        tracing::info!("unloaded '{id}' version {version}");
         lifecycle.change(|table| {
             // Unless it was loaded again meanwhile.
-            if matches!(table.version(name, version), Some(VersionState::Unloading(other)) if *other == number) {
-                table.set_version(name, version, VersionState::Unloaded);
+            if matches!(table.version(id, version), Some(VersionState::Unloading(other)) if *other == number)
+            {
+                table.set_version(id, version, VersionState::Unloaded);
             }
         });
     });

@@ -6,13 +6,14 @@ use std::thread;
 
 use nereid_backend_api::{Error, Result};
 
-use super::{Known, LifeCycle};
+use super::LifeCycle;
+use super::family::Family;
 use crate::source::Overrides;
 
 /// Tells how a task ended.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What is to be done with a model.
+/// What is to be done with the models of a name.
 pub(crate) enum Task {
     /// Load it, or load it anew if it has changed or something is overridden.
     Load(Overrides),
@@ -33,7 +34,7 @@ pub(super) struct Tasks {
     threads: usize,
     closed: bool,
     /// What is known of models that were loaded, or tried.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, Family>,
 }
 
 impl LifeCycle {
@@ -101,20 +102,20 @@ impl LifeCycle {
                 return;
             };
             tasks.busy.insert(name.clone());
-            let mut known = tasks.known.remove(&name).unwrap_or_default();
+            let mut family = tasks.known.remove(&name).unwrap_or_default();
             drop(tasks);
             let outcome = match task {
-                Task::Load(overrides) => self.load(&name, &overrides, &mut known),
-                Task::Look => self.look(&name, &mut known),
+                Task::Load(overrides) => self.load_all(&name, &overrides, &mut family),
+                Task::Look => self.look_at_all(&name, &mut family),
                 Task::Unload => {
-                    self.unload(&name, &mut known);
+                    self.unload_every(&name, &mut family);
                     Ok(())
                 }
             };
             tasks = self.lock();
             tasks.busy.remove(&name);
-            if known.served.is_some() || known.failed.is_some() || known.seen.is_some() {
-                tasks.known.insert(name, known);
+            if !family.is_empty() {
+                tasks.known.insert(name, family);
             }
             drop(tasks);
             done(outcome);

@@ -69,7 +69,7 @@ fn config() -> ModelConfig {
 fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
     let labels = BTreeMap::from([("OUT".to_owned(), vec!["no".to_owned(), "yes".to_owned()])]);
     let spec = ModelSpec {
-        name: "m".into(),
+        id: ModelId::plain("m"),
         directory: "m".into(),
         config,
         completion: Completion::Off,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nereid_core::backend_api::{Backend, Error, Result};
 use nereid_core::model_config::{backend_name, nearest_name, to_text};
-use nereid_core::{ModelSource, ModelSpec, Overrides, complete_config};
+use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
 /// The completed `config.pbtxt` of the model of this name; of its versions, the highest that would be served tells.
@@ -42,5 +42,5 @@ fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<M
         let hint = near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
         return Err(Error::not_found(format!("there is no model '{name}'{hint}")));
     }
-    source.read(name, &Overrides::default())
+    source.read(&ModelId::plain(name), &Overrides::default())
 }

@@ -48,7 +48,7 @@ fn a_model_has_its_folders_name_its_latest_version_and_its_labels() {
         &["1", "10", "2", "003", "0", "v4", "+5", "6x"],
     );
     let model = read(&folder).unwrap();
-    assert_eq!((model.name.as_str(), model.config.name.as_str()), ("m", "m"));
+    assert_eq!((model.id.name.as_str(), model.config.name.as_str()), ("m", "m"));
     assert_eq!(model.versions, [10]);
     assert_eq!(model.labels["OUTPUT0"], ["ant", "bee cat", "d:e"]);
 }

@@ -45,18 +45,18 @@ fn models_are_folders_that_are_not_hidden() {
     let second = folder(&["n", "m"]);
     let source = repositories(&[&first, &second]);
     assert_eq!(source.names().unwrap(), ["m", "n"]);
-    assert_eq!(source.read("n", &Overrides::default()).unwrap().versions, [1]);
+    assert_eq!(source.read(&ModelId::plain("n"), &Overrides::default()).unwrap().versions, [1]);
 }
 
 #[test]
 fn a_model_that_stands_twice_or_nowhere_is_refused() {
     let (first, second) = (folder(&["m"]), folder(&["m"]));
     let source = repositories(&[&first, &second]);
-    let error = source.read("m", &Overrides::default()).err().unwrap();
+    let error = source.read(&ModelId::plain("m"), &Overrides::default()).err().unwrap();
     assert_eq!(error.code(), ErrorCode::InvalidArg);
     assert!(error.message().contains("more than one repository"), "{error}");
     for name in ["nope", "", ".", "..", "../m", "m/1", "/etc", ".git"] {
-        let error = source.fingerprint(name).unwrap_err();
+        let error = source.fingerprint(&ModelId::plain(name)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotFound, "{name}");
     }
 }
@@ -65,34 +65,79 @@ fn a_model_that_stands_twice_or_nowhere_is_refused() {
 fn a_configuration_may_be_given_in_place_of_the_models_own() {
     let folder = folder(&["m"]);
     let source = repositories(&[&folder]);
-    let spec = source.read("m", &config(JSON)).unwrap();
+    let spec = source.read(&ModelId::plain("m"), &config(JSON)).unwrap();
     assert_eq!((spec.config.max_batch_size, spec.config.name.as_str(), spec.versions), (2, "m", vec![1]));
-    assert_eq!(spec.fingerprint, source.fingerprint("m").unwrap());
+    assert_eq!(spec.fingerprint, source.fingerprint(&ModelId::plain("m")).unwrap());
     for wrong in
         ["{", r#"{"name": "other"}"#, r#"{"nothing": 1}"#, r#"{"backend": "identity", "max_batch_size": -1}"#]
     {
-        assert_eq!(source.read("m", &config(wrong)).err().unwrap().code(), ErrorCode::InvalidArg, "{wrong}");
+        assert_eq!(
+            source.read(&ModelId::plain("m"), &config(wrong)).err().unwrap().code(),
+            ErrorCode::InvalidArg,
+            "{wrong}"
+        );
     }
 }
 
 #[test]
 fn files_may_be_given_in_place_of_the_models_own_and_go_with_it() {
     let source = repositories(&[&folder(&["m"])]);
-    let spec = source.read("m", &file("7/model.onnx")).unwrap();
+    let spec = source.read(&ModelId::plain("m"), &file("7/model.onnx")).unwrap();
     assert_eq!(spec.versions, [7]);
     let path = spec.directory.join("7/model.onnx");
     assert_eq!(fs::read(&path).unwrap(), b"contents");
     drop(spec);
     assert!(!path.exists());
     let without = Overrides { config: None, ..file("7/model.onnx") };
-    assert!(source.read("m", &without).err().unwrap().message().contains("give 'config' as well"));
+    assert!(
+        source
+            .read(&ModelId::plain("m"), &without)
+            .err()
+            .unwrap()
+            .message()
+            .contains("give 'config' as well")
+    );
 }
 
 #[test]
 fn a_file_cannot_be_put_anywhere_else() {
     let source = repositories(&[&folder(&["m"])]);
     for path in ["../evil", "1/../../evil", "/etc/evil", "", ".", "1/./../.."] {
-        let error = source.read("m", &file(path)).err().unwrap();
+        let error = source.read(&ModelId::plain("m"), &file(path)).err().unwrap();
         assert_eq!(error.code(), ErrorCode::InvalidArg, "{path}");
     }
+}
+
+#[test]
+fn with_namespaces_each_repository_has_models_of_its_own() {
+    let (first, second) = (folder(&["m", "n"]), folder(&["m"]));
+    let paths = [&first, &second].map(|folder| folder.path().to_owned());
+    let source = Repositories::new(paths.to_vec(), ReadOptions::default()).with_namespacing(true);
+    assert_eq!(source.names().unwrap(), ["m", "n"]);
+    let ids = source.ids("m").unwrap();
+    let spaces: Vec<_> = ids.iter().map(|id| Path::new(&id.namespace)).collect();
+    assert_eq!(spaces, [first.path(), second.path()]);
+    for (id, folder) in ids.iter().zip([&first, &second]) {
+        let model = source.read(id, &Overrides::default()).unwrap();
+        assert_eq!((&model.id, model.directory), (id, folder.path().join("m")));
+    }
+    assert_ne!(source.fingerprint(&ids[0]).unwrap(), source.fingerprint(&ids[1]).unwrap());
+    assert_eq!(source.ids("n").unwrap().len(), 1);
+    assert_eq!(source.ids("../m").unwrap(), []);
+    let elsewhere = ModelId { name: "m".into(), namespace: "elsewhere".into() };
+    assert_eq!(source.read(&elsewhere, &Overrides::default()).unwrap_err().code(), ErrorCode::NotFound);
+}
+
+#[test]
+fn without_namespaces_a_name_stands_for_one_folder() {
+    let (first, second) = (folder(&["m"]), folder(&["m", "n"]));
+    let source = repositories(&[&first, &second]);
+    assert_eq!(source.ids("n").unwrap(), [ModelId::plain("n")]);
+    let error = source.ids("m").unwrap_err();
+    assert!(error.message().contains("more than one repository"), "{error}");
+    assert!(error.message().contains("--model-namespacing=true"), "{error}");
+    // A repository that is given twice is one.
+    let twice = repositories(&[&first, &first]);
+    assert_eq!(twice.ids("m").unwrap(), [ModelId::plain("m")]);
+    twice.fingerprint(&ModelId::plain("m")).unwrap();
 }

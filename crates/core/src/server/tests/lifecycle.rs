@@ -1,6 +1,7 @@
 //! Models that come and go while clients ask, from a source that changes.
 
 mod against_plain_rules;
+mod namespaces;
 
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
@@ -29,10 +30,10 @@ impl ModelSource for Changing {
         Ok(self.0.lock().unwrap().iter().map(|_| "m".to_owned()).collect())
     }
 
-    fn read(&self, name: &str, overrides: &Overrides) -> Result<ModelSpec> {
-        let gone = || Error::not_found(format!("no '{name}'"));
+    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
+        let gone = || Error::not_found(format!("no '{id}'"));
         let (versions, fingerprint) =
-            self.0.lock().unwrap().clone().filter(|_| name == "m").ok_or_else(gone)?;
+            self.0.lock().unwrap().clone().filter(|_| id.name == "m").ok_or_else(gone)?;
         let given = overrides.config.as_deref().unwrap_or("4 1");
         let numbers: Vec<_> = given.split(' ').map(|number| number.parse().unwrap()).collect();
         let group = ModelInstanceGroup { count: numbers[1], ..ModelInstanceGroup::default() };
@@ -41,9 +42,9 @@ impl ModelSource for Changing {
         Ok(ModelSpec { fingerprint, ..spec? })
     }
 
-    fn fingerprint(&self, name: &str) -> Result<Fingerprint> {
+    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
         let state = self.0.lock().unwrap();
-        let found = state.as_ref().filter(|_| name == "m").map(|(_, fingerprint)| fingerprint.clone());
+        let found = state.as_ref().filter(|_| id.name == "m").map(|(_, fingerprint)| fingerprint.clone());
         found.ok_or_else(|| Error::not_found("gone"))
     }
 }

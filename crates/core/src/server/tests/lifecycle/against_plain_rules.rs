@@ -19,7 +19,7 @@ struct Serves(u8);
 
 impl Backend for Reads {
     fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        let content = self.0.fingerprint("m")?.versions[&context.version];
+        let content = self.0.fingerprint(&ModelId::plain("m"))?.versions[&context.version];
         if is_broken(content) {
             return Err(Error::internal("broken"));
         }

@@ -1,0 +1,72 @@
+//! All models of one name, in whatever namespaces: clients and looks name them together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, ErrorCode, Result};
+
+use super::{Known, LifeCycle};
+use crate::source::{ModelId, Overrides};
+
+/// What is known of the models of a name, by their namespaces.
+#[derive(Clone, Default)]
+pub(super) struct Family(BTreeMap<String, Known>);
+
+impl Family {
+    /// Whether nothing is known of any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.values().all(Known::is_empty)
+    }
+
+    fn of(&mut self, id: &ModelId) -> &mut Known {
+        self.0.entry(id.namespace.clone()).or_default()
+    }
+}
+
+impl LifeCycle {
+    /// Loads every model of that name. Files that come with the request are a model of no namespace.
+    pub(super) fn load_all(
+        self: &Arc<Self>,
+        name: &str,
+        overrides: &Overrides,
+        family: &mut Family,
+    ) -> Result<()> {
+        let mut ids = if overrides.files.is_empty() { self.ids(name) } else { Vec::new() };
+        if ids.is_empty() {
+            ids.push(ModelId::plain(name));
+        }
+        all(ids.iter().map(|id| self.load(id, overrides, family.of(id))).collect())
+    }
+
+    /// Looks for changes of every model of that name, and of those that had it.
+    pub(super) fn look_at_all(self: &Arc<Self>, name: &str, family: &mut Family) -> Result<()> {
+        let known =
+            family.0.keys().map(|namespace| ModelId { name: name.into(), namespace: namespace.clone() });
+        let ids: BTreeSet<_> = known.chain(self.ids(name)).collect();
+        all(ids.iter().map(|id| self.look(id, family.of(id))).collect())
+    }
+
+    /// Unloads every model of that name.
+    pub(super) fn unload_every(self: &Arc<Self>, name: &str, family: &mut Family) {
+        let table = self.table.load_full();
+        for namespace in table.namespaces(name) {
+            let id = ModelId { name: name.to_owned(), namespace: namespace.clone() };
+            self.unload(&id, family.of(&id));
+        }
+        *family = Family::default();
+    }
+
+    /// The models of that name. Of a name that stands for several in one namespace, reading says so.
+    fn ids(&self, name: &str) -> Vec<ModelId> {
+        self.source.ids(name).unwrap_or_else(|_| vec![ModelId::plain(name)])
+    }
+}
+
+/// What is wrong with any. That versions failed to load counts for more than that a model could not be read.
+fn all(outcomes: Vec<Result<()>>) -> Result<()> {
+    let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);
+    let Some(first) = errors.first() else { return Ok(()) };
+    let messages: Vec<_> = errors.iter().map(Error::message).collect();
+    Err(Error::new(first.code(), messages.join("; ")))
+}

@@ -1,0 +1,130 @@
+//! Models of the same name in several namespaces.
+
+use super::*;
+
+/// Models named `m` in namespaces, each with a number that tells its contents; 9 is one that cannot be read.
+#[derive(Default)]
+struct Spaces(Mutex<BTreeMap<String, u64>>);
+
+impl Spaces {
+    fn set(&self, spaces: &[(&str, u64)]) {
+        *self.0.lock().unwrap() =
+            spaces.iter().map(|(space, contents)| ((*space).into(), *contents)).collect();
+    }
+}
+
+impl ModelSource for Spaces {
+    fn names(&self) -> Result<Vec<String>> {
+        let any = self.0.lock().unwrap().keys().next().map(|_| "m".to_owned());
+        Ok(any.into_iter().collect())
+    }
+
+    fn ids(&self, name: &str) -> Result<Vec<ModelId>> {
+        let id = |namespace: &String| ModelId { name: name.into(), namespace: namespace.clone() };
+        Ok(self.0.lock().unwrap().keys().map(id).filter(|id| id.name == "m").collect())
+    }
+
+    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
+        let sent = (!overrides.files.is_empty()).then(Fingerprint::default);
+        let fingerprint = sent.map_or_else(|| self.fingerprint(id), Ok)?;
+        if fingerprint.whole == 9 {
+            return Err(Error::invalid_arg("its configuration is wrong"));
+        }
+        let (_, spec) = spec(config(), &[1]);
+        Ok(ModelSpec { id: id.clone(), fingerprint, ..spec? })
+    }
+
+    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+        let spaces = self.0.lock().unwrap();
+        let contents = spaces.get(&id.namespace).filter(|_| id.name == "m");
+        let whole = *contents.ok_or_else(|| Error::not_found(format!("there is no '{id}'")))?;
+        Ok(Fingerprint { whole, versions: BTreeMap::from([(1, whole)]), config: 0 })
+    }
+}
+
+fn serving(control: ModelControl, spaces: &[(&str, u64)]) -> (Arc<Spaces>, Server) {
+    let source = Arc::<Spaces>::default();
+    source.set(spaces);
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
+    let options = ServerOptions { model_control: control, ..options() };
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let none = (control == ModelControl::Explicit).then(Vec::new);
+    server.start(none).unwrap();
+    (source, server)
+}
+
+fn done(begin: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>) -> Result<()> {
+    let (sender, outcome) = channel();
+    begin(Box::new(move |result| sender.send(result).unwrap()))?;
+    outcome.recv().unwrap()
+}
+
+fn load(server: &Server, overrides: Overrides) -> Result<()> {
+    done(|done| server.load_model("m", overrides, done))
+}
+
+/// The namespace of the model that a request by name goes to.
+fn reached(server: &Server) -> Result<String> {
+    server.model("m", None).map(|model| model.id().namespace.clone())
+}
+
+#[test]
+fn a_name_that_two_namespaces_have_is_ambiguous_and_all_are_served() {
+    let (_, server) = serving(ModelControl::None, &[("one", 1), ("two", 2)]);
+    assert!(server.is_ready());
+    assert_eq!(index(&server), ["m/1 READY", "m/1 READY"]);
+    let error = reached(&server).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArg);
+    assert!(error.message().contains("2 models, those of 'one', 'two'"), "{error}");
+    assert_eq!(server.models().ready().count(), 2);
+    assert_eq!(server.models().ready_versions("m").count(), 0);
+}
+
+#[test]
+fn a_name_is_loaded_and_unloaded_in_all_namespaces_that_have_it() {
+    let (source, server) = serving(ModelControl::Explicit, &[("one", 1), ("two", 2)]);
+    assert_eq!(index(&server), ["m", "m"]);
+    load(&server, Overrides::default()).unwrap();
+    assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
+    done(|done| server.unload_model("m", done)).unwrap();
+    assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::NotFound);
+    // What is left of the name is no longer ambiguous.
+    source.set(&[("two", 2)]);
+    load(&server, Overrides::default()).unwrap();
+    assert_eq!(reached(&server).unwrap(), "two");
+    source.set(&[("one", 9), ("two", 2)]);
+    let error = load(&server, Overrides::default()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal);
+    assert_eq!(reached(&server).unwrap(), "two");
+    assert!(index(&server).contains(&"m UNAVAILABLE: its configuration is wrong".to_owned()));
+    assert_eq!(
+        load(&serving(ModelControl::Explicit, &[]).1, Overrides::default()).unwrap_err().code(),
+        ErrorCode::Internal
+    );
+}
+
+#[test]
+fn files_that_come_with_a_request_are_a_model_of_no_namespace() {
+    let (_, server) = serving(ModelControl::Explicit, &[("one", 1)]);
+    let sent = Overrides { config: Some(String::new()), files: vec![("1/model".into(), "".into())] };
+    load(&server, sent).unwrap();
+    assert_eq!(reached(&server).unwrap(), "");
+    load(&server, Overrides::default()).unwrap();
+    assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
+    done(|done| server.unload_model("m", done)).unwrap();
+    assert_eq!(server.models().ready().count(), 0);
+}
+
+#[test]
+fn a_model_that_leaves_its_namespace_leaves_the_name_to_the_other() {
+    let (source, server) = serving(ModelControl::Poll, &[("one", 1), ("two", 2)]);
+    assert!(reached(&server).is_err());
+    source.set(&[("two", 2)]);
+    server.look().unwrap();
+    assert_eq!(reached(&server).unwrap(), "two");
+    source.set(&[("two", 2), ("three", 3)]);
+    server.look().unwrap();
+    assert_eq!(reached(&server).unwrap(), "two");
+    server.look().unwrap();
+    assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
+}
