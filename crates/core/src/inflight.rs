@@ -277,7 +277,7 @@ impl ResponseStream {
     /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
     pub fn ended_with_answer(&self) -> bool {
         let answers = self.inflight.lock();
-        answers.finished_with_answer && answers.next.is_none()
+        answers.finished_with_answer && answers.unread.is_empty()
     }
 
     fn wrong_count(&self, count: &str) -> Error {

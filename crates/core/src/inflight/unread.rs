@@ -24,6 +24,10 @@ impl Unread {
         self.next.is_none() || limit == 0 || self.weight.saturating_add(weight(answer)) <= limit
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.next.is_none()
+    }
+
     pub(super) fn push(&mut self, answer: Answer) {
         if self.next.is_none() {
             self.next = Some(answer);
