@@ -78,6 +78,11 @@ class Server:
         return f"127.0.0.1:{self.grpc_port}"
 
     @property
+    def pid(self):
+        """The process's number."""
+        return self._process.pid
+
+    @property
     def log(self):
         """Everything printed so far."""
         with self._news:

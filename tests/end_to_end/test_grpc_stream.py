@@ -1,0 +1,214 @@
+"""Streams of inference requests over gRPC: order, errors, floods, and clients that go away."""
+
+import asyncio
+import queue
+import threading
+import time
+
+import grpc
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio
+from tritonclient.utils import InferenceServerException
+
+import nereid_server
+from grpc_requests import LIMIT_S, message, numbers, stub
+from model_files import write_identity
+
+DELAY_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A model that is quick and one that takes its time."""
+    repository = tmp_path_factory.mktemp("grpc_stream")
+    write_identity(repository, "same", ["INT32"])
+    write_identity(repository, "slow", ["INT32"], execute_delay_ms=int(DELAY_S * 1000))
+    with nereid_server.running(repository) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        yield channel
+
+
+def start(client, **how):
+    """Starts a stream; what comes over it goes into a queue."""
+    answers = queue.Queue()
+    client.start_stream(lambda result, error: answers.put(error or result), **how)
+    return answers
+
+
+def test_the_client_gets_its_answers_in_order(client):
+    answers = start(client)
+    for value in range(200):
+        client.async_stream_infer("same", [numbers([value])], request_id=str(value))
+    for value in range(200):
+        answer = answers.get(timeout=LIMIT_S)
+        assert answer.get_response().id == str(value)
+        assert answer.get_response().parameters["triton_final_response"].bool_param
+        assert answer.as_numpy("OUTPUT0").tolist() == [value]
+    client.stop_stream()
+    assert answers.empty()
+
+
+def test_a_slow_model_holds_up_the_answers_after_it(client):
+    answers = start(client)
+    client.async_stream_infer("slow", [numbers([1])], request_id="slow")
+    client.async_stream_infer("same", [numbers([2])], request_id="quick")
+    assert [answers.get(timeout=LIMIT_S).get_response().id for _ in range(2)] == ["slow", "quick"]
+    client.stop_stream()
+
+
+def test_an_error_is_one_answer_among_others(client):
+    answers = start(client)
+    client.async_stream_infer("nobody", [numbers([1])], request_id="wrong")
+    client.async_stream_infer("same", [numbers([2])], request_id="right")
+    error = answers.get(timeout=LIMIT_S)
+    assert isinstance(error, InferenceServerException)
+    assert "nobody" in error.message()
+    assert answers.get(timeout=LIMIT_S).get_response().id == "right"
+    client.stop_stream()
+
+
+def test_refused_requests_say_which_they_were_and_end_nothing(channel):
+    wrong_shape = message(request_id="shape")
+    wrong_shape.inputs[0].shape[:] = [5]
+    valueless = message(request_id="parameter")
+    valueless.parameters["x"].SetInParent()
+    both = message(request_id="both")
+    both.inputs[0].contents.int_contents.extend([1, 2])
+    version = message(request_id="version")
+    version.model_version = "first"
+    requests = [wrong_shape, valueless, both, version, message(request_id="right")]
+    for metadata in ((), (("triton_grpc_error", "true"),)):
+        seen = list(stub(channel).ModelStreamInfer(iter(requests), timeout=LIMIT_S, metadata=metadata))
+        assert [answer.infer_response.id for answer in seen] == ["shape", "parameter", "both", "version", "right"]
+        assert [bool(answer.error_message) for answer in seen] == [True] * 4 + [False]
+
+
+def test_what_is_no_message_ends_the_stream_with_an_error(channel):
+    raw = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    good = message().SerializeToString()
+    answers = raw(iter([good, b"\xff\xff", good]), timeout=LIMIT_S)
+    with pytest.raises(grpc.RpcError) as end:
+        list(answers)
+    assert end.value.code() == grpc.StatusCode.INTERNAL
+
+
+def test_a_stream_without_requests_ends_well(channel):
+    assert list(stub(channel).ModelStreamInfer(iter([]), timeout=LIMIT_S)) == []
+
+
+def test_streams_of_several_clients_do_not_meet(server):
+    failures = []
+
+    def ask(number):
+        with triton.InferenceServerClient(server.grpc_url) as client:
+            answers = start(client)
+            for value in range(100):
+                client.async_stream_infer("same", [numbers([number, value])])
+            for value in range(100):
+                got = answers.get(timeout=LIMIT_S)
+                if isinstance(got, Exception) or got.as_numpy("OUTPUT0").tolist() != [number, value]:
+                    failures.append(got)
+            client.stop_stream()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_asyncio_client_streams(server):
+    async def ask():
+        async def requests():
+            for value in range(100):
+                yield {"model_name": "same", "inputs": [numbers([value])]}
+
+        async with triton.aio.InferenceServerClient(server.grpc_url) as client:
+            seen = []
+            async for result, error in client.stream_infer(requests()):
+                assert error is None
+                seen.extend(result.as_numpy("OUTPUT0").tolist())
+            return seen
+
+    assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) == list(range(100))
+
+
+def test_a_flood_that_nobody_reads_is_held_back(server, channel):
+    """The client writes without end and reads nothing: it is stopped, and the server stays as it was."""
+    written = 0
+    payload = message(values=range(16 << 10))
+
+    def requests():
+        nonlocal written
+        while not stop.is_set():
+            written += 1
+            yield payload
+
+    def resident():
+        status = open(f"/proc/{server.pid}/status").read()
+        return int(status.split("VmRSS:")[1].split()[0]) << 10
+
+    stop = threading.Event()
+    before = resident()
+    answers = stub(channel).ModelStreamInfer(requests(), timeout=LIMIT_S)
+    last, seen = 0, -1
+    end = time.monotonic() + LIMIT_S
+    while seen != written or written == 0:
+        # Written as far as there is room on the way: no more goes out within a second.
+        seen, last = written, last + 1
+        assert time.monotonic() < end
+        time.sleep(1)
+    grown = resident() - before
+    stop.set()
+    answers.cancel()
+    assert written * 64 << 10 < 1 << 30
+    assert grown < 300 << 20, f"{grown >> 20} MiB more after {written} requests"
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        assert client.infer("same", [numbers([1])]).as_numpy("OUTPUT0").tolist() == [1]
+
+
+def test_a_client_that_goes_away_takes_its_requests_with_it(client, server):
+    def statistics():
+        [counted] = client.get_inference_statistics("slow").model_stats
+        return counted
+
+    client.infer("slow", [numbers([0])])
+    before = statistics()
+    other = triton.InferenceServerClient(server.grpc_url)
+    start(other)
+    for value in range(20):
+        other.async_stream_infer("slow", [numbers([value])])
+    while statistics().execution_count == before.execution_count:
+        time.sleep(0.01)
+    other.stop_stream(cancel_requests=True)
+    other.close()
+    client.infer("slow", [numbers([21])])
+    executed = statistics().execution_count - before.execution_count
+    assert executed < 10, f"{executed} executions, though the client of 20 went away at the first"
+
+
+def test_a_shutdown_ends_streams(repository, serve):
+    write_identity(repository, "same", ["INT32"])
+    server = serve()
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        answers = start(client)
+        client.async_stream_infer("same", [numbers([1])])
+        assert answers.get(timeout=LIMIT_S).as_numpy("OUTPUT0").tolist() == [1]
+        server.terminate()
+        assert server.wait_for_exit() == 0
+        end = answers.get(timeout=LIMIT_S)
+        assert isinstance(end, InferenceServerException)
+        assert end.status() == "StatusCode.UNAVAILABLE"
