@@ -261,12 +261,12 @@ impl ResponseStream {
     /// [`single`](Self::single), for whoever polls.
     pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
         let mut answers = self.inflight.lock();
-        if !answers.finished {
+        if !answers.finished && !answers.unread.has_several() {
             answers.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
         drop(answers);
-        // All that there is has come.
+        // All that there is has come, or more than there should be.
         Poll::Ready(match (self.poll_next(context), self.poll_next(context)) {
             (Poll::Ready(Some(Ok(_))), Poll::Ready(Some(_))) => Err(self.wrong_count("more than one answer")),
             (Poll::Ready(Some(answer)), _) => answer,

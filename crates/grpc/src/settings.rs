@@ -3,8 +3,10 @@
 //! Settings that are not known are passed over, as with the reference. A change that is wrong in one setting changes
 //! nothing.
 
+use std::collections::BTreeMap;
+
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Change, LogFormat, LogUpdate, Server, TraceLevel, TraceMode, TraceSettings, TraceUpdate};
+use nereid_core::{Change, LogFormat, LogUpdate, Server, TraceLevel, TraceMode, TraceUpdate};
 
 use crate::proto::log_settings_request::setting_value::ParameterChoice as Given;
 use crate::proto::log_settings_response::SettingValue as LogValue;
@@ -109,23 +111,19 @@ pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<Tr
     } else {
         server.trace().update(model, &update)?
     };
-    Ok(told(settings))
-}
-
-fn told(settings: TraceSettings) -> TraceSettingResponse {
-    let level = settings.level.names().into_iter().map(str::to_owned).collect();
-    let mut told = vec![("trace_level".to_owned(), level)];
-    let mut tell = |name: &str, text: String| told.push((name.to_owned(), vec![text]));
-    tell("trace_rate", settings.rate.to_string());
-    tell("trace_count", settings.count.to_string());
-    tell("trace_mode", settings.mode.name().to_owned());
+    let mut told: BTreeMap<_, _> = settings.mode_settings.into_iter().collect();
+    told.extend([
+        ("trace_rate".to_owned(), settings.rate.to_string()),
+        ("trace_count".to_owned(), settings.count.to_string()),
+        ("trace_mode".to_owned(), settings.mode.name().to_owned()),
+    ]);
     if settings.mode == TraceMode::Triton {
-        tell("log_frequency", settings.log_frequency.to_string());
-        tell("trace_file", settings.file);
+        told.insert("log_frequency".to_owned(), settings.log_frequency.to_string());
+        told.insert("trace_file".to_owned(), settings.file);
     }
-    for (name, text) in settings.mode_settings {
-        tell(&name, text);
-    }
-    let settings = told.into_iter().map(|(name, value)| (name, TraceValue { value }));
-    TraceSettingResponse { settings: settings.collect() }
+    let mut told: BTreeMap<_, _> =
+        told.into_iter().map(|(name, text)| (name, TraceValue { value: vec![text] })).collect();
+    let level = settings.level.names().into_iter().map(str::to_owned).collect();
+    told.insert("trace_level".to_owned(), TraceValue { value: level });
+    Ok(TraceSettingResponse { settings: told })
 }

@@ -28,6 +28,11 @@ impl Unread {
         self.next.is_none()
     }
 
+    /// Whether there is more than one.
+    pub(super) fn has_several(&self) -> bool {
+        !self.later.is_empty()
+    }
+
     pub(super) fn push(&mut self, answer: Answer) {
         if self.next.is_none() {
             self.next = Some(answer);
