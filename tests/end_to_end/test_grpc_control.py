@@ -1,5 +1,7 @@
 """What the server says of itself over gRPC, and how clients control it: health, metadata, repository, settings."""
 
+import time
+
 import grpc
 import numpy as np
 import pytest
@@ -87,8 +89,13 @@ def test_models_are_loaded_and_unloaded(client):
     answer = client.infer("scale", [given("X", np.array([[1, 2, 3]], np.float32))])
     assert answer.as_numpy("Y").tolist() == [[2, 4, 6]]
     client.unload_model("scale")
+    assert not client.is_model_ready("scale")
+    end = time.monotonic() + LIMIT_S
+    while index(client)["scale"] == ("1", "UNLOADING"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
     [gone] = [model for model in client.get_model_repository_index().models if model.name == "scale"]
-    assert (gone.state, gone.reason) == ("UNAVAILABLE", "unloaded")
+    assert (gone.version, gone.state, gone.reason) == ("1", "UNAVAILABLE", "unloaded")
     ready = messages.RepositoryIndexRequest(ready=True)
     assert [model.name for model in client._client_stub.RepositoryIndex(ready).models] == ["same"]
 

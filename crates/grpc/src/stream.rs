@@ -42,6 +42,8 @@ pub(crate) struct Conversation {
     requests: Streaming<ModelInferRequest>,
     /// Whether further requests may come.
     reading: bool,
+    /// Whether that is not so because the server shuts down.
+    cut_off: bool,
     /// The stream's headers that models get with each request.
     forwarded: Result<Parameters>,
     ends_at_error: bool,
@@ -75,6 +77,7 @@ impl Conversation {
         Self {
             requests: request.into_inner(),
             reading: true,
+            cut_off: false,
             forwarded: forwarded.map(|()| parameters),
             ends_at_error,
             load: Load::default(),
@@ -113,7 +116,7 @@ impl Conversation {
             return Poll::Pending;
         }
         if self.shutdown.as_mut().poll(context).is_ready() {
-            self.reading = false;
+            (self.reading, self.cut_off) = (false, true);
             return Poll::Ready(Ok(()));
         }
         match self.requests.poll_next_unpin(context) {
@@ -169,7 +172,7 @@ impl Conversation {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(status)) => return Poll::Ready(Some(Err(status))),
                 Poll::Pending if self.reading || !self.load.is_empty() => return Poll::Pending,
-                Poll::Pending if self.face.shutdown.is_cancelled() => {
+                Poll::Pending if self.cut_off => {
                     let why = "the server shuts down and takes no further requests";
                     return Poll::Ready(Some(Err(Status::unavailable(why))));
                 }

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
-use nereid_core::{Completion, Fingerprint, ModelControl, ModelSpec, Server, ServerOptions, model_config};
+use nereid_core::{
+    Completion, Fingerprint, ModelControl, ModelId, ModelSpec, Server, ServerOptions, model_config,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
@@ -68,7 +70,7 @@ impl Serving {
         let spec = |(name, config): &(&str, String)| {
             let text = format!("name: \"{name}\" backend: \"scripted\" {config}");
             let spec = ModelSpec {
-                name: (*name).into(),
+                id: ModelId::plain(*name),
                 directory: (*name).into(),
                 config: model_config::parse_text(&text).unwrap(),
                 completion: Completion::Off,
@@ -76,6 +78,7 @@ impl Serving {
                 labels: BTreeMap::new(),
                 warm_up_files: BTreeMap::new(),
                 fingerprint: Fingerprint::default(),
+                fault: None,
                 keep: None,
             };
             ((*name).to_owned(), Ok(spec))
