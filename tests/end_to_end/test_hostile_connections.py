@@ -145,6 +145,26 @@ def test_garbage_connections_do_not_disturb_the_next_request(server):
     assert_answers_well(server)
 
 
+def test_many_stalled_senders_at_once_hold_up_nobody_else(server):
+    """Each stops somewhere within its request and stays; the server gives them up after a minute."""
+    text = json.dumps(GOOD).encode()
+    whole = REQUEST_LINE + b"Content-Length: %d\r\n\r\n" % len(text) + text
+    stalled = [connect(server) for _ in range(CONNECTIONS)]
+    try:
+        for index, connection in enumerate(stalled):
+            connection.sendall(whole[: 1 + index * (len(whole) - 2) // CONNECTIONS])
+        for _ in range(20):
+            assert_answers_well(server)
+        # They are still being listened to: one that goes on in time is answered.
+        late = stalled[CONNECTIONS // 2]
+        late.sendall(whole[1 + (CONNECTIONS // 2) * (len(whole) - 2) // CONNECTIONS :])
+        assert status(late.recv(65536)) == 200
+    finally:
+        for connection in stalled:
+            connection.close()
+    assert_answers_well(server)
+
+
 def test_a_request_that_arrives_byte_by_byte_is_answered(server):
     text = json.dumps(GOOD).encode()
     with connect(server) as connection:
