@@ -17,7 +17,7 @@ use crate::project::Project;
 /// What to measure.
 #[derive(Subcommand)]
 pub enum Bench {
-    /// Small binary inference requests over HTTP, beside nginx answering with as many bytes
+    /// Binary inference requests over HTTP: small ones beside nginx answering with as many bytes, large ones beside an echo
     Http(http::Options),
     /// What the server costs on top of ONNX Runtime, with real models
     Onnxruntime,

@@ -1,7 +1,8 @@
-//! Small binary inference requests over HTTP: what a request costs when the model costs nothing.
+//! Binary inference requests over HTTP: what a request costs when the model costs nothing.
 //!
-//! The yardstick is nginx giving a fixed answer with as many bytes to the very same requests. Runs alternate between
-//! the two, and figures are compared within each pair, so a machine that slows down does not tilt the result.
+//! The yardstick for small requests is nginx giving a fixed answer with as many bytes to the very same requests; for
+//! large ones it is a bare hyper server that sends the body back. Runs alternate between the two, and figures are
+//! compared within each pair, so a machine that slows down does not tilt the result.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,6 +30,9 @@ output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 /// Elements in the tensor of a small request.
 const SMALL: usize = 16;
 
+/// Elements in the tensor of a large one: 1 MiB.
+const LARGE: usize = 1 << 18;
+
 /// Enough for connections, caches and branch predictors to settle.
 const WARM_UP_SECONDS: u32 = 1;
 
@@ -52,7 +56,7 @@ pub struct Options {
     server_arg: Vec<String>,
 }
 
-/// Runs the whole comparison and prints its table.
+/// Runs the whole comparison and prints its tables.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
     require("wrk", "-v")?;
     require("nginx", "-v")?;
@@ -63,39 +67,64 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
             project.target.join("release/nereid")
         }
     };
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-http", "--example", "echo"]))?;
     let cores = thread::available_parallelism()?.get();
     let folder = tempfile::tempdir()?;
     let repository = write_repository(folder.path())?;
-    let request = request(SMALL);
-    let load = Load::new(folder.path(), &request)?;
-
     let nereid = Server::nereid(&binary, &repository, &options.server_arg)?;
-    let answer = checked_answer(nereid.address, &request)?;
-    let (nginx, nginx_answer) = matching_nginx(folder.path(), cores, &request, &answer)?;
-
     println!("{cores} cores, shared by the server and wrk (1 thread); {} s a run", options.seconds);
+
+    let small = request(SMALL);
+    let answer = checked_answer(nereid.address, &small)?;
+    let (nginx, nginx_answer) = matching_nginx(folder.path(), cores, &small, &answer)?;
+    tell(&small, &answer, &nginx, &nginx_answer);
+    compare(options, folder.path(), &small, &nereid, &nginx)?;
+    drop(nginx);
+
+    let large = request(LARGE);
+    let answer = checked_answer(nereid.address, &large)?;
+    let echo = Server::echo(&project.target.join("release/examples/echo"))?;
+    let echo_answer = post(echo.address, &large)?;
+    ensure!(echo_answer.body == large.body, "the echo does not send the body back");
+    tell(&large, &answer, &echo, &echo_answer);
+    compare(options, folder.path(), &large, &nereid, &echo)
+}
+
+fn tell(request: &Request, nereid: &Answer, yardstick: &Server, other: &Answer) {
     println!(
-        "request: {} bytes of body; answer: nereid {} + {} bytes, nginx {} + {} bytes (head + body)",
+        "request: {} bytes of body; answer: nereid {} + {} bytes, {} {} + {} bytes (head + body)",
         request.body.len(),
-        answer.head.len(),
-        answer.body.len(),
-        nginx_answer.head.len(),
-        nginx_answer.body.len()
+        nereid.head.len(),
+        nereid.body.len(),
+        yardstick.name,
+        other.head.len(),
+        other.body.len()
     );
+}
+
+/// Measures both servers in turn, and prints a table.
+fn compare(
+    options: &Options,
+    folder: &Path,
+    request: &Request,
+    nereid: &Server,
+    yardstick: &Server,
+) -> Result<()> {
+    let load = Load::new(folder, request)?;
     println!("{}", heading());
     for connections in &options.connections {
-        for server in [&nereid, &nginx] {
+        for server in [nereid, yardstick] {
             load.run(server.address, *connections, WARM_UP_SECONDS)
                 .with_context(|| format!("warming up {} over {connections} connections", server.name))?;
         }
         let mut pairs = Vec::new();
         for _ in 0..options.pairs {
             pairs.push(Pair {
-                nereid: measure(&nereid, &load, *connections, options.seconds)?,
-                nginx: measure(&nginx, &load, *connections, options.seconds)?,
+                nereid: measure(nereid, &load, *connections, options.seconds)?,
+                yardstick: measure(yardstick, &load, *connections, options.seconds)?,
             });
         }
-        print!("{}", rows(*connections, &pairs));
+        print!("{}", rows(*connections, yardstick.name, &pairs));
     }
     Ok(())
 }

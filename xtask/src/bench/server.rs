@@ -38,24 +38,36 @@ pub struct Server {
 impl Server {
     /// Starts Nereid on a free port of its own choice and waits until the model is ready.
     pub fn nereid(binary: &Path, repository: &Path, extra: &[String]) -> Result<Self> {
-        let mut child = Command::new(binary)
+        let mut command = Command::new(binary);
+        command
             .arg(format!("--model-repository={}", repository.display()))
             .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
-            .args(extra)
+            .args(extra);
+        let mut server = Self::announced("nereid", command)?;
+        server.wait_for("/v2/models/identity/ready", |answer| answer.status == 200)?;
+        Ok(server)
+    }
+
+    /// Starts the bare echo of `crates/http/examples/echo.rs`.
+    pub fn echo(binary: &Path) -> Result<Self> {
+        Self::announced("echo", Command::new(binary))
+    }
+
+    /// Starts a server that says where it serves.
+    fn announced(name: &'static str, mut command: Command) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {}", binary.display()))?;
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let (sender, lines) = sync_channel(LINES);
         follow(child.stdout.take(), sender.clone());
         follow(child.stderr.take(), sender);
         // From here on a failure ends the server too; its address is not known yet.
-        let mut server = Self { name: "nereid", address: (Ipv4Addr::LOCALHOST, 0).into(), child };
-        server.address = announced(&lines)?;
-        // Nothing reads the lines any more, but the pipes are still emptied.
-        drop(lines);
-        server.wait_for("/v2/models/identity/ready", |answer| answer.status == 200)?;
+        let mut server = Self { name, address: (Ipv4Addr::LOCALHOST, 0).into(), child };
+        // Nothing reads the lines any more afterwards, but the pipes are still emptied.
+        server.address = announced(name, &lines)?;
         Ok(server)
     }
 
@@ -199,7 +211,7 @@ fn follow(pipe: Option<impl Read + Send + 'static>, sender: SyncSender<String>) 
 }
 
 /// Waits for the line that says where the HTTP face is.
-fn announced(lines: &Receiver<String>) -> Result<SocketAddr> {
+fn announced(name: &str, lines: &Receiver<String>) -> Result<SocketAddr> {
     let deadline = Instant::now() + STARTUP;
     let mut seen = String::new();
     loop {
@@ -212,9 +224,11 @@ fn announced(lines: &Receiver<String>) -> Result<SocketAddr> {
                 seen.push('\n');
             }
             Err(RecvTimeoutError::Timeout) => {
-                bail!("nereid named no HTTP port within {STARTUP:?}; it said:\n{seen}")
+                bail!("{name} named no HTTP port within {STARTUP:?}; it said:\n{seen}")
             }
-            Err(RecvTimeoutError::Disconnected) => bail!("nereid ended before it served; it said:\n{seen}"),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("{name} ended before it served; it said:\n{seen}")
+            }
         }
     }
 }

@@ -25,8 +25,8 @@ impl Run {
 pub struct Pair {
     /// Ours.
     pub nereid: Run,
-    /// The yardstick's.
-    pub nginx: Run,
+    /// The other server's.
+    pub yardstick: Run,
 }
 
 /// One figure of a run, by which the servers are compared.
@@ -53,27 +53,28 @@ pub fn heading() -> String {
     line
 }
 
-/// The table's rows for one number of connections: each pair, the medians, the ratio with its spread.
-pub fn rows(connections: u32, pairs: &[Pair]) -> String {
+/// The table's rows for one number of connections: each pair, the medians, the ratio with its spread. `yardstick` is the
+/// other server's name.
+pub fn rows(connections: u32, yardstick: &str, pairs: &[Pair]) -> String {
     let mut text = String::new();
     for (index, pair) in pairs.iter().enumerate() {
         row(&mut text, connections, &format!("nereid, run {}", index + 1), |figure| {
             number((figure.of)(&pair.nereid))
         });
-        row(&mut text, connections, &format!("nginx, run {}", index + 1), |figure| {
-            number((figure.of)(&pair.nginx))
+        row(&mut text, connections, &format!("{yardstick}, run {}", index + 1), |figure| {
+            number((figure.of)(&pair.yardstick))
         });
     }
     row(&mut text, connections, "nereid, median", |figure| {
         number(median(pairs.iter().map(|pair| (figure.of)(&pair.nereid))))
     });
-    row(&mut text, connections, "nginx, median", |figure| {
-        number(median(pairs.iter().map(|pair| (figure.of)(&pair.nginx))))
+    row(&mut text, connections, &format!("{yardstick}, median"), |figure| {
+        number(median(pairs.iter().map(|pair| (figure.of)(&pair.yardstick))))
     });
     let ratios = |figure: &Figure| -> Vec<f64> {
-        pairs.iter().map(|pair| (figure.of)(&pair.nereid) / (figure.of)(&pair.nginx)).collect()
+        pairs.iter().map(|pair| (figure.of)(&pair.nereid) / (figure.of)(&pair.yardstick)).collect()
     };
-    row(&mut text, connections, "nereid / nginx", |figure| {
+    row(&mut text, connections, &format!("nereid / {yardstick}"), |figure| {
         format!("{:.2}", median(ratios(figure).into_iter()))
     });
     row(&mut text, connections, "  (lowest-highest)", |figure| {
@@ -125,11 +126,11 @@ mod tests {
     fn ratios_are_taken_within_each_pair() {
         // A machine that slows down to a tenth between the pairs changes no ratio.
         let pairs = [
-            Pair { nereid: run(50_000.0, 20), nginx: run(100_000.0, 10) },
-            Pair { nereid: run(5_000.0, 30), nginx: run(10_000.0, 10) },
-            Pair { nereid: run(6_000.0, 40), nginx: run(10_000.0, 10) },
+            Pair { nereid: run(50_000.0, 20), yardstick: run(100_000.0, 10) },
+            Pair { nereid: run(5_000.0, 30), yardstick: run(10_000.0, 10) },
+            Pair { nereid: run(6_000.0, 40), yardstick: run(10_000.0, 10) },
         ];
-        let text = rows(8, &pairs);
+        let text = rows(8, "nginx", &pairs);
         let cells = |name: &str| -> Vec<&str> {
             let line = text.lines().find(|line| line.contains(name)).unwrap();
             line.split(name).nth(1).unwrap().split_whitespace().collect()
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_heading_is_as_wide_as_the_rows() {
-        let pair = Pair { nereid: run(1.0, 1), nginx: run(1.0, 1) };
-        assert!(rows(64, &[pair]).lines().all(|line| line.len() == heading().len()));
+        let pair = Pair { nereid: run(1.0, 1), yardstick: run(1.0, 1) };
+        assert!(rows(64, "nginx", &[pair]).lines().all(|line| line.len() == heading().len()));
     }
 }
