@@ -194,6 +194,10 @@ impl ResponseSink for InFlight {
             });
         }
         let mut answers = self.lock();
+        // Another thread gave up meanwhile.
+        if answers.finished {
+            return;
+        }
         answers.finished_with_answer = last && answer.is_some();
         if let Some(answer) = answer {
             answers.failed |= answer.is_err();
