@@ -307,7 +307,7 @@ mod tests {
         let extra = ["unused".to_owned()];
         let error = Server::nereid(Path::new("/bin/echo"), folder.path(), &extra).err().unwrap().to_string();
         assert!(
-            error.contains("ended before it served") && error.contains("--http-port=0 unused"),
+            error.contains("ended before it served") && error.contains("--grpc-port=0 unused"),
             "{error}"
         );
     }
