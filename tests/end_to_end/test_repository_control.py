@@ -294,6 +294,40 @@ def test_a_copy_in_progress_is_not_taken_up(repository, serve):
     assert "failed to load" not in server.log
 
 
+def test_a_watched_repository_is_followed_without_waiting_for_the_poll(repository, serve):
+    scaled(repository, 2.0)
+    # Too long for the test: what happens, happens without it.
+    server = serve("--model-control-mode=poll", "--repository-poll-secs=1000", "--repository-watch=true")
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert ask(client) == 2.0
+        scaled(repository, 3.0)
+        server.wait_for_log(r"'scale' has changed \(its configuration, version 1\), and not since the last look", LIMIT_S)
+        scaled(repository, 5.0, name="new")
+        settled(client, {("scale", "1"): "READY", ("new", "1"): "READY"})
+        assert (ask(client), ask(client, "new")) == (3.0, 5.0)
+        shutil.rmtree(repository / "new")
+        settled(client, {("scale", "1"): "READY", ("new", "1"): "UNAVAILABLE"})
+        for decision in ("'new' has changed \\(it is new\\); it is loaded when", "'new' is no longer in the repository"):
+            server.wait_for_log(decision)
+
+
+def test_a_model_that_hangs_while_it_is_loaded_does_not_hold_up_the_following(repository, serve):
+    scaled(repository, 2.0)
+    server = serve(*POLL)
+    write_identity(repository, "hangs", ["INT32"], creation_delay_sec=30)
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        server.wait_for_log("loading 'hangs' version 1")
+        scaled(repository, 3.0)
+        settled(client, {("scale", "1"): "READY", ("hangs", "1"): "LOADING"})
+        server.wait_for_log("successfully loaded 'scale' version 1", LIMIT_S)
+        deadline = time.monotonic() + LIMIT_S
+        while ask(client) != 3.0:
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.05)
+        assert index(client)[("hangs", "1")] == "LOADING"
+    server.kill()
+
+
 def test_base64_of_a_file_may_be_given_by_hand(explicit):
     _, server = explicit
     own = {"backend": "identity", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}

@@ -50,6 +50,11 @@ struct Known {
 }
 
 impl Known {
+    /// As it was when it was loaded last, with or without success.
+    fn tried(&self) -> Option<&Fingerprint> {
+        self.failed.as_ref().or(self.served.as_ref())
+    }
+
     fn is_empty(&self) -> bool {
         self.served.is_none() && self.failed.is_none() && self.seen.is_none()
     }
@@ -266,15 +271,17 @@ impl LifeCycle {
             }
         };
         let before = known.seen.replace(now.clone());
-        // What was tried last, with or without success.
-        if known.failed.as_ref().or(known.served.as_ref()) == Some(&now) {
+        if known.tried() == Some(&now) {
             return Ok(());
         }
+        let what = now.difference(known.tried());
         if before.as_ref() != Some(&now) {
-            tracing::info!("'{id}' has changed; it is loaded when the change is complete");
+            tracing::info!(
+                "'{id}' has changed ({what}); it is loaded when the next look sees no further change"
+            );
             return Ok(());
         }
-        tracing::info!("'{id}' has changed and is loaded");
+        tracing::info!("'{id}' has changed ({what}), and not since the last look; it is loaded");
         self.load(id, &Overrides::default(), known)
     }
 

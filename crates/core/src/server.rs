@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
 use nereid_backend_api::{Backend, Error, InferRequest, Result};
@@ -218,22 +219,27 @@ impl Server {
     }
 
     /// Looks for changes in the source and takes up those that are complete: models and versions that have come, gone
-    /// or changed. A change is complete when two looks have seen the same of it. Waits until all is done.
+    /// or changed. A change is complete when two looks have seen the same of it. Waits until all is done, but no longer
+    /// than it has patience for: models that are still being loaded are left to it, and passed over until they are.
+    ///
+    /// Gives whether some change was seen that waits for another look.
     ///
     /// # Errors
     /// The source cannot be looked at; everything stays as it is.
-    pub fn look(&self) -> Result<()> {
+    pub fn look(&self, patience: Duration) -> Result<bool> {
         let names = self.models.source().names()?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
-        for name in names {
+        for name in self.models.idle(names) {
             let done = done.clone();
             let ended = move |_| done.send(()).unwrap_or_default();
             self.models.submit(name, Task::Look, Box::new(ended));
         }
         drop(done);
-        outcomes.iter().for_each(drop);
-        Ok(())
+        let end = Instant::now().checked_add(patience);
+        let left = || end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
+        while outcomes.recv_timeout(left()).is_ok() {}
+        Ok(self.models.awaits_look())
     }
 
     /// The repository's index: every version that is known, and the models of the source of which none is. A name

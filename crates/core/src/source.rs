@@ -1,6 +1,6 @@
 //! Where models come from, as the server sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -91,6 +91,30 @@ pub struct Fingerprint {
     pub versions: BTreeMap<u64, u64>,
 }
 
+impl Fingerprint {
+    /// What is other than before, for the log.
+    pub(crate) fn difference(&self, before: Option<&Self>) -> String {
+        let Some(before) = before else { return "it is new".into() };
+        let mut changes = Vec::new();
+        if self.config != before.config {
+            changes.push("its configuration".to_owned());
+        }
+        if self.whole != before.whole {
+            changes.push("files beside its versions".to_owned());
+        }
+        let both: BTreeSet<_> = self.versions.keys().chain(before.versions.keys()).collect();
+        for version in both {
+            match (self.versions.get(version), before.versions.get(version)) {
+                (Some(_), None) => changes.push(format!("version {version} is new")),
+                (None, Some(_)) => changes.push(format!("version {version} is gone")),
+                (now, then) if now != then => changes.push(format!("version {version}")),
+                _ => {}
+            }
+        }
+        changes.join(", ")
+    }
+}
+
 /// Models that are given, and never change.
 impl ModelSource for BTreeMap<String, Result<ModelSpec>> {
     fn names(&self) -> Result<Vec<String>> {
@@ -108,4 +132,25 @@ impl ModelSource for BTreeMap<String, Result<ModelSpec>> {
 
 fn unknown(id: &ModelId) -> Error {
     Error::not_found(format!("there is no model '{id}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_told() {
+        let of = |config, whole, versions: &[(u64, u64)]| {
+            let versions = versions.iter().copied().collect();
+            Fingerprint { config, whole, versions }
+        };
+        let before = of(1, 1, &[(1, 1), (2, 2)]);
+        assert_eq!(before.difference(None), "it is new");
+        assert_eq!(before.difference(Some(&before)), "");
+        let after = of(2, 2, &[(2, 3), (3, 3)]);
+        assert_eq!(
+            after.difference(Some(&before)),
+            "its configuration, files beside its versions, version 1 is gone, version 2, version 3 is new"
+        );
+    }
 }

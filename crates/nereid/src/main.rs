@@ -11,6 +11,7 @@ mod http;
 mod logging;
 mod onnx_engine;
 mod options;
+mod poll;
 mod run;
 mod table;
 

@@ -86,6 +86,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "15")]
     pub repository_poll_secs: NonZeroU64,
 
+    /// With --model-control-mode=poll, look at the repositories as soon as the file system tells of a change, too. A
+    /// change is still taken up when two looks have seen the same of it.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    pub repository_watch: bool,
+
     /// Limit executions over all models by the resources that instance groups need.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub rate_limit: RateLimitMode,
@@ -269,7 +274,11 @@ impl Options {
 
     /// What of the options does not go together.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        if self.load_model.is_empty() {
+        if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
+            Some(
+                "--repository-watch is for --model-control-mode=poll; other modes do not follow the repositories",
+            )
+        } else if self.load_model.is_empty() {
             None
         } else if self.model_control_mode != ModelControlMode::Explicit {
             Some("--load-model is for --model-control-mode=explicit; other modes load all models")

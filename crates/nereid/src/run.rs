@@ -12,13 +12,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::options::Options;
-use crate::{backends, gpus, table};
+use crate::{backends, gpus, poll, table};
 
 /// Runs until a signal ends it.
 ///
@@ -72,7 +72,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }
     if let Some(pause) = options.poll_pause() {
-        poll(&runtime, &server, pause);
+        let watched = options.repository_watch.then_some(options.model_repository.as_slice());
+        poll::start(&runtime, &server, pause, watched);
     }
 
     let shutdown = CancellationToken::new();
@@ -134,24 +135,6 @@ fn load(server: &Arc<Server>, only: Option<Vec<String>>) -> oneshot::Receiver<Re
         let _ = done.send(server.start(only));
     });
     loaded
-}
-
-/// Looks at the repositories now and then, for as long as the server runs. A look that takes long delays the next.
-fn poll(runtime: &Runtime, server: &Arc<Server>, pause: Duration) {
-    let server = Arc::clone(server);
-    runtime.spawn(async move {
-        loop {
-            sleep(pause).await;
-            let looking = Arc::clone(&server);
-            match spawn_blocking(move || looking.look()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!("cannot look for changes, everything stays as it is: {error}")
-                }
-                Err(error) => tracing::error!("looking for changes failed: {error}"),
-            }
-        }
-    });
 }
 
 fn show_models(server: &Server) {

@@ -8,7 +8,9 @@ mod data_files;
 mod fingerprint;
 mod model_folder;
 mod source;
+mod watch;
 
 pub use data_files::{DataFile, data_files};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use source::Repositories;
+pub use watch::Watch;

@@ -18,6 +18,11 @@ impl Family {
         self.0.values().all(Known::is_empty)
     }
 
+    /// Whether a change of one was seen and not taken up.
+    pub(super) fn awaits_look(&self) -> bool {
+        self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
+    }
+
     fn of(&mut self, id: &ModelId) -> &mut Known {
         self.0.entry(id.namespace.clone()).or_default()
     }

@@ -88,6 +88,20 @@ impl LifeCycle {
         self.lock().known.keys().cloned().collect()
     }
 
+    /// Those of the names that no task is waiting for or being done with.
+    pub(crate) fn idle(&self, mut names: BTreeSet<String>) -> BTreeSet<String> {
+        let tasks = self.lock();
+        for name in tasks.waiting.iter().map(|(name, ..)| name).chain(&tasks.busy) {
+            names.remove(name);
+        }
+        names
+    }
+
+    /// Whether a look has seen a change that is taken up when another one has seen the same.
+    pub(crate) fn awaits_look(&self) -> bool {
+        self.lock().known.values().any(Family::awaits_look)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }

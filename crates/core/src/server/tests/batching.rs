@@ -126,7 +126,7 @@ async fn a_batch_that_waits_for_company_leaves_though_none_comes() {
     let delay = Duration::from_millis(20);
     let server =
         batching(&held, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let (mut one, mut two) = (server.infer(named("a")).unwrap(), server.infer(named("b")).unwrap());
     one.single().await.unwrap();
     two.single().await.unwrap();

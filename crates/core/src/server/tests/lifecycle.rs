@@ -250,7 +250,7 @@ fn a_change_is_taken_up_when_two_looks_have_seen_the_same_of_it() {
     let world = world(ModelControl::Poll);
     world.server.start(None).unwrap();
     let look = || {
-        world.server.look().unwrap();
+        world.server.look(Duration::MAX).unwrap();
         world.loads()
     };
     assert_eq!((world.loads(), look(), look()), (1, 0, 0));
@@ -282,16 +282,16 @@ fn what_failed_at_the_start_is_taken_up_when_it_is_mended() {
     let world = world(ModelControl::Poll);
     world.backend.broken.store(true, AtomicOrdering::Relaxed);
     world.server.start(None).unwrap();
-    world.server.look().unwrap();
-    world.server.look().unwrap();
+    world.server.look(Duration::MAX).unwrap();
+    world.server.look(Duration::MAX).unwrap();
     assert_eq!(
         (world.loads(), index(&world.server)),
         (1, vec!["m/1 UNAVAILABLE: broken on purpose".to_owned()])
     );
     world.backend.broken.store(false, AtomicOrdering::Relaxed);
     world.source.set(1, &[(1, 2)]);
-    world.server.look().unwrap();
-    world.server.look().unwrap();
+    world.server.look(Duration::MAX).unwrap();
+    world.server.look(Duration::MAX).unwrap();
     assert_eq!(index(&world.server), ["m/1 READY"]);
 }
 

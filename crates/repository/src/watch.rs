@@ -1,0 +1,89 @@
+//! Tells that something has changed in the repositories, as soon as the file system says so.
+//!
+//! It does not say what: that takes a look. Nor is it to be relied upon: file systems over a network, or a repository
+//! that is taken away and put back, change without a word. Whoever watches looks now and then all the same.
+
+use std::path::PathBuf;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+
+/// Watches for as long as it lives.
+#[derive(Debug)]
+pub struct Watch {
+    _watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    /// Watches repositories with all that is in them. `changed` is called from a thread of its own, once or many times
+    /// for each change.
+    ///
+    /// # Errors
+    /// Why the file system does not tell, for the first repository for which it does not.
+    pub fn new(repositories: &[PathBuf], changed: impl Fn() + Send + 'static) -> Result<Self, String> {
+        let told = move |event: notify::Result<Event>| {
+            // An error means that changes may have been missed.
+            if event.map_or(true, |event| is_change(event.kind)) {
+                changed();
+            }
+        };
+        let mut watcher = notify::recommended_watcher(told).map_err(|error| error.to_string())?;
+        for repository in repositories {
+            watcher
+                .watch(repository, RecursiveMode::Recursive)
+                .map_err(|error| format!("'{}' cannot be watched: {error}", repository.display()))?;
+        }
+        Ok(Self { _watcher: watcher })
+    }
+}
+
+/// Looking is an access too, and must not lead to the next look.
+fn is_change(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Waits for news, and takes all that there are.
+    fn hears(news: &Receiver<()>) {
+        news.recv_timeout(LONG).expect("nothing was told");
+        while news.recv_timeout(Duration::from_millis(50)).is_ok() {}
+    }
+
+    #[test]
+    fn changes_are_told_of_new_folders_too_and_reading_is_none() {
+        let repository = tempfile::tempdir().unwrap();
+        fs::create_dir_all(repository.path().join("m/1")).unwrap();
+        let (sender, news) = channel();
+        let changed = move || sender.send(()).unwrap_or_default();
+        let _watch = Watch::new(&[repository.path().to_owned()], changed).unwrap();
+        fs::write(repository.path().join("m/1/model.onnx"), "a").unwrap();
+        hears(&news);
+        fs::create_dir_all(repository.path().join("n/1")).unwrap();
+        hears(&news);
+        fs::write(repository.path().join("n/1/model.onnx"), "b").unwrap();
+        hears(&news);
+        fs::remove_dir_all(repository.path().join("m")).unwrap();
+        hears(&news);
+        fs::read(repository.path().join("n/1/model.onnx")).unwrap();
+        fs::read_dir(repository.path()).unwrap().for_each(drop);
+        fs::write(repository.path().join("n/last"), "c").unwrap();
+        hears(&news);
+        assert!(is_change(EventKind::Access(AccessKind::Close(AccessMode::Write))));
+        assert!(!is_change(EventKind::Access(AccessKind::Open(AccessMode::Any))));
+    }
+
+    #[test]
+    fn a_repository_that_is_not_there_cannot_be_watched() {
+        let error = Watch::new(&["no/such/folder".into()], || {}).unwrap_err();
+        assert!(error.starts_with("'no/such/folder' cannot be watched: "), "{error}");
+    }
+}
