@@ -35,8 +35,9 @@ def binary():
 class Server:
     """A server process, its log and its addresses."""
 
-    def __init__(self, repository, *flags, port=0, env=None):
-        """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests."""
+    def __init__(self, repository, *flags, port=0, env=None, user=None):
+        """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests; `user`
+        None is who runs the tests, and only the superuser may name another."""
         command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
         command += ["--grpc-address=127.0.0.1", "--grpc-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
@@ -44,6 +45,9 @@ class Server:
         self._process = subprocess.Popen(
             [*command, *flags],
             env=env,
+            user=user,
+            # A limit of file sizes is then told by an error, as a full disk is, and not by a signal.
+            restore_signals=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -177,9 +181,9 @@ class Server:
 
 
 @contextmanager
-def running(repository, *flags, ready=True, env=None):
+def running(repository, *flags, ready=True, env=None, user=None):
     """A server for the length of a `with` block, stopped and checked at its end."""
-    server = Server(repository, *flags, env=env)
+    server = Server(repository, *flags, env=env, user=user)
     try:
         if ready:
             server.wait_until_ready()
