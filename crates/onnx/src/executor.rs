@@ -358,3 +358,6 @@ fn joinable(one: &Shapes, other: &Shapes) -> bool {
         _ => false,
     })
 }
+
+#[cfg(test)]
+mod tests;
