@@ -14,12 +14,14 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::codegen::{BoxFuture, StdError};
 use tower_service::Service as Tower;
 
+use crate::companions::{Companions, HEALTH};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
-use crate::{Face, GrpcOptions, deadline};
+use crate::{Compression, Face, GrpcOptions, deadline};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
@@ -34,23 +36,31 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 #[derive(Clone)]
 pub struct Calls {
     face: Arc<Face>,
-    service: GrpcInferenceServiceServer<Service>,
+    /// Answers the calls whose answers may be compressed.
+    inference: GrpcInferenceServiceServer<Service>,
+    others: GrpcInferenceServiceServer<Service>,
+    companions: Arc<Companions>,
 }
 
 impl Calls {
     /// The calls of this server. Streams of requests end when `shutdown` comes, and what they have is answered.
     pub fn new(server: Arc<Server>, mut options: GrpcOptions, shutdown: CancellationToken) -> Self {
         options.restrictions = options.restrictions.prefixed(RESTRICTED_PREFIX);
+        let compression = options.compression;
+        let companions = Arc::new(Companions::new(&server, &shutdown));
         let face = Arc::new(Face { server, options, shutdown });
-        let service = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
+        let others = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
             .max_decoding_message_size(MAX_MESSAGE_SIZE)
-            .max_encoding_message_size(MAX_MESSAGE_SIZE);
-        Self { face, service }
+            .max_encoding_message_size(MAX_MESSAGE_SIZE)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate);
+        let inference = compressing(others.clone(), compression);
+        Self { face, inference, others, companions }
     }
 
     /// Whether the call may be made.
-    fn permitted(&self, path: &str, headers: &HeaderMap) -> Result<(), Status> {
-        let Some(key) = group(path).and_then(|group| self.face.options.restrictions.key(group)) else {
+    fn permitted(&self, group: Option<ApiGroup>, headers: &HeaderMap) -> Result<(), Status> {
+        let Some(key) = group.and_then(|group| self.face.options.restrictions.key(group)) else {
             return Ok(());
         };
         if headers.get(&key.name).is_some_and(|value| key.is(value.as_bytes())) {
@@ -64,8 +74,24 @@ impl Calls {
     }
 }
 
-/// The part of the protocol that a call belongs to; `None` for one that there is not.
+fn compressing(
+    service: GrpcInferenceServiceServer<Service>,
+    compression: Compression,
+) -> GrpcInferenceServiceServer<Service> {
+    match compression {
+        Compression::None => service,
+        Compression::Gzip => service.send_compressed(CompressionEncoding::Gzip),
+        Compression::Any => {
+            service.send_compressed(CompressionEncoding::Deflate).send_compressed(CompressionEncoding::Gzip)
+        }
+    }
+}
+
+/// The part of the protocol that a call belongs to; `None` for one that there is not, and for reflection.
 fn group(path: &str) -> Option<ApiGroup> {
+    if path.starts_with(HEALTH) {
+        return Some(ApiGroup::Health);
+    }
     Some(match path.strip_prefix(SERVICE)? {
         "ModelInfer" | "ModelStreamInfer" => ApiGroup::Inference,
         "ServerLive" | "ServerReady" | "ModelReady" => ApiGroup::Health,
@@ -99,11 +125,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Answering {
-        if let Err(status) = self.permitted(request.uri().path(), request.headers()) {
+        let group = group(request.uri().path());
+        if let Err(status) = self.permitted(group, request.headers()) {
             return Answering::Refused(Some(status));
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
-        Answering::Called { answer: self.service.call(request), limit }
+        let answer = if group == Some(ApiGroup::Inference) {
+            self.inference.call(request)
+        } else if let Some(companion) = self.companions.find(request.uri().path()) {
+            companion(request.map(Body::new))
+        } else {
+            self.others.call(request)
+        };
+        Answering::Called { answer, limit }
     }
 }
 

@@ -6,10 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod companions;
 mod deadline;
 mod forward;
+mod health;
 mod infer;
-mod listen;
 mod metadata;
 mod proto;
 mod repository;
@@ -21,6 +22,7 @@ mod status;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod transport;
 
 use std::sync::Arc;
 
@@ -29,8 +31,8 @@ use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 
 pub use calls::{Calls, RESTRICTED_PREFIX};
-pub use listen::serve;
 pub use proto::FILE_DESCRIPTORS;
+pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 
 /// What the gRPC face is told when it starts.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +43,20 @@ pub struct GrpcOptions {
     pub forwarded_headers: Option<HeaderPattern>,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
+    /// How answers to inference requests are compressed.
+    pub compression: Compression,
+}
+
+/// How answers to inference requests are compressed, if their client takes that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// With gzip.
+    Gzip,
+    /// With deflate, or with gzip, whichever the client names first.
+    Any,
 }
 
 /// What every call is answered from.

@@ -37,6 +37,11 @@ pub struct Address {
 }
 
 impl Address {
+    /// Whether both mean the same port. Sharing is for servers that answer alike, so it makes no difference.
+    pub fn collides(&self, other: &Self) -> bool {
+        self.port != 0 && (&self.host, self.port) == (&other.host, other.port)
+    }
+
     /// Takes the address; nobody can connect yet. Looks the name up, which may block.
     ///
     /// # Errors

@@ -274,7 +274,10 @@ impl Options {
 
     /// What of the options does not go together.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
+        let (http, grpc) = (self.http.address(), self.grpc.address());
+        if self.http.allow_http && self.grpc.allow_grpc && http.collides(&grpc) {
+            Some("--http-port and --grpc-port are the same; each protocol takes a port of its own")
+        } else if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
             Some(
                 "--repository-watch is for --model-control-mode=poll; other modes do not follow the repositories",
             )

@@ -1,12 +1,21 @@
-//! The options of gRPC: where it is served.
+//! The options of gRPC: where it is served, how, and who may use which part of it.
 
+use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use clap::{ArgAction, Args};
-use nereid_grpc::GrpcOptions as FaceOptions;
+use clap::{ArgAction, Args, ValueEnum};
+use nereid_core::{HeaderPattern, Restriction, Restrictions};
+use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
+use nereid_listener::{Address, TlsFiles};
 use nereid_shared_memory::Regions;
 
 use super::boolean;
+use super::tls::TlsChoice;
+
+/// As long as gRPC can tell; it stands for no limit.
+const FOR_EVER: u32 = i32::MAX as u32;
 
 /// The options of gRPC.
 #[derive(Debug, Args)]
@@ -17,16 +26,272 @@ pub(crate) struct GrpcOptions {
 
     /// Address or host name to serve gRPC on.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub grpc_address: String,
+    grpc_address: String,
 
     /// Port to serve gRPC on; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8001)]
-    pub grpc_port: u16,
+    grpc_port: u16,
+
+    /// Share the gRPC port with other servers that have this option, too. The system spreads connections over them.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    reuse_grpc_port: bool,
+
+    /// Give models the metadata of calls in whose names this regular expression is found, as parameters of the request.
+    #[arg(long, value_name = "REGEX", value_parser = HeaderPattern::new)]
+    grpc_header_forward_pattern: Option<HeaderPattern>,
+
+    /// Open parts of gRPC only to calls with header triton-grpc-protocol-KEY: VALUE. The parts: health, metadata,
+    /// inference, shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
+    #[arg(long, value_name = "PROTOCOL[,PROTOCOL]:KEY=VALUE", action = ArgAction::Append)]
+    grpc_restricted_protocol: Vec<Restriction>,
+
+    /// Serve gRPC with TLS alone.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    grpc_use_ssl: bool,
+
+    /// Serve gRPC with TLS, and only to clients with a certificate that leads to one in --grpc-root-cert.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    grpc_use_ssl_mutual: bool,
+
+    /// PEM file of the server's certificate and those that lead from it to a root, for TLS. Read again when it changes, as
+    /// are the other two.
+    #[arg(long, value_name = "FILE")]
+    grpc_server_cert: Option<PathBuf>,
+
+    /// PEM file of that certificate's private key.
+    #[arg(long, value_name = "FILE")]
+    grpc_server_key: Option<PathBuf>,
+
+    /// PEM file of root certificates for those of clients.
+    #[arg(long, value_name = "FILE")]
+    grpc_root_cert: Option<PathBuf>,
+
+    /// Compress answers to inference requests, for clients that take that.
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
+    grpc_infer_response_compression_level: CompressionLevel,
+
+    /// Milliseconds until the server pings a client that sends nothing; 2147483647 for never.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 7_200_000, value_parser = time_from(1))]
+    grpc_keepalive_time: u32,
+
+    /// Milliseconds that a client may take to answer such a ping before its connection is closed.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 20_000, value_parser = time_from(1))]
+    grpc_keepalive_timeout: u32,
+
+    /// Let clients without calls in progress ping as often as others. Otherwise they may every two hours.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    grpc_keepalive_permit_without_calls: bool,
+
+    /// Taken and not used: the server's pings are not counted.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    grpc_http2_max_pings_without_data: u32,
+
+    /// Milliseconds between two pings of a client to which nothing is sent meanwhile.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 300_000, value_parser = time_from(0))]
+    grpc_http2_min_recv_ping_interval_without_data: u32,
+
+    /// How many pings may come sooner before the connection is closed; 0 for any number.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    grpc_http2_max_ping_strikes: u32,
+
+    /// Milliseconds, more or less by a tenth, after which a connection takes no further calls; 0 for never.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
+    grpc_max_connection_age: u32,
+
+    /// Further milliseconds after which such a connection is closed, whatever is in progress on it; 0 for never.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
+    grpc_max_connection_age_grace: u32,
+
+    /// Taken and not used: calls have no threads of their own. It is --http-thread-count that counts.
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=128))]
+    grpc_infer_thread_count: u32,
+
+    /// Taken and not used: there is no pool of requests.
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    grpc_infer_allocation_pool_size: u32,
+
+    /// Taken and not used: there is no pool of responses.
+    #[arg(long, value_name = "COUNT", hide_default_value = true)]
+    grpc_max_response_pool_size: Option<NonZeroU32>,
+}
+
+/// A time in milliseconds.
+fn time_from(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(least..=i64::from(FOR_EVER))
+}
+
+/// How much work is put into compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum CompressionLevel {
+    /// None
+    #[default]
+    None,
+    /// gzip
+    Low,
+    /// deflate or gzip, as the client likes
+    Medium,
+    /// The same
+    High,
 }
 
 impl GrpcOptions {
+    /// Where gRPC is served.
+    pub(crate) fn address(&self) -> Address {
+        Address { host: self.grpc_address.clone(), port: self.grpc_port, share: self.reuse_grpc_port }
+    }
+
+    /// The files of TLS, if it is asked for.
+    ///
+    /// # Errors
+    /// Which option is missing.
+    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, String> {
+        TlsChoice {
+            protocol: "grpc",
+            on: self.grpc_use_ssl,
+            mutual: self.grpc_use_ssl_mutual,
+            certificate: self.grpc_server_cert.as_deref(),
+            key: self.grpc_server_key.as_deref(),
+            roots: self.grpc_root_cert.as_deref(),
+        }
+        .files()
+    }
+
     /// What the gRPC face is told.
-    pub(crate) fn face(&self, regions: Arc<Regions>) -> FaceOptions {
-        FaceOptions { regions, ..FaceOptions::default() }
+    ///
+    /// # Errors
+    /// What is wrong with options that only together are wrong.
+    pub(crate) fn face(&self, regions: Arc<Regions>) -> Result<FaceOptions, String> {
+        Ok(FaceOptions {
+            forwarded_headers: self.grpc_header_forward_pattern.clone(),
+            restrictions: Restrictions::new(self.grpc_restricted_protocol.iter().cloned())
+                .map_err(|error| format!("--grpc-restricted-protocol: {error}"))?,
+            regions,
+            compression: match self.grpc_infer_response_compression_level {
+                CompressionLevel::None => Compression::None,
+                CompressionLevel::Low => Compression::Gzip,
+                CompressionLevel::Medium | CompressionLevel::High => Compression::Any,
+            },
+        })
+    }
+
+    /// How connections are kept and ended.
+    pub(crate) fn transport(&self) -> TransportOptions {
+        let time = |milliseconds: u32| Duration::from_millis(milliseconds.into());
+        let limit =
+            |milliseconds| (milliseconds != 0 && milliseconds != FOR_EVER).then(|| time(milliseconds));
+        TransportOptions {
+            keepalive_time: limit(self.grpc_keepalive_time),
+            keepalive_timeout: time(self.grpc_keepalive_timeout),
+            pings: PingRules {
+                interval: time(self.grpc_http2_min_recv_ping_interval_without_data),
+                max_strikes: self.grpc_http2_max_ping_strikes,
+                without_calls: self.grpc_keepalive_permit_without_calls,
+            },
+            max_age: limit(self.grpc_max_connection_age),
+            max_age_grace: limit(self.grpc_max_connection_age_grace),
+        }
+    }
+
+    /// Options that were given and change nothing here.
+    pub(crate) fn unused(&self) -> Vec<&'static str> {
+        [
+            (self.grpc_infer_thread_count != 2, "--grpc-infer-thread-count"),
+            (self.grpc_infer_allocation_pool_size != 8, "--grpc-infer-allocation-pool-size"),
+            (self.grpc_max_response_pool_size.is_some(), "--grpc-max-response-pool-size"),
+            (self.grpc_http2_max_pings_without_data != 2, "--grpc-http2-max-pings-without-data"),
+        ]
+        .into_iter()
+        .filter_map(|(given, name)| given.then_some(name))
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        grpc: GrpcOptions,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<GrpcOptions, clap::Error> {
+        Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.grpc)
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_transport() {
+        let options = parsed(&[]).unwrap();
+        assert_eq!(options.transport(), TransportOptions::default());
+        assert_eq!(options.tls(), Ok(None));
+        assert_eq!(options.unused(), [""; 0]);
+    }
+
+    #[test]
+    fn times_are_in_milliseconds_and_some_stand_for_never() {
+        let transport = parsed(&[
+            "--grpc-keepalive-time=2147483647",
+            "--grpc-keepalive-timeout=1500",
+            "--grpc-http2-min-recv-ping-interval-without-data=0",
+            "--grpc-http2-max-ping-strikes=0",
+            "--grpc-keepalive-permit-without-calls=1",
+            "--grpc-max-connection-age=60000",
+            "--grpc-max-connection-age-grace=1",
+        ])
+        .unwrap()
+        .transport();
+        assert_eq!(transport.keepalive_time, None);
+        assert_eq!(transport.keepalive_timeout, Duration::from_millis(1500));
+        let pings = PingRules { interval: Duration::ZERO, max_strikes: 0, without_calls: true };
+        assert_eq!(transport.pings, pings);
+        assert_eq!(transport.max_age, Some(Duration::from_secs(60)));
+        assert_eq!(transport.max_age_grace, Some(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_told() {
+        let options =
+            parsed(&["--grpc-infer-allocation-pool-size=16", "--grpc-infer-thread-count=4"]).unwrap();
+        assert_eq!(options.unused(), ["--grpc-infer-thread-count", "--grpc-infer-allocation-pool-size"]);
+    }
+
+    #[test]
+    fn levels_of_compression_are_named() {
+        for (level, compression) in [
+            ("none", Compression::None),
+            ("low", Compression::Gzip),
+            ("medium", Compression::Any),
+            ("high", Compression::Any),
+        ] {
+            let options = parsed(&["--grpc-infer-response-compression-level", level]).unwrap();
+            assert_eq!(options.face(Arc::default()).unwrap().compression, compression);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for argument in [
+            "--grpc-port=70000",
+            "--grpc-restricted-protocol=health",
+            "--grpc-restricted-protocol=wealth:a=b",
+            "--grpc-infer-response-compression-level=extreme",
+            "--grpc-keepalive-time=0",
+            "--grpc-keepalive-timeout=-1",
+            "--grpc-max-connection-age=2147483648",
+            "--grpc-http2-max-ping-strikes=-1",
+            "--grpc-infer-thread-count=1",
+            "--grpc-infer-thread-count=129",
+            "--grpc-max-response-pool-size=0",
+            "--grpc-use-ssl=perhaps",
+            "--grpc-header-forward-pattern=x-(",
+        ] {
+            assert!(parsed(&[argument]).is_err(), "{argument}");
+        }
+        let twice = ["--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=health:c=d"];
+        let error = parsed(&twice).unwrap().face(Arc::default()).unwrap_err();
+        assert!(error.starts_with("--grpc-restricted-protocol: "), "{error}");
     }
 }

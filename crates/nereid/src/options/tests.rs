@@ -141,6 +141,20 @@ fn verbose_messages_are_asked_for_by_a_number_or_a_word() {
 }
 
 #[test]
+fn each_protocol_takes_a_port_of_its_own() {
+    for (arguments, collide) in [
+        (["--http-port=1", "--grpc-port=1"].as_slice(), true),
+        (&["--http-port=1", "--grpc-port=1", "--reuse-http-port=1", "--reuse-grpc-port=1"], true),
+        (&["--http-port=1", "--grpc-port=1", "--allow-grpc=0"], false),
+        (&["--http-port=1", "--grpc-port=1", "--http-address=127.0.0.1", "--grpc-address=127.0.0.2"], false),
+        (&["--http-port=0", "--grpc-port=0"], false),
+        (&[], false),
+    ] {
+        assert_eq!(parsed(arguments).unwrap().contradiction().is_some(), collide, "{arguments:?}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_refused() {
     for argument in [
         "--http-port=70000",

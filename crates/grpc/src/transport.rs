@@ -1,0 +1,163 @@
+//! Connections: accepting them, serving gRPC on each, and ending them in good order: when the server stops, when they have
+//! become too old, when their client is gone, and when it does not speak HTTP/2 or pings too often.
+
+mod frames;
+mod guarded;
+mod pings;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http2::Builder;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use nereid_listener::Listener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::guarded::Guarded;
+pub use self::pings::PingRules;
+use crate::calls::Calls;
+
+/// What is spoken on the connections, as TLS clients name it.
+pub const PROTOCOLS: &[&str] = &["h2"];
+
+/// How long a client may take until its first frame.
+const BEGINNING: Duration = Duration::from_secs(20);
+
+/// Calls in progress on one connection. The reference has no limit, and clients hold further calls back once they know of
+/// one, so it is far above what anybody opens.
+const MAX_CALLS: u32 = 1 << 16;
+
+/// How connections are kept and ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportOptions {
+    /// How often the server pings a client that sends nothing; `None` for never.
+    pub keepalive_time: Option<Duration>,
+    /// How long the client may take to answer.
+    pub keepalive_timeout: Duration,
+    /// How often a client may ping.
+    pub pings: PingRules,
+    /// After this time a connection takes no further calls; `None` for never.
+    pub max_age: Option<Duration>,
+    /// After this further time it is closed, whatever is in progress on it; `None` for never.
+    pub max_age_grace: Option<Duration>,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_time: Some(Duration::from_secs(2 * 3600)),
+            keepalive_timeout: Duration::from_secs(20),
+            pings: PingRules::default(),
+            max_age: None,
+            max_age_grace: None,
+        }
+    }
+}
+
+/// Answers `calls` on `listener` until `shutdown`, then lets calls in progress end.
+///
+/// Returns when the last connection is closed; whoever awaits it decides how long that may take.
+pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    loop {
+        let arrival = tokio::select! {
+            arrival = listener.accept() => arrival,
+            () = shutdown.cancelled() => break,
+        };
+        let (calls, shutdown) = (calls.clone(), shutdown.clone());
+        connections.spawn(async move {
+            let opened = tokio::select! {
+                opened = arrival.open() => opened,
+                () = shutdown.cancelled() => return,
+            };
+            match opened {
+                Ok(connection) => converse(connection, calls, options, shutdown).await,
+                Err(error) => tracing::debug!("a gRPC connection was not opened: {error}"),
+            }
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn converse<S>(stream: S, calls: Calls, options: TransportOptions, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let guarded = Guarded::new(stream, options.pings);
+    let begun = guarded.begun();
+    let mut protocol = Builder::new(TokioExecutor::new());
+    protocol
+        .timer(TokioTimer::new())
+        .keep_alive_interval(options.keepalive_time)
+        .keep_alive_timeout(options.keepalive_timeout)
+        .max_concurrent_streams(MAX_CALLS);
+    let connection = protocol.serve_connection(TokioIo::new(guarded), TowerToHyperService::new(calls));
+    tokio::pin!(connection);
+    let served = async {
+        let old = async {
+            tokio::select! {
+                outcome = connection.as_mut() => Some(outcome),
+                () = after(options.max_age.map(spread)) => None,
+                () = shutdown.cancelled() => None,
+            }
+        };
+        match old.await {
+            Some(outcome) => outcome,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    outcome = connection.as_mut() => outcome,
+                    () = grace(options, &shutdown) => Ok(()),
+                }
+            }
+        }
+    };
+    tokio::select! {
+        outcome = served => if let Err(error) = outcome {
+            tracing::debug!("a gRPC connection ended: {error}");
+        },
+        () = silent(&begun) => tracing::debug!("a gRPC connection was closed: its client did not begin to speak HTTP/2"),
+    }
+}
+
+/// Returns after this time, or never.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns when a connection that was too old is to be closed, whatever is in progress on it. A server that stops has its
+/// own limit.
+async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
+    if options.max_age.is_none() || shutdown.is_cancelled() {
+        std::future::pending().await
+    } else {
+        after(options.max_age_grace).await;
+    }
+}
+
+/// Returns if the client does not begin in time.
+async fn silent(begun: &Arc<AtomicBool>) {
+    sleep(BEGINNING).await;
+    if begun.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// An age up to a tenth less or more, so that connections that were opened together do not all come back together.
+fn spread(age: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    age.mul_f64(0.9 + 0.2 * random)
+}
+
+#[cfg(test)]
+mod tests;

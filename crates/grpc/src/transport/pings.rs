@@ -1,0 +1,94 @@
+//! How often a client may ping. gRPC's own rules, and the names of Triton's options for them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a client without calls has to wait between pings, if it may not ping then.
+const WITHOUT_CALLS: Duration = Duration::from_secs(2 * 3600);
+
+/// How often a client may ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PingRules {
+    /// The time between two pings of a client to which nothing is sent meanwhile.
+    pub interval: Duration,
+    /// How many pings may come sooner before the connection is closed; 0 for any number.
+    pub max_strikes: u32,
+    /// Whether a client without calls in progress may ping as often; otherwise every two hours.
+    pub without_calls: bool,
+}
+
+impl Default for PingRules {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(300), max_strikes: 2, without_calls: false }
+    }
+}
+
+/// The pings of one client.
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    last: Option<Instant>,
+    strikes: u32,
+}
+
+impl Pings {
+    /// A ping came; gives whether it was one too many.
+    pub(super) fn came(&mut self, rules: &PingRules, now: Instant, calls: bool) -> bool {
+        let interval = if calls || rules.without_calls { rules.interval } else { WITHOUT_CALLS };
+        let soon = self.last.is_some_and(|last| now < last + interval);
+        self.last = Some(now);
+        if soon {
+            self.strikes = self.strikes.saturating_add(1);
+        }
+        soon && rules.max_strikes != 0 && self.strikes > rules.max_strikes
+    }
+
+    /// Something was sent to the client: it may ping to see whether the connection bore it.
+    pub(super) fn forgive(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: PingRules =
+        PingRules { interval: Duration::from_secs(10), max_strikes: 2, without_calls: false };
+
+    /// Which of pings at these seconds, without anything sent, is one too many.
+    fn too_many(rules: &PingRules, seconds: &[u64], calls: bool) -> Option<usize> {
+        let start = Instant::now();
+        let mut pings = Pings::default();
+        seconds.iter().position(|second| pings.came(rules, start + Duration::from_secs(*second), calls))
+    }
+
+    #[test]
+    fn pings_in_time_are_never_too_many() {
+        assert_eq!(too_many(&RULES, &[0, 10, 20, 30, 40, 50, 60], true), None);
+    }
+
+    #[test]
+    fn the_strike_after_the_last_allowed_one_is_too_many() {
+        assert_eq!(too_many(&RULES, &[0, 1, 2, 3], true), Some(3));
+        assert_eq!(too_many(&RULES, &[0, 1, 20, 21, 40, 41], true), Some(5), "strikes add up");
+        assert_eq!(too_many(&PingRules { max_strikes: 0, ..RULES }, &[0; 1000], true), None);
+    }
+
+    #[test]
+    fn without_calls_every_two_hours_unless_allowed() {
+        assert_eq!(too_many(&RULES, &[0, 100, 200, 300], false), Some(3));
+        assert_eq!(too_many(&RULES, &[0, 7200, 14400, 21600], false), None);
+        assert_eq!(too_many(&PingRules { without_calls: true, ..RULES }, &[0, 10, 20, 30], false), None);
+    }
+
+    #[test]
+    fn what_is_sent_in_between_forgives() {
+        let now = Instant::now();
+        let mut pings = Pings::default();
+        for _ in 0..1000 {
+            assert!(!pings.came(&RULES, now, true));
+            pings.forgive();
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Connections in memory, under paused time: how long they last, and what ends them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+use h2::{Ping, PingPong, Reason, RecvStream};
+use http::{HeaderMap, Request};
+use nereid_core::{Server, ServerOptions};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::GrpcOptions;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A health status as a message: SERVING and NOT_SERVING.
+const READY: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
+const NOT_READY: &[u8] = &[0, 0, 0, 0, 2, 8, 2];
+
+/// One connection to a server without models, and what becomes of it.
+struct Connection {
+    requests: SendRequest<Bytes>,
+    pings: PingPong,
+    /// What the client's side of the connection ends with.
+    ended: JoinHandle<Result<(), h2::Error>>,
+    /// The server's side.
+    served: JoinHandle<()>,
+    server: Arc<Server>,
+    shutdown: CancellationToken,
+}
+
+fn server() -> Arc<Server> {
+    Arc::new(Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new())))
+}
+
+/// The far end of a connection that is served.
+fn served(
+    options: TransportOptions,
+    server: &Arc<Server>,
+    shutdown: &CancellationToken,
+) -> (DuplexStream, JoinHandle<()>) {
+    let (near, far) = duplex(1 << 16);
+    let calls = Calls::new(Arc::clone(server), GrpcOptions::default(), shutdown.clone());
+    (near, tokio::spawn(converse(far, calls, options, shutdown.clone())))
+}
+
+async fn connected(options: TransportOptions) -> Connection {
+    let (server, shutdown) = (server(), CancellationToken::new());
+    server.start(None).unwrap();
+    let (near, served) = served(options, &server, &shutdown);
+    let (requests, mut connection) = client::handshake(near).await.unwrap();
+    let pings = connection.ping_pong().unwrap();
+    Connection { requests, pings, ended: tokio::spawn(connection), served, server, shutdown }
+}
+
+impl Connection {
+    /// The headers and the stream of messages that a call with an empty message is answered with.
+    async fn call(&mut self, path: &str) -> Result<(HeaderMap, RecvStream), h2::Error> {
+        let request = Request::post(format!("http://x{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .unwrap();
+        let mut requests = self.requests.clone().ready().await?;
+        let (answer, mut body) = requests.send_request(request, false)?;
+        body.send_data(Bytes::from_static(&[0; 5]), true)?;
+        let (head, body) = answer.await?.into_parts();
+        Ok((head.headers, body))
+    }
+
+    /// A call that is answered as long as the connection is there.
+    async fn watch(&mut self) -> RecvStream {
+        let (_, mut statuses) = self.call("/grpc.health.v1.Health/Watch").await.unwrap();
+        assert_eq!(next(&mut statuses).await.unwrap(), READY);
+        statuses
+    }
+
+    /// Whether a short call is answered.
+    async fn answers(&mut self) -> bool {
+        let Ok((_, mut body)) = self.call("/grpc.health.v1.Health/Check").await else { return false };
+        next(&mut body).await.is_ok_and(|message| message == READY)
+    }
+
+    /// Sends a ping and waits for its answer.
+    async fn ping(&mut self) -> Result<(), h2::Error> {
+        self.pings.ping(Ping::opaque()).await.map(drop)
+    }
+
+    /// Why the server ended the connection.
+    async fn reason(self) -> Option<Reason> {
+        self.ended.await.unwrap().err().and_then(|error| error.reason())
+    }
+}
+
+async fn next(body: &mut RecvStream) -> Result<Bytes, h2::Error> {
+    body.data().await.unwrap_or_else(|| Ok(Bytes::new()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_pings_too_often_is_told_so() {
+    let mut connection = connected(TransportOptions::default()).await;
+    for _ in 0..3 {
+        connection.ping().await.unwrap();
+    }
+    assert!(connection.ping().await.is_err());
+    assert_eq!(connection.reason().await, Some(Reason::ENHANCE_YOUR_CALM));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_with_a_call_may_ping_every_five_minutes() {
+    let mut connection = connected(TransportOptions::default()).await;
+    let _call = connection.watch().await;
+    for _ in 0..20 {
+        connection.ping().await.unwrap();
+        sleep(5 * MINUTE).await;
+    }
+    assert!(connection.answers().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_without_calls_may_not_unless_it_is_allowed() {
+    let mut connection = connected(TransportOptions::default()).await;
+    assert!(connection.answers().await, "a call that is over counts no longer");
+    let mut pings = 0;
+    while connection.ping().await.is_ok() {
+        pings += 1;
+        sleep(5 * MINUTE).await;
+    }
+    assert_eq!(pings, 3);
+    let pings = PingRules { without_calls: true, ..PingRules::default() };
+    let mut connection = connected(TransportOptions { pings, ..TransportOptions::default() }).await;
+    for _ in 0..20 {
+        connection.ping().await.unwrap();
+        sleep(5 * MINUTE).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_gets_answers_may_ping_as_it_likes() {
+    let mut connection = connected(TransportOptions::default()).await;
+    for _ in 0..20 {
+        connection.ping().await.unwrap();
+        assert!(connection.answers().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_answers_no_pings_is_given_up() {
+    let options = TransportOptions {
+        keepalive_time: Some(MINUTE),
+        keepalive_timeout: Duration::from_secs(5),
+        ..TransportOptions::default()
+    };
+    let (mut near, served) = served(options, &server(), &CancellationToken::new());
+    // A client's preface, its settings, and the acknowledgement of the server's.
+    near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0")
+        .await
+        .unwrap();
+    let start = Instant::now();
+    let mut sent = Vec::new();
+    near.read_to_end(&mut sent).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 65);
+    served.await.unwrap();
+    // One that answers stays.
+    let mut connection = connected(options).await;
+    sleep(60 * MINUTE).await;
+    assert!(connection.answers().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_begin_is_given_up() {
+    for beginning in [b"".as_slice(), b"PRI * HTTP/2.0\r\n"] {
+        let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
+        near.write_all(beginning).await.unwrap();
+        let start = Instant::now();
+        served.await.unwrap();
+        assert_eq!(start.elapsed(), BEGINNING);
+    }
+    let mut connection = connected(TransportOptions::default()).await;
+    sleep(2 * BEGINNING).await;
+    assert!(connection.answers().await);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_speak_http_2_is_sent_away() {
+    let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
+    near.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    timeout(MINUTE, served).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_connection_takes_no_further_calls_and_ends_those_it_has() {
+    let options = TransportOptions { max_age: Some(MINUTE), ..TransportOptions::default() };
+    let mut connection = connected(options).await;
+    let mut call = connection.watch().await;
+    sleep(Duration::from_secs(53)).await;
+    assert!(connection.answers().await);
+    sleep(Duration::from_secs(14)).await;
+    assert!(!connection.answers().await);
+    sleep(60 * MINUTE).await;
+    connection.server.begin_shutdown();
+    assert_eq!(next(&mut call).await.unwrap(), NOT_READY);
+    drop(call);
+    connection.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_grace_an_old_connection_is_closed_whatever_it_has() {
+    let options = TransportOptions {
+        max_age: Some(MINUTE),
+        max_age_grace: Some(Duration::from_secs(10)),
+        ..TransportOptions::default()
+    };
+    let mut connection = connected(options).await;
+    let mut call = connection.watch().await;
+    let start = Instant::now();
+    assert!(next(&mut call).await.is_err());
+    assert!((63..=77).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    connection.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_server_ends_watchers_hear_of_it_and_connections_end() {
+    let mut connection = connected(TransportOptions::default()).await;
+    let mut call = connection.watch().await;
+    connection.server.begin_shutdown();
+    connection.shutdown.cancel();
+    assert_eq!(next(&mut call).await.unwrap(), NOT_READY);
+    assert_eq!(next(&mut call).await.unwrap(), "");
+    let trailers = call.trailers().await.unwrap().unwrap();
+    assert_eq!(trailers["grpc-status"], "0");
+    assert_eq!(connection.ended.await.unwrap().map_err(|error| error.to_string()), Ok(()));
+    connection.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_reflection_ends_when_the_server_does() {
+    let connection = connected(TransportOptions::default()).await;
+    for version in ["v1", "v1alpha"] {
+        let request = Request::post(format!(
+            "http://x/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        ))
+        .header("content-type", "application/grpc")
+        .body(())
+        .unwrap();
+        let mut requests = connection.requests.clone().ready().await.unwrap();
+        let (answer, mut body) = requests.send_request(request, false).unwrap();
+        // The field that asks for the list of services.
+        body.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 0x3a, 0]), false).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        let services = next(&mut body).await.unwrap();
+        let text = String::from_utf8_lossy(&services);
+        for service in ["inference.GRPCInferenceService", "grpc.health.v1.Health"] {
+            assert!(text.contains(service), "{text}");
+        }
+        if version == "v1alpha" {
+            connection.shutdown.cancel();
+            assert_eq!(next(&mut body).await.unwrap(), "");
+            assert_eq!(body.trailers().await.unwrap().unwrap()["grpc-status"], "14");
+        }
+    }
+    connection.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_watch_hear_of_each_change() {
+    let (server, shutdown) = (server(), CancellationToken::new());
+    let (near, served) = served(TransportOptions::default(), &server, &shutdown);
+    let (requests, mut connection) = client::handshake(near).await.unwrap();
+    let pings = connection.ping_pong().unwrap();
+    let ended = tokio::spawn(connection);
+    let mut connection = Connection { requests, pings, ended, served, server, shutdown };
+    let (_, mut statuses) = connection.call("/grpc.health.v1.Health/Watch").await.unwrap();
+    assert_eq!(next(&mut statuses).await.unwrap(), NOT_READY);
+    connection.server.start(None).unwrap();
+    assert_eq!(next(&mut statuses).await.unwrap(), READY);
+    connection.server.begin_shutdown();
+    assert_eq!(next(&mut statuses).await.unwrap(), NOT_READY);
+}
+
+#[test]
+fn ages_differ_by_a_tenth_at_most() {
+    let ages: Vec<_> = (0..100).map(|_| spread(MINUTE)).collect();
+    assert!(ages.iter().all(|age| (54.0..=66.0).contains(&age.as_secs_f64())));
+    assert!(ages.iter().any(|age| *age != ages[0]));
+}
