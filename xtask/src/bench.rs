@@ -1,6 +1,7 @@
 //! Measurements of the server, against something well known that does the same amount of talking.
 
 mod client;
+mod grpc;
 mod http;
 mod load;
 mod onnxruntime;
@@ -19,6 +20,8 @@ use crate::project::Project;
 pub enum Bench {
     /// Binary inference requests over HTTP: small ones beside nginx answering with as many bytes, large ones beside an echo
     Http(http::Options),
+    /// Inference requests over gRPC, beside a bare service that echoes the same messages
+    Grpc(grpc::Options),
     /// What the server costs on top of ONNX Runtime, with real models
     Onnxruntime,
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
@@ -31,6 +34,7 @@ pub enum Bench {
 pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
+        Bench::Grpc(options) => grpc::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),

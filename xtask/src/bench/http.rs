@@ -83,7 +83,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
 
     let large = request(LARGE);
     let answer = checked_answer(nereid.address, &large)?;
-    let echo = Server::echo(&project.target.join("release/examples/echo"))?;
+    let echo = Server::http_echo(&project.target.join("release/examples/echo"))?;
     let echo_answer = post(echo.address, &large)?;
     ensure!(echo_answer.body == large.body, "the echo does not send the body back");
     tell(&large, &answer, &echo, &echo_answer);
@@ -111,7 +111,7 @@ fn compare(
     yardstick: &Server,
 ) -> Result<()> {
     let load = Load::new(folder, request)?;
-    println!("{}", heading());
+    println!("{}", heading("connections"));
     for connections in &options.connections {
         for server in [nereid, yardstick] {
             load.run(server.address, *connections, WARM_UP_SECONDS)
@@ -124,7 +124,7 @@ fn compare(
                 yardstick: measure(yardstick, &load, *connections, options.seconds)?,
             });
         }
-        print!("{}", rows(*connections, yardstick.name, &pairs));
+        print!("{}", rows(&connections.to_string(), yardstick.name, &pairs));
     }
     Ok(())
 }
@@ -146,7 +146,8 @@ fn require(program: &str, version_flag: &str) -> Result<()> {
     Ok(())
 }
 
-fn write_repository(folder: &Path) -> Result<PathBuf> {
+/// A repository with the model that hands back what it gets.
+pub(super) fn write_repository(folder: &Path) -> Result<PathBuf> {
     let repository = folder.join("models");
     fs::create_dir_all(repository.join("identity/1"))?;
     fs::write(repository.join("identity/config.pbtxt"), MODEL)?;

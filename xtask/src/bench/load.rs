@@ -70,8 +70,8 @@ impl Load {
     }
 }
 
-/// Reads the line that the script prints.
-fn read_seen(text: &str) -> Result<Seen> {
+/// Reads the line that the script prints; other loads print the same.
+pub(super) fn read_seen(text: &str) -> Result<Seen> {
     let line = text.lines().find_map(|line| line.strip_prefix("seen "));
     let line = line.with_context(|| format!("wrk did not say what it saw: {text}"))?;
     let value = |name: &str| -> Result<u64> {

@@ -30,8 +30,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Server {
     /// As the table calls it.
     pub name: &'static str,
-    /// Where it serves.
+    /// Where it serves HTTP, if it does.
     pub address: SocketAddr,
+    /// Where it serves gRPC, if it does.
+    pub grpc: Option<SocketAddr>,
     child: Child,
 }
 
@@ -43,18 +45,34 @@ impl Server {
             .arg(format!("--model-repository={}", repository.display()))
             .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
             .args(extra);
-        let mut server = Self::announced("nereid", command)?;
+        let (mut server, lines) = Self::spawned("nereid", command)?;
+        // In this order, as gRPC is served first.
+        server.grpc = Some(announced("nereid", &lines, "Started GRPCInferenceService at ")?);
+        server.address = announced("nereid", &lines, "Started HTTPService at ")?;
+        // Nothing reads the lines any more, but the pipes are still emptied.
+        drop(lines);
         server.wait_for("/v2/models/identity/ready", |answer| answer.status == 200)?;
         Ok(server)
     }
 
-    /// Starts the bare echo of `crates/http/examples/echo.rs`.
-    pub fn echo(binary: &Path) -> Result<Self> {
-        Self::announced("echo", Command::new(binary))
+    /// Starts the bare echo over HTTP of `crates/http/examples/echo.rs`.
+    pub fn http_echo(binary: &Path) -> Result<Self> {
+        let (mut server, lines) = Self::spawned("echo", Command::new(binary))?;
+        server.address = announced("echo", &lines, "Started HTTPService at ")?;
+        Ok(server)
     }
 
-    /// Starts a server that says where it serves.
-    fn announced(name: &'static str, mut command: Command) -> Result<Self> {
+    /// Starts the bare service of `crates/grpc/examples/traffic`, which echoes tensors over gRPC.
+    pub fn grpc_echo(binary: &Path) -> Result<Self> {
+        let mut command = Command::new(binary);
+        command.arg("echo");
+        let (mut server, lines) = Self::spawned("echo", command)?;
+        server.grpc = Some(announced("echo", &lines, "Started echo at ")?);
+        Ok(server)
+    }
+
+    /// Starts a server that is going to say in the lines it prints where it serves.
+    fn spawned(name: &'static str, mut command: Command) -> Result<(Self, Receiver<String>)> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -65,10 +83,8 @@ impl Server {
         follow(child.stdout.take(), sender.clone());
         follow(child.stderr.take(), sender);
         // From here on a failure ends the server too; its address is not known yet.
-        let mut server = Self { name, address: (Ipv4Addr::LOCALHOST, 0).into(), child };
-        // Nothing reads the lines any more afterwards, but the pipes are still emptied.
-        server.address = announced(name, &lines)?;
-        Ok(server)
+        let address = (Ipv4Addr::LOCALHOST, 0).into();
+        Ok((Self { name, address, grpc: None, child }, lines))
     }
 
     /// Starts nginx, with as many workers as there are cores, giving every request the same answer.
@@ -89,7 +105,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start nginx")?;
-        let mut server = Self { name: "nginx", address, child };
+        let mut server = Self { name: "nginx", address, grpc: None, child };
         server.wait_for("/", |_| true).with_context(|| {
             format!("nginx does not serve; its errors: {}", fs::read_to_string(&errors).unwrap_or_default())
         })?;
@@ -210,21 +226,21 @@ fn follow(pipe: Option<impl Read + Send + 'static>, sender: SyncSender<String>) 
     });
 }
 
-/// Waits for the line that says where the HTTP face is.
-fn announced(name: &str, lines: &Receiver<String>) -> Result<SocketAddr> {
+/// Waits for the line that says where it serves.
+fn announced(name: &str, lines: &Receiver<String>, words: &str) -> Result<SocketAddr> {
     let deadline = Instant::now() + STARTUP;
     let mut seen = String::new();
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                if let Some(address) = announcement(&line) {
+                if let Some(address) = announcement(&line, words) {
                     return Ok(address);
                 }
                 seen += &line;
                 seen.push('\n');
             }
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{name} named no HTTP port within {STARTUP:?}; it said:\n{seen}")
+                bail!("{name} printed no line with `{words}` within {STARTUP:?}; it said:\n{seen}")
             }
             Err(RecvTimeoutError::Disconnected) => {
                 bail!("{name} ended before it served; it said:\n{seen}")
@@ -233,8 +249,8 @@ fn announced(name: &str, lines: &Receiver<String>) -> Result<SocketAddr> {
     }
 }
 
-fn announcement(line: &str) -> Option<SocketAddr> {
-    let (_, rest) = line.split_once("Started HTTPService at ")?;
+fn announcement(line: &str, words: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(words)?;
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':').unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
@@ -292,13 +308,14 @@ mod tests {
     #[test]
     fn the_port_is_found_in_a_log_line() {
         let line = "I1121 04:59:18.000001 12 http_server.cc:1] \"Started HTTPService at 127.0.0.1:41234\"";
-        assert_eq!(announcement(line), Some(([127, 0, 0, 1], 41234).into()));
+        let words = "Started HTTPService at ";
+        assert_eq!(announcement(line, words), Some(([127, 0, 0, 1], 41234).into()));
         assert_eq!(
-            announcement("Started HTTPService at 127.0.0.1:8000"),
+            announcement("Started HTTPService at 127.0.0.1:8000", words),
             Some(([127, 0, 0, 1], 8000).into())
         );
-        assert_eq!(announcement("Started HTTPService at nowhere"), None);
-        assert_eq!(announcement("Started Metrics Service at 127.0.0.1:8002"), None);
+        assert_eq!(announcement("Started HTTPService at nowhere", words), None);
+        assert_eq!(announcement("Started Metrics Service at 127.0.0.1:8002", words), None);
     }
 
     #[test]
@@ -316,7 +333,7 @@ mod tests {
     fn a_dropped_server_has_ended() {
         let child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
         let pid = child.id();
-        let server = Server { name: "sleep", address: ([127, 0, 0, 1], 1).into(), child };
+        let server = Server { name: "sleep", address: ([127, 0, 0, 1], 1).into(), grpc: None, child };
         assert!(server.cpu().unwrap() < Duration::from_secs(1));
         drop(server);
         assert!(!processes().unwrap().iter().any(|process| process.pid == pid));

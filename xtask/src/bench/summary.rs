@@ -25,7 +25,7 @@ impl Run {
 pub struct Pair {
     /// Ours.
     pub nereid: Run,
-    /// The other server's.
+    /// The yardstick's.
     pub yardstick: Run,
 }
 
@@ -44,40 +44,40 @@ const FIGURES: &[Figure] = &[
 
 const COLUMN: usize = 16;
 
-/// The heading of the table.
-pub fn heading() -> String {
-    let mut line = format!("{:<12} {:<18}", "connections", "server");
+/// The heading of the table, with what the load is told by.
+pub fn heading(load: &str) -> String {
+    let mut line = format!("{load:<14} {:<18}", "server");
     for figure in FIGURES {
         let _ = write!(line, "{:>COLUMN$}", figure.title);
     }
     line
 }
 
-/// The table's rows for one number of connections: each pair, the medians, the ratio with its spread. `yardstick` is the
-/// other server's name.
-pub fn rows(connections: u32, yardstick: &str, pairs: &[Pair]) -> String {
+/// The table's rows for one load: each pair, the medians, the ratio with its spread. `yardstick` is what the other server
+/// is called.
+pub fn rows(load: &str, yardstick: &str, pairs: &[Pair]) -> String {
     let mut text = String::new();
     for (index, pair) in pairs.iter().enumerate() {
-        row(&mut text, connections, &format!("nereid, run {}", index + 1), |figure| {
+        row(&mut text, load, &format!("nereid, run {}", index + 1), |figure| {
             number((figure.of)(&pair.nereid))
         });
-        row(&mut text, connections, &format!("{yardstick}, run {}", index + 1), |figure| {
+        row(&mut text, load, &format!("{yardstick}, run {}", index + 1), |figure| {
             number((figure.of)(&pair.yardstick))
         });
     }
-    row(&mut text, connections, "nereid, median", |figure| {
+    row(&mut text, load, "nereid, median", |figure| {
         number(median(pairs.iter().map(|pair| (figure.of)(&pair.nereid))))
     });
-    row(&mut text, connections, &format!("{yardstick}, median"), |figure| {
+    row(&mut text, load, &format!("{yardstick}, median"), |figure| {
         number(median(pairs.iter().map(|pair| (figure.of)(&pair.yardstick))))
     });
     let ratios = |figure: &Figure| -> Vec<f64> {
         pairs.iter().map(|pair| (figure.of)(&pair.nereid) / (figure.of)(&pair.yardstick)).collect()
     };
-    row(&mut text, connections, &format!("nereid / {yardstick}"), |figure| {
+    row(&mut text, load, &format!("nereid / {yardstick}"), |figure| {
         format!("{:.2}", median(ratios(figure).into_iter()))
     });
-    row(&mut text, connections, "  (lowest-highest)", |figure| {
+    row(&mut text, load, "  (lowest-highest)", |figure| {
         let ratios = ratios(figure);
         let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let highest = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -86,8 +86,8 @@ pub fn rows(connections: u32, yardstick: &str, pairs: &[Pair]) -> String {
     text
 }
 
-fn row(text: &mut String, connections: u32, name: &str, cell: impl Fn(&Figure) -> String) {
-    let _ = write!(text, "{connections:<12} {name:<18}");
+fn row(text: &mut String, load: &str, name: &str, cell: impl Fn(&Figure) -> String) {
+    let _ = write!(text, "{load:<14} {name:<18}");
     for figure in FIGURES {
         let _ = write!(text, "{:>COLUMN$}", cell(figure));
     }
@@ -130,7 +130,7 @@ mod tests {
             Pair { nereid: run(5_000.0, 30), yardstick: run(10_000.0, 10) },
             Pair { nereid: run(6_000.0, 40), yardstick: run(10_000.0, 10) },
         ];
-        let text = rows(8, "nginx", &pairs);
+        let text = rows("8", "nginx", &pairs);
         let cells = |name: &str| -> Vec<&str> {
             let line = text.lines().find(|line| line.contains(name)).unwrap();
             line.split(name).nth(1).unwrap().split_whitespace().collect()
@@ -145,6 +145,6 @@ mod tests {
     #[test]
     fn the_heading_is_as_wide_as_the_rows() {
         let pair = Pair { nereid: run(1.0, 1), yardstick: run(1.0, 1) };
-        assert!(rows(64, "nginx", &[pair]).lines().all(|line| line.len() == heading().len()));
+        assert!(rows("64", "nginx", &[pair]).lines().all(|line| line.len() == heading("connections").len()));
     }
 }

@@ -1,0 +1,301 @@
+//! The load: as many requests in flight as asked, the next one sent when an answer is there.
+//!
+//! It speaks HTTP/2 without a client library of gRPC in between, so that it costs little beside the server.
+
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use h2::client::{self, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::Request;
+use prost::Message as _;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::proto::model_infer_request::InferInputTensor;
+use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// How much may be under way to the client, for a connection and for each stream of it.
+const WINDOW: u32 = 16 << 20;
+
+/// The bytes before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// How requests are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Each is a call.
+    Unary,
+    /// Those of one connection come over one stream.
+    Stream,
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "unary" => Ok(Self::Unary),
+            "stream" => Ok(Self::Stream),
+            _ => Err(format!("'{name}' is neither unary nor stream")),
+        }
+    }
+}
+
+/// What is to be sent.
+pub struct Load {
+    pub address: SocketAddr,
+    pub way: Way,
+    pub connections: usize,
+    /// Over all connections.
+    pub in_flight: usize,
+    pub duration: Duration,
+    /// The size of the tensor.
+    pub bytes: usize,
+}
+
+/// What was seen, printed as the measurement reads it.
+pub struct Seen {
+    duration: Duration,
+    /// How long each answer took.
+    latencies: Vec<Duration>,
+}
+
+impl Load {
+    /// Sends until the time is over. Every answer is looked at; one that is no good fails the run.
+    pub async fn run(&self) -> Result<Seen, Failure> {
+        if self.connections == 0 || !self.in_flight.is_multiple_of(self.connections) || self.in_flight == 0 {
+            return Err("requests in flight have to be a multiple of the connections".into());
+        }
+        let message = message(self.bytes);
+        let start = Instant::now();
+        let end = start + self.duration;
+        let each = self.in_flight / self.connections;
+        let mut senders = JoinSet::new();
+        for _ in 0..self.connections {
+            let stream = TcpStream::connect(self.address).await?;
+            stream.set_nodelay(true)?;
+            let (requests, connection) = client::Builder::new()
+                .initial_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW)
+                .handshake::<_, Bytes>(stream)
+                .await?;
+            tokio::spawn(connection);
+            match self.way {
+                Way::Unary => {
+                    for _ in 0..each {
+                        senders.spawn(calls(
+                            requests.clone(),
+                            self.address,
+                            message.clone(),
+                            self.bytes,
+                            end,
+                        ));
+                    }
+                }
+                Way::Stream => {
+                    senders.spawn(stream_of(requests, self.address, message.clone(), self.bytes, each, end));
+                }
+            }
+        }
+        let mut latencies = Vec::new();
+        while let Some(sender) = senders.join_next().await {
+            latencies.extend(sender??);
+        }
+        Ok(Seen { duration: start.elapsed(), latencies })
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut latencies = self.latencies.clone();
+        latencies.sort_unstable();
+        let at = |part: f64| {
+            let index = (latencies.len() as f64 * part) as usize;
+            latencies.get(index).map_or(0, Duration::as_micros)
+        };
+        write!(
+            f,
+            "seen requests={} duration_us={} p50_us={} p99_us={} connect=0 read=0 write=0 status=0 timeout=0",
+            latencies.len(),
+            self.duration.as_micros(),
+            at(0.5),
+            at(0.99)
+        )
+    }
+}
+
+/// A request as it goes over the wire: a tensor of this size.
+fn message(bytes: usize) -> Bytes {
+    let input = InferInputTensor {
+        name: "INPUT0".to_owned(),
+        datatype: "FP32".to_owned(),
+        shape: vec![1, (bytes / 4) as i64],
+        ..InferInputTensor::default()
+    };
+    let request = ModelInferRequest {
+        model_name: "identity".to_owned(),
+        inputs: vec![input],
+        raw_input_contents: vec![Bytes::from(vec![0x3f; bytes])],
+        ..ModelInferRequest::default()
+    };
+    let mut message = BytesMut::from(&[0][..]);
+    message.extend((request.encoded_len() as u32).to_be_bytes());
+    message.extend(request.encode_to_vec());
+    message.freeze()
+}
+
+fn call(address: SocketAddr, name: &str) -> Result<Request<()>, http::Error> {
+    Request::post(format!("http://{address}/inference.GRPCInferenceService/{name}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-accept-encoding", "identity")
+        .body(())
+}
+
+/// Calls one after the other.
+async fn calls(
+    mut requests: SendRequest<Bytes>,
+    address: SocketAddr,
+    message: Bytes,
+    bytes: usize,
+    end: Instant,
+) -> Result<Vec<Duration>, Failure> {
+    let mut latencies = Vec::new();
+    while Instant::now() < end {
+        let start = Instant::now();
+        requests = requests.ready().await?;
+        let (answer, mut body) = requests.send_request(call(address, "ModelInfer")?, false)?;
+        send(&mut body, message.clone(), true).await?;
+        let mut answers = Answers { body: answer.await?.into_body(), buffer: BytesMut::new() };
+        let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
+        let answer = ModelInferResponse::decode(answer)?;
+        check(&answer, bytes)?;
+        if answers.next().await?.is_some() {
+            return Err("a call has two answers".into());
+        }
+        latencies.push(start.elapsed());
+    }
+    Ok(latencies)
+}
+
+/// A stream with so many requests in flight.
+async fn stream_of(
+    requests: SendRequest<Bytes>,
+    address: SocketAddr,
+    message: Bytes,
+    bytes: usize,
+    in_flight: usize,
+    end: Instant,
+) -> Result<Vec<Duration>, Failure> {
+    let mut requests = requests.ready().await?;
+    let (answer, mut body) = requests.send_request(call(address, "ModelStreamInfer")?, false)?;
+    // Sent by a task of its own: whoever sends without reading waits for room that only reading makes.
+    let (credit, mut credits) = tokio::sync::mpsc::channel::<()>(in_flight);
+    for _ in 0..in_flight {
+        credit.send(()).await?;
+    }
+    let sender = tokio::spawn(async move {
+        while credits.recv().await.is_some() {
+            send(&mut body, message.clone(), false).await?;
+        }
+        body.send_data(Bytes::new(), true)?;
+        Ok::<_, Failure>(())
+    });
+    let mut answers = Answers { body: answer.await?.into_body(), buffer: BytesMut::new() };
+    let mut latencies = Vec::new();
+    let mut credit = Some(credit);
+    let mut last = Instant::now();
+    let mut sent: std::collections::VecDeque<Instant> = std::iter::repeat_n(last, in_flight).collect();
+    while let Some(begun) = sent.pop_front() {
+        let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
+        let answer = ModelStreamInferResponse::decode(answer)?;
+        if !answer.error_message.is_empty() {
+            return Err(answer.error_message.into());
+        }
+        check(&answer.infer_response.unwrap_or_default(), bytes)?;
+        last = Instant::now();
+        latencies.push(last - begun);
+        if last >= end {
+            credit = None;
+        } else if let Some(credit) = &credit {
+            credit.send(()).await?;
+            sent.push_back(last);
+        }
+    }
+    drop(credit);
+    sender.await??;
+    Ok(latencies)
+}
+
+fn check(answer: &ModelInferResponse, bytes: usize) -> Result<(), Failure> {
+    match &answer.raw_output_contents[..] {
+        [contents] if contents.len() == bytes && contents.iter().next().is_none_or(|byte| *byte == 0x3f) => {
+            Ok(())
+        }
+        _ => {
+            Err(format!("the tensor does not come back: {} of them", answer.raw_output_contents.len()).into())
+        }
+    }
+}
+
+/// Sends as the server makes room.
+async fn send(body: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        body.reserve_capacity(bytes.len());
+        let room = if body.capacity() > 0 {
+            body.capacity()
+        } else {
+            poll_fn(|context| body.poll_capacity(context)).await.ok_or("the server takes nothing more")??
+        };
+        let piece = bytes.split_to(room.min(bytes.len()));
+        let last = bytes.is_empty();
+        body.send_data(piece, end && last)?;
+    }
+    Ok(())
+}
+
+/// The messages of an answer.
+struct Answers {
+    body: RecvStream,
+    buffer: BytesMut,
+}
+
+impl Answers {
+    /// The next message, or nothing after the last.
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<PREFIX>() {
+                let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+                if self.buffer.len() >= PREFIX + length {
+                    self.buffer.advance(PREFIX);
+                    return Ok(Some(self.buffer.split_to(length).freeze()));
+                }
+                self.buffer.reserve(PREFIX + length - self.buffer.len());
+            }
+            match self.body.data().await {
+                Some(data) => {
+                    let data = data?;
+                    self.body.flow_control().release_capacity(data.len())?;
+                    self.buffer.extend_from_slice(&data);
+                }
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err("an answer ends within a message".into()),
+            }
+        }
+    }
+
+    /// Why there is no further message.
+    async fn reason(&mut self) -> Failure {
+        let trailers = self.body.trailers().await;
+        format!("an answer is missing: {trailers:?}").into()
+    }
+}

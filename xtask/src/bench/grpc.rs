@@ -1,0 +1,165 @@
+//! Inference requests over gRPC: what a request costs when the model costs nothing.
+//!
+//! The yardstick is a bare service made with tonic that decodes the very same messages and gives their tensors back. Both
+//! get the same load, in turn; figures are compared within each pair.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use super::http::write_repository;
+use super::load::{Seen, read_seen};
+use super::server::Server;
+use super::summary::{Pair, Run, heading, rows};
+use crate::project::{Project, show};
+
+/// Requests in flight on one connection, as clients of gRPC have it that share one.
+const EACH: u32 = 8;
+
+/// Enough for connections, caches and branch predictors to settle.
+const WARM_UP_SECONDS: u32 = 1;
+
+/// How to measure.
+#[derive(Args)]
+pub struct Options {
+    /// Length of each run
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Numbers of requests in flight, eight on each connection, each measured on its own
+    #[arg(long, value_delimiter = ',', default_value = "8,64", value_parser = clap::value_parser!(u32).range(1..=512))]
+    in_flight: Vec<u32>,
+    /// Sizes of the tensor in bytes, each measured on its own
+    #[arg(long, value_delimiter = ',', default_value = "64,1048576", value_parser = clap::value_parser!(u32).range(4..=64 << 20))]
+    bytes: Vec<u32>,
+    /// Ways to send requests, each measured on its own
+    #[arg(long, value_delimiter = ',', default_value = "unary,stream")]
+    ways: Vec<Way>,
+    /// Pairs of runs for each load
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pairs: u32,
+    /// Measure this server instead of building one (release profile)
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// One more argument for the server; may be repeated
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    server_arg: Vec<String>,
+}
+
+/// How requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// Each is a call of its own
+    Unary,
+    /// Those of one connection come over one stream
+    Stream,
+}
+
+/// One load.
+struct Load<'a> {
+    program: &'a Path,
+    way: Way,
+    in_flight: u32,
+    bytes: u32,
+}
+
+/// Runs the whole comparison and prints its table.
+pub fn run(project: &Project, options: &Options) -> Result<()> {
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
+    let program = project.target.join("release/examples/traffic");
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
+            project.target.join("release/nereid")
+        }
+    };
+    let folder = tempfile::tempdir()?;
+    let nereid = Server::nereid(&binary, &write_repository(folder.path())?, &options.server_arg)?;
+    let echo = Server::grpc_echo(&program)?;
+    let cores = thread::available_parallelism()?.get();
+    println!("{cores} cores, shared by the server and the load (1 thread); {} s a run", options.seconds);
+    println!("{}", heading("load"));
+    for bytes in &options.bytes {
+        for way in &options.ways {
+            for in_flight in &options.in_flight {
+                let load = Load { program: &program, way: *way, in_flight: *in_flight, bytes: *bytes };
+                let pairs = measure(&nereid, &echo, &load, options)?;
+                print!("{}", rows(&load.to_string(), echo.name, &pairs));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(nereid: &Server, echo: &Server, load: &Load<'_>, options: &Options) -> Result<Vec<Pair>> {
+    for server in [nereid, echo] {
+        load.run(server, WARM_UP_SECONDS)
+            .with_context(|| format!("warming up {} with {load}", server.name))?;
+    }
+    let once = |server: &Server| {
+        let before = server.cpu()?;
+        let seen = load
+            .run(server, options.seconds)
+            .with_context(|| format!("measuring {} with {load}", server.name))?;
+        anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
+    };
+    (0..options.pairs).map(|_| Ok(Pair { nereid: once(nereid)?, yardstick: once(echo)? })).collect()
+}
+
+impl Load<'_> {
+    fn connections(&self) -> u32 {
+        if self.in_flight.is_multiple_of(EACH) { self.in_flight / EACH } else { 1 }
+    }
+
+    /// Sends for some seconds. Any error of any request fails the run.
+    fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+        let address = server.grpc.with_context(|| format!("{} does not serve gRPC", server.name))?;
+        let output = Command::new(self.program)
+            .args(["load", &address.to_string(), self.way.name()])
+            .args([self.connections(), self.in_flight, seconds, self.bytes].map(|number| number.to_string()))
+            .output()
+            .context("cannot start the load")?;
+        ensure!(
+            output.status.success(),
+            "the load failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        read_seen(&String::from_utf8_lossy(&output.stdout))
+    }
+}
+
+impl fmt::Display for Load<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, unit) = if self.bytes >= 1 << 20 { (self.bytes >> 20, "M") } else { (self.bytes, "") };
+        f.pad(&format!("{} {} {size}{unit}", self.way.name(), self.in_flight))
+    }
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unary => "unary",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_bear_eight_requests_each() {
+        let load = |in_flight, bytes| Load { program: Path::new(""), way: Way::Unary, in_flight, bytes };
+        assert_eq!(load(64, 4).connections(), 8);
+        assert_eq!(load(8, 4).connections(), 1);
+        assert_eq!(load(5, 4).connections(), 1);
+        assert_eq!(load(64, 1 << 20).to_string(), "unary 64 1M");
+        assert_eq!(load(8, 64).to_string(), "unary 8 64");
+    }
+}
