@@ -77,7 +77,6 @@ impl Serving {
                 versions: vec![1],
                 labels: BTreeMap::new(),
                 warm_up_files: BTreeMap::new(),
-                fault: None,
                 fingerprint: Fingerprint::default(),
                 fault: None,
                 keep: None,
