@@ -19,15 +19,13 @@ use tonic::codegen::{BoxFuture, StdError};
 use tower_service::Service as Tower;
 
 use crate::companions::{Companions, HEALTH};
+use crate::messages::{MAX_MESSAGE_SIZE, Messages};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::{Compression, Face, GrpcOptions, deadline};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
-
-/// The longest message either way, in bytes: that of the reference.
-const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
 /// The service's name, with the slashes around it.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -113,7 +111,7 @@ fn group(path: &str) -> Option<ApiGroup> {
 
 impl<B> Tower<Request<B>> for Calls
 where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<Body>;
@@ -129,6 +127,7 @@ where
         if let Err(status) = self.permitted(group, request.headers()) {
             return Answering::Refused(Some(status));
         }
+        let request = request.map(Messages::new);
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         let answer = if group == Some(ApiGroup::Inference) {
             self.inference.call(request)

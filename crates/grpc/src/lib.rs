@@ -11,6 +11,7 @@ mod deadline;
 mod forward;
 mod health;
 mod infer;
+mod messages;
 mod metadata;
 mod proto;
 mod repository;

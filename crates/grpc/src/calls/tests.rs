@@ -122,8 +122,10 @@ async fn what_is_no_message_is_refused() {
         // A compression that nobody told of, and one that there is not.
         (b"\x01\0\0\0\0", Code::Internal),
         (b"\x02\0\0\0\0", Code::Internal),
-        // More than 2 GiB.
-        (b"\0\xff\xff\xff\xff", Code::OutOfRange),
+        // More than 2 GiB, and just as much, of which little comes.
+        (b"\0\xff\xff\xff\xff", Code::ResourceExhausted),
+        (b"\0\x80\0\0\0", Code::ResourceExhausted),
+        (b"\0\x7f\xff\xff\xffab", Code::Internal),
         // Nothing but defaults: a model without a name.
         (b"\0\0\0\0\0", Code::NotFound),
     ] {

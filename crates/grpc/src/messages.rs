@@ -1,0 +1,153 @@
+//! Messages as they arrive: how long each is going to be is believed only when nearly all of it is there.
+//!
+//! Before a message come five bytes that announce its length, up to 4 GiB. Whoever decodes messages takes memory for all
+//! of one at once. A client that announces much and sends nothing must not make the server do so, so what has come of a
+//! long message waits here, in the pieces it came in.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame};
+use tonic::Status;
+use tonic::codegen::StdError;
+
+/// The longest message either way, in bytes: that of the reference.
+pub(crate) const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
+
+/// A flag that tells whether the message is compressed, and its length.
+const HEAD: usize = 5;
+
+/// So many bytes are believed to come.
+const BELIEVED: usize = 1 << 20;
+
+/// The body of a call.
+pub(crate) struct Messages<B> {
+    body: B,
+    /// What has come of the head of a message, and how many bytes of it.
+    head: [u8; HEAD],
+    head_length: usize,
+    /// How many bytes of the message are still to come, behind its head.
+    missing: usize,
+    /// What has come of a message of which too much is missing.
+    held: VecDeque<Bytes>,
+    /// What may be decoded.
+    ready: VecDeque<Bytes>,
+}
+
+impl<B> Messages<B> {
+    pub(crate) fn new(body: B) -> Self {
+        let (held, ready) = (VecDeque::new(), VecDeque::new());
+        Self { body, head: [0; HEAD], head_length: 0, missing: 0, held, ready }
+    }
+
+    /// Follows the messages through a piece, and returns where in it the message begins that is not complete at its end.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` for a message that is too long.
+    fn follow(&mut self, piece: &[u8]) -> Result<usize, Status> {
+        let mut begin = 0;
+        let mut rest = piece;
+        while !rest.is_empty() {
+            if self.missing > 0 {
+                let some = rest.len().min(self.missing);
+                self.missing -= some;
+                rest.advance(some);
+            } else {
+                if self.head_length == 0 {
+                    begin = piece.len() - rest.len();
+                }
+                let some = rest.len().min(HEAD - self.head_length);
+                rest.copy_to_slice(&mut self.head[self.head_length..][..some]);
+                self.head_length += some;
+                if self.head_length == HEAD {
+                    self.head_length = 0;
+                    self.missing = announced(self.head)?;
+                }
+            }
+        }
+        Ok(begin)
+    }
+
+    /// Takes a piece. What of it may be decoded at once is returned.
+    fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>, Status> {
+        let begin = self.follow(&piece)?;
+        let doubtful = if self.missing > BELIEVED { piece.split_off(begin) } else { Bytes::new() };
+        let mut decodable = None;
+        if !piece.is_empty() {
+            // What was held is complete, or nearly so.
+            self.ready.append(&mut self.held);
+            decodable = match self.ready.pop_front() {
+                Some(first) => {
+                    self.ready.push_back(piece);
+                    Some(first)
+                }
+                None => Some(piece),
+            };
+        }
+        if !doubtful.is_empty() {
+            self.held.push_back(doubtful);
+        }
+        Ok(decodable)
+    }
+}
+
+fn announced(head: [u8; HEAD]) -> Result<usize, Status> {
+    let [_, length @ ..] = head;
+    // Saturates only where no message of that length could be held at all.
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if length > MAX_MESSAGE_SIZE {
+        return Err(Status::resource_exhausted(format!(
+            "a message of {length} bytes was announced; messages may be up to {MAX_MESSAGE_SIZE} bytes long"
+        )));
+    }
+    Ok(length)
+}
+
+impl<B> Body for Messages<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<StdError>,
+{
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let this = self.get_mut();
+        if let Some(piece) = this.ready.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        loop {
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None if this.held.is_empty() => return Poll::Ready(None),
+                None => {
+                    this.held.clear();
+                    let missing = this.missing;
+                    let error = Status::internal(format!("the last message ends {missing} bytes too early"));
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+            };
+            match frame.into_data() {
+                Ok(piece) => match this.take(piece) {
+                    Ok(Some(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+                    Ok(None) => {}
+                    Err(status) => return Poll::Ready(Some(Err(status.into()))),
+                },
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ready.is_empty() && self.held.is_empty() && self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests;
