@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_model_config::ModelConfig;
+use nereid_model_config::proto::ModelInstanceGroup;
 
 use crate::{Batch, Request, Result};
 
@@ -40,11 +41,21 @@ pub trait Model: Send + Sync {
         None
     }
 
+    /// The instances to make where the configuration does not say which; none where one on the processor will do.
+    fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
+        Vec::new()
+    }
+
     /// Makes one instance. Called once for each instance the configuration asks for.
     ///
     /// # Errors
     /// Makes the model unavailable.
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
+
+    /// Whether instances may be made on several threads at the same time, which saves time where making one takes long.
+    fn creates_side_by_side(&self) -> bool {
+        false
+    }
 
     /// Whether executing this request takes no longer than it usually does and never blocks: there is nothing to be
     /// loaded, built or waited for. If it usually takes a few microseconds, it may then be executed on the thread

@@ -104,6 +104,11 @@ impl Batch {
         }
     }
 
+    /// Who hears of executions, for a backend that reports them itself.
+    pub fn monitor(&self) -> Arc<dyn BatchMonitor> {
+        Arc::clone(&self.monitor)
+    }
+
     /// Takes the requests out, to answer them one by one.
     pub fn into_requests(self) -> Vec<Request> {
         self.requests

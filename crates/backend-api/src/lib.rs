@@ -36,7 +36,7 @@ pub use nereid_model_config::{DataType, ModelConfig};
 pub use output::{OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
 pub use parameters::{ParameterValue, Parameters};
 pub use request::{CorrelationId, InferRequest, Request, RequestedOutput, SequenceFlags};
-pub use responder::{Answer, Phase, Responder, ResponseSink};
+pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};
 pub use response::Response;
 pub use settings::BackendSettings;
 pub use shape::Shape;

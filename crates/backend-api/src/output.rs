@@ -30,6 +30,14 @@ pub trait OutputAllocator: Send + Sync {
     /// Fails the response, for example when a region is too small.
     fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>>;
 
+    /// The outputs that follow are those of one more response. Called for each response that has any placed here.
+    ///
+    /// # Errors
+    /// Fails the response.
+    fn begin_response(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Where [`allocate`](Self::allocate) would place an output, if that is known before the output is.
     fn preferred_memory(&self, _name: &str, _byte_size: Option<usize>) -> Memory {
         Memory::HOST

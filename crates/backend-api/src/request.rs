@@ -126,6 +126,11 @@ impl Request {
         self.responder
     }
 
+    /// What the client asked for and the way to answer it, apart.
+    pub fn into_parts(self) -> (InferRequest, Responder) {
+        (self.request, self.responder)
+    }
+
     /// Gives the one and final answer, and releases the request.
     pub fn answer(self, outcome: Result<Response>) {
         self.responder.finish_with(outcome);

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use crate::{Buffer, Error, Memory, OutputAllocator, OutputBuffer, OutputSpec, Response, Result, Tensor};
+use crate::{
+    Buffer, Error, ExecutionTimes, Memory, OutputAllocator, OutputBuffer, OutputSpec, Response, Result,
+    Tensor,
+};
 
 /// One answer of possibly many.
 pub type Answer = Result<Response>;
@@ -21,6 +24,39 @@ pub trait ResponseSink: Send + Sync {
 
     /// Whether the client has gone away or asked to stop.
     fn is_cancelled(&self) -> bool;
+
+    /// The backend says itself how long the execution and its responses took, perhaps only after the last answer.
+    fn await_report(&self) {}
+
+    /// How long the execution took.
+    fn report(&self, _times: ExecutionTimes) {}
+
+    /// How long a response took, in the order of the responses.
+    fn report_response(&self, _kind: ResponseKind, _times: ResponseTimes) {}
+}
+
+/// What a response of a decoupled model holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseKind {
+    /// Outputs.
+    Answer,
+    /// An error.
+    Error,
+    /// Nothing but that there are no more.
+    Nothing,
+    /// That the request was cancelled.
+    Cancelled,
+}
+
+/// When a response began to be made, when its outputs did, and when it was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseTimes {
+    /// The response before was sent, or else the execution began.
+    pub started: Instant,
+    /// The outputs began to be handed on, if there are any.
+    pub output_started: Option<Instant>,
+    /// It was sent.
+    pub ended: Instant,
 }
 
 /// The phases of an execution, as the statistics extension tells them apart.
@@ -80,6 +116,34 @@ impl Responder {
         self.sink.mark(phase, at);
     }
 
+    /// Whether the last answer was given, so that further ones are ignored.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// See [`ResponseSink::await_report`].
+    pub fn await_report(&self) {
+        self.sink.await_report();
+    }
+
+    /// See [`ResponseSink::report`].
+    pub fn report(&self, times: ExecutionTimes) {
+        self.sink.report(times);
+    }
+
+    /// See [`ResponseSink::report_response`].
+    pub fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        self.sink.report_response(kind, times);
+    }
+
+    /// Says that outputs are allocated for one more response. Only for who allocates them before they are sent.
+    ///
+    /// # Errors
+    /// What the caller's allocator says.
+    pub fn begin_response(&self) -> Result<()> {
+        self.allocator.as_ref().map_or(Ok(()), |allocator| allocator.begin_response())
+    }
+
     /// Whether an answer is still wanted. A long-running backend asks now and then.
     pub fn is_cancelled(&self) -> bool {
         self.sink.is_cancelled()
@@ -111,6 +175,10 @@ impl Responder {
     fn placed(&self, answer: Answer) -> Answer {
         let Some(allocator) = &self.allocator else { return answer };
         let mut response = answer?;
+        let placed = |output: &Tensor| output.buffers.iter().any(Buffer::is_placed);
+        if !response.outputs.iter().any(placed) {
+            allocator.begin_response()?;
+        }
         for output in &mut response.outputs {
             place(output, allocator.as_ref())?;
         }

@@ -12,14 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::{Answer, Error, ErrorCode, InferRequest, Phase, Response, ResponseSink, Result};
+use nereid_backend_api::{
+    Answer, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, Response, ResponseKind, ResponseSink,
+    ResponseTimes, Result,
+};
 
 use self::unread::Unread;
 use crate::classification;
 use crate::limit::Slot;
 use crate::model::Model;
 use crate::scheduler::Ticket;
-use crate::statistics::{Ending, RequestTimes, ResponseKind};
+use crate::statistics::{ComputeTimes, Ending};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
 pub(crate) struct InFlight {
@@ -50,6 +53,7 @@ struct Answers {
     /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
     given: usize,
     given_last: Duration,
+    compute: Compute,
     reader: Option<Waker>,
 }
 
@@ -59,6 +63,20 @@ struct Accepted {
     last: bool,
     /// Whether an earlier one was an error.
     failed: bool,
+}
+
+/// Who knows how long the request was computed.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Compute {
+    /// The phases that were marked tell.
+    #[default]
+    Marked,
+    /// The backend reports it, before the last answer or after it.
+    Awaited,
+    /// The request is counted as successful; the backend has not reported yet.
+    Missing,
+    /// The backend has reported it.
+    Reported,
 }
 
 impl InFlight {
@@ -145,14 +163,22 @@ impl InFlight {
             *begin = next;
         }
         let [started, inputs_ready, outputs_ready] = begins;
-        let times = RequestTimes {
-            total,
-            queue: started,
-            compute_input: inputs_ready.saturating_sub(started),
-            compute_infer: outputs_ready.saturating_sub(inputs_ready),
-            compute_output: total.saturating_sub(outputs_ready),
-        };
-        self.model.statistics().record(ending, self.batch_size, times);
+        let statistics = self.model.statistics();
+        statistics.record(ending, self.batch_size, total, started);
+        if ending != Ending::Success {
+            return;
+        }
+        let mut answers = self.lock();
+        if answers.compute == Compute::Awaited {
+            answers.compute = Compute::Missing;
+            return;
+        }
+        drop(answers);
+        statistics.record_compute(ComputeTimes {
+            input: inputs_ready.saturating_sub(started),
+            infer: outputs_ready.saturating_sub(inputs_ready),
+            output: total.saturating_sub(outputs_ready),
+        });
     }
 
     /// Counts a response of a decoupled model by its place.
@@ -173,7 +199,8 @@ impl InFlight {
             0 => Duration::from_nanos(self.phases[Phase::Started as usize].load(Ordering::Relaxed)),
             _ => before,
         };
-        self.model.statistics().record_response(place, kind, now.saturating_sub(before));
+        // Outputs are handed on as they are made: there is no time between the two.
+        self.model.statistics().record_response(place, kind, now.saturating_sub(before), Duration::ZERO);
     }
 }
 
@@ -181,7 +208,7 @@ impl ResponseSink for InFlight {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         let Some(Accepted { answer, last, failed }) = self.accept(answer, last) else { return };
         let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
-        if self.model.is_decoupled() {
+        if self.model.is_decoupled() && self.lock().compute == Compute::Marked {
             self.record_response(answer.as_ref());
         }
         if last {
@@ -220,6 +247,52 @@ impl ResponseSink for InFlight {
     fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
+
+    fn await_report(&self) {
+        self.lock().compute = Compute::Awaited;
+    }
+
+    fn report(&self, times: ExecutionTimes) {
+        self.mark(Phase::InputsReady, times.inputs_ready);
+        self.mark(Phase::OutputsReady, times.outputs_ready);
+        let before = std::mem::replace(&mut self.lock().compute, Compute::Reported);
+        if before == Compute::Missing {
+            self.model.statistics().record_compute(ComputeTimes {
+                input: times.inputs_ready.saturating_duration_since(times.started),
+                infer: times.outputs_ready.saturating_duration_since(times.inputs_ready),
+                output: times.ended.saturating_duration_since(times.outputs_ready),
+            });
+        }
+    }
+
+    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        let mut answers = self.lock();
+        let place = answers.given;
+        answers.given += 1;
+        drop(answers);
+        let duration = times.ended.saturating_duration_since(times.started);
+        let output =
+            times.output_started.map_or(Duration::ZERO, |start| times.ended.saturating_duration_since(start));
+        self.model.statistics().record_response(place, kind, duration, output);
+    }
+}
+
+/// Stops a request whose answers are still waited for.
+#[derive(Clone)]
+pub struct Canceller {
+    inflight: Arc<InFlight>,
+    ticket: Option<Ticket>,
+}
+
+impl Canceller {
+    /// Stops it: if it waits for an instance, it is answered at once, and otherwise its backend may see that it is no
+    /// longer wanted.
+    pub fn cancel(&self) {
+        self.inflight.cancelled.store(true, Ordering::Relaxed);
+        if let Some(ticket) = self.ticket {
+            self.inflight.model.forget(ticket);
+        }
+    }
 }
 
 /// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.
@@ -247,6 +320,11 @@ impl ResponseStream {
     /// The client's id of the request; empty if it gave none.
     pub fn request_id(&self) -> &str {
         &self.inflight.id
+    }
+
+    /// What stops the request, for who goes on waiting for its answers.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { inflight: Arc::clone(&self.inflight), ticket: self.ticket }
     }
 
     /// The next answer; `None` after the last.
@@ -317,12 +395,8 @@ impl ResponseStream {
 
 impl Drop for ResponseStream {
     fn drop(&mut self) {
-        if self.inflight.lock().finished {
-            return;
-        }
-        self.inflight.cancelled.store(true, Ordering::Relaxed);
-        if let Some(ticket) = self.ticket {
-            self.inflight.model.forget(ticket);
+        if !self.inflight.lock().finished {
+            self.canceller().cancel();
         }
     }
 }

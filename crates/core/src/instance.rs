@@ -1,10 +1,10 @@
 //! A model's instances: how many there are, and on which thread each executes.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
@@ -96,6 +96,26 @@ fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<Ins
     Ok(wanted.iter().copied().map(InstanceKind::Gpu).collect())
 }
 
+/// Makes instances, side by side where the model likes it.
+fn create(
+    model: &dyn nereid_backend_api::Model,
+    instances: Vec<InstanceContext>,
+) -> Result<Vec<Box<dyn Instance>>> {
+    if !model.creates_side_by_side() {
+        return instances.into_iter().map(|context| model.create_instance(context)).collect();
+    }
+    thread::scope(|scope| {
+        let create = |context| scope.spawn(move || model.create_instance(context));
+        let threads: Vec<_> = instances.into_iter().map(create).collect();
+        // All of them are waited for; a panic goes on here, as it does where there is one thread.
+        let created: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect();
+        created.into_iter().collect()
+    })
+}
+
 /// A model with its instances. Each instance executes one batch at a time: on its own thread, or on the thread of
 /// whoever has a [`Claim`] to it.
 pub(crate) struct Pool {
@@ -125,9 +145,8 @@ impl Pool {
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
         let (mut slots, mut passive) = (Vec::new(), Vec::new());
-        for context in instances {
-            let (name, is_passive) = (context.name.clone(), context.passive);
-            let instance = model.create_instance(context)?;
+        let names: Vec<_> = instances.iter().map(|context| (context.name.clone(), context.passive)).collect();
+        for ((name, is_passive), instance) in names.into_iter().zip(create(model.as_ref(), instances)?) {
             if is_passive {
                 passive.push(instance);
             } else {

@@ -7,6 +7,7 @@
 
 mod access;
 mod admission;
+mod backends;
 mod classification;
 mod completion;
 mod forward;
@@ -28,9 +29,10 @@ mod trace_settings;
 mod warm_up;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
+pub use backends::Backends;
 pub use completion::{Completion, complete_config};
 pub use forward::HeaderPattern;
-pub use inflight::ResponseStream;
+pub use inflight::{Canceller, ResponseStream};
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;

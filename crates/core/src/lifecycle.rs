@@ -13,7 +13,6 @@ mod drain;
 mod family;
 mod tasks;
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,13 +22,14 @@ use nereid_backend_api::{Backend, Error, ErrorCode, Result};
 
 pub(crate) use self::tasks::Task;
 use self::tasks::Tasks;
+use crate::backends::Backends;
 use crate::model::{Model, ModelSpec, Services};
 use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
 use crate::table::{ModelTable, VersionState};
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
-    backends: BTreeMap<String, Arc<dyn Backend>>,
+    backends: Backends,
     source: Arc<dyn ModelSource>,
     services: Services,
     table: ArcSwap<ModelTable>,
@@ -62,7 +62,7 @@ impl Known {
 
 impl LifeCycle {
     pub(crate) fn new(
-        backends: BTreeMap<String, Arc<dyn Backend>>,
+        backends: Backends,
         source: Arc<dyn ModelSource>,
         services: Services,
         threads: usize,
@@ -330,8 +330,8 @@ impl LifeCycle {
         let name = nereid_model_config::backend_name(&spec.config).ok_or_else(|| {
             Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.id))
         })?;
-        self.backends.get(name).map(AsRef::as_ref).ok_or_else(|| {
-            let known: Vec<_> = self.backends.keys().map(String::as_str).collect();
+        self.backends.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.backends.names().collect();
             Error::invalid_arg(format!(
                 "model '{}' asks for backend '{name}', which is not here; there are {}",
                 spec.id,

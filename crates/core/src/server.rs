@@ -1,14 +1,15 @@
 //! The server as every face sees it: health, the models, and [`Server::infer`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
-use nereid_backend_api::{Backend, Error, InferRequest, Result};
+use nereid_backend_api::{Error, InferRequest, Result};
 
+use crate::backends::Backends;
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{LifeCycle, Task};
 use crate::limit::Limit;
@@ -92,11 +93,7 @@ pub struct Server {
 
 impl Server {
     /// A server that knows these backends, by the names configurations use, and no model yet.
-    pub fn new(
-        options: ServerOptions,
-        backends: BTreeMap<String, Arc<dyn Backend>>,
-        source: Arc<dyn ModelSource>,
-    ) -> Self {
+    pub fn new(options: ServerOptions, backends: impl Into<Backends>, source: Arc<dyn ModelSource>) -> Self {
         let limiter = match &options.rate_limit {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
@@ -110,7 +107,7 @@ impl Server {
         };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
-        let models = LifeCycle::new(backends, source, services, threads, retries);
+        let models = LifeCycle::new(backends.into(), source, services, threads, retries);
         let trace = TraceControl::new(options.trace.clone());
         Self { options, models, limit, trace, open: AtomicBool::new(false) }
     }

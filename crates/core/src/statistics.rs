@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nereid_backend_api::{BatchMonitor, ExecutionTimes};
+use nereid_backend_api::{BatchMonitor, ExecutionTimes, ResponseKind};
 
 /// How often something happened, and how long it took all in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,15 +72,6 @@ pub struct ResponseStatistics {
     pub cancel: DurationStatistics,
 }
 
-/// What a response of a decoupled model holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseKind {
-    Answer,
-    Error,
-    Nothing,
-    Cancelled,
-}
-
 /// Responses after this many to one request are not counted by their place.
 const RESPONSES: usize = 1024;
 
@@ -103,14 +94,12 @@ pub(crate) enum Ending {
     Cancelled,
 }
 
-/// Durations of a request's phases.
+/// How long a request was computed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RequestTimes {
-    pub total: Duration,
-    pub queue: Duration,
-    pub compute_input: Duration,
-    pub compute_infer: Duration,
-    pub compute_output: Duration,
+pub(crate) struct ComputeTimes {
+    pub input: Duration,
+    pub infer: Duration,
+    pub output: Duration,
 }
 
 /// The live counters of one version of a model.
@@ -149,26 +138,38 @@ impl ModelStatistics {
         }
     }
 
-    pub(crate) fn record(&self, ending: Ending, batch_size: usize, times: RequestTimes) {
+    /// Counts the end of a request. How long it was computed may follow, with [`record_compute`](Self::record_compute).
+    pub(crate) fn record(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
         match ending {
             Ending::Success => {
                 self.inference_count.fetch_add(batch_size as u64, Relaxed);
-                self.success.add(times.total);
-                self.queue.add(times.queue);
-                self.compute_input.add(times.compute_input);
-                self.compute_infer.add(times.compute_infer);
-                self.compute_output.add(times.compute_output);
+                self.success.add(total);
+                self.queue.add(queue);
             }
-            Ending::Failure => self.fail.add(times.total),
+            Ending::Failure => self.fail.add(total),
             Ending::Cancelled => {
-                self.fail.add(times.total);
-                self.cancel.add(times.total);
+                self.fail.add(total);
+                self.cancel.add(total);
             }
         }
     }
 
-    /// Counts one response to a request of a decoupled model, which took `duration` and is the `place`-th.
-    pub(crate) fn record_response(&self, place: usize, kind: ResponseKind, duration: Duration) {
+    /// Counts how long a successful request was computed.
+    pub(crate) fn record_compute(&self, times: ComputeTimes) {
+        self.compute_input.add(times.input);
+        self.compute_infer.add(times.infer);
+        self.compute_output.add(times.output);
+    }
+
+    /// Counts one response to a request of a decoupled model, which took `duration` and is the `place`-th. `output` of
+    /// that time were its outputs handed on.
+    pub(crate) fn record_response(
+        &self,
+        place: usize,
+        kind: ResponseKind,
+        duration: Duration,
+        output: Duration,
+    ) {
         if place >= RESPONSES {
             return;
         }
@@ -177,11 +178,10 @@ impl ModelStatistics {
             responses.resize_with(place + 1, ResponseStatistics::default);
         }
         let response = &mut responses[place];
-        response.compute_infer.add(duration);
+        response.compute_infer.add(duration.saturating_sub(output));
         let counted = match kind {
             ResponseKind::Answer => {
-                // Outputs are handed on as they are made: there is no time between the two.
-                response.compute_output.add(Duration::ZERO);
+                response.compute_output.add(output);
                 &mut response.success
             }
             ResponseKind::Error => &mut response.fail,

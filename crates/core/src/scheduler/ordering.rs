@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use nereid_backend_api::{Answer, Phase, Request, ResponseSink};
+use nereid_backend_api::{Answer, ExecutionTimes, Phase, Request, ResponseKind, ResponseSink, ResponseTimes};
 
 /// The requests of one model that are not answered completely, in their order.
 #[derive(Default)]
@@ -73,6 +73,18 @@ impl ResponseSink for InTurn {
 
     fn is_cancelled(&self) -> bool {
         self.sink.is_cancelled()
+    }
+
+    fn await_report(&self) {
+        self.sink.await_report();
+    }
+
+    fn report(&self, times: ExecutionTimes) {
+        self.sink.report(times);
+    }
+
+    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        self.sink.report_response(kind, times);
     }
 }
 

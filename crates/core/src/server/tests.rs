@@ -4,13 +4,15 @@ mod batching;
 mod instances;
 mod lifecycle;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use nereid_backend_api::{
-    Batch, DataType, ErrorCode, Instance, InstanceContext, ModelConfig, ModelContext, Response, Tensor,
+    Backend, Batch, DataType, ErrorCode, Instance, InstanceContext, ModelConfig, ModelContext, Response,
+    Tensor,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
