@@ -1,25 +1,68 @@
-//! The backends this binary has, by the names that configurations use.
+//! The backends this binary has, by the names that configurations use; and all others, which are libraries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nereid_backend_api::Backend;
+use nereid_backend_api::{Backend, Model, ModelContext, Result};
+use nereid_core::Backends;
 use nereid_identity::IdentityBackend;
 use nereid_repository::Gpus;
+use nereid_triton_abi::LibraryBackends;
 
 use crate::onnx_engine::OnnxEngine;
 use crate::options::ConfigurationOptions;
 
-/// The one place where backends are registered, each with its settings.
-pub(crate) fn all(options: &ConfigurationOptions) -> BTreeMap<String, Arc<dyn Backend>> {
-    let backends: [(&str, Arc<dyn Backend>); 2] = [
-        ("identity", Arc::new(IdentityBackend)),
-        (
-            "onnxruntime",
-            Arc::new(OnnxEngine::new(options.backend_settings("onnxruntime"), options.backend_directory())),
-        ),
-    ];
-    backends.into_iter().map(|(name, backend)| (name.to_owned(), backend)).collect()
+/// The backends there are.
+pub(crate) struct Installed {
+    /// Those of this program, by name.
+    pub named: BTreeMap<String, Arc<dyn Backend>>,
+    /// Those that are built for Triton, as libraries.
+    pub libraries: Arc<LibraryBackends>,
+}
+
+impl Installed {
+    /// The one place where backends are registered, each with its settings.
+    pub(crate) fn new(options: &ConfigurationOptions) -> Result<Self> {
+        let libraries = Arc::new(LibraryBackends::new(options.libraries())?);
+        let directory = Some(options.backend_directory());
+        let onnxruntime = OnnxEngine::new(options.backend_settings("onnxruntime"), directory);
+        let own: [(&str, Arc<dyn Backend>); 2] =
+            [("identity", Arc::new(IdentityBackend)), ("onnxruntime", Arc::new(onnxruntime))];
+        let named = own.into_iter().map(|(name, own)| {
+            let backend: Arc<dyn Backend> = Arc::new(OwnBackend { own, libraries: Arc::clone(&libraries) });
+            (name.to_owned(), backend)
+        });
+        Ok(Self { named: named.collect(), libraries })
+    }
+
+    /// As a server takes them.
+    pub(crate) fn backends(&self) -> Backends {
+        Backends::new(self.named.clone(), Some(Arc::clone(&self.libraries) as _))
+    }
+}
+
+/// A backend of this program. It goes before a library of the same name among the backends that are installed: it is
+/// what this program was tested with. A model that brings a library along, or names one, gets that.
+struct OwnBackend {
+    own: Arc<dyn Backend>,
+    libraries: Arc<LibraryBackends>,
+}
+
+impl Backend for OwnBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        if self.libraries.is_brought_along(&context) {
+            return self.libraries.load(context);
+        }
+        self.own.load(context)
+    }
+
+    fn completes(&self) -> bool {
+        self.own.completes()
+    }
+
+    fn uses_gpus(&self) -> bool {
+        self.own.uses_gpus()
+    }
 }
 
 /// Which of the machine's GPUs the models of each backend may use: all, if it uses any.

@@ -12,34 +12,38 @@ mod model;
 mod report;
 mod repository;
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use nereid_core::backend_api::Backend;
 use nereid_repository::ReadOptions;
 
+use crate::backends::Installed;
 use crate::options::CheckOptions;
 use crate::{backends, gpus};
 
 /// What models are held against.
 struct Settings<'a> {
     reading: ReadOptions,
-    /// The backends that the server has, by name.
-    backends: &'a BTreeMap<String, Arc<dyn Backend>>,
+    /// The backends that the server has.
+    backends: &'a Installed,
     /// The machine's GPUs, by their numbers.
     gpus: Vec<i32>,
 }
 
 /// Prints what it finds. Fails where a model, or a repository, would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
-    let backends = backends::all(&options.configurations);
+    let backends = match Installed::new(&options.configurations) {
+        Ok(backends) => backends,
+        Err(error) => {
+            eprintln!("nereid check: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let gpus = gpus::of_machine();
     let mut reading = options.configurations.read_options();
-    reading.gpus = backends::gpus(&gpus, &backends);
+    reading.gpus = backends::gpus(&gpus, &backends.named);
     if let Some(name) = &options.complete {
-        return match complete::complete(name, &options.repositories, &reading, &backends) {
+        return match complete::complete(name, &options.repositories, &reading, &backends.backends()) {
             Ok(text) => {
                 print(&text);
                 ExitCode::SUCCESS

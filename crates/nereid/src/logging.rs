@@ -79,7 +79,6 @@ where
             Level::INFO => 'I',
             Level::DEBUG | Level::TRACE => 'V',
         };
-        let file = Path::new(metadata.file().unwrap_or("unknown")).file_name().unwrap_or_default();
         let (month, day) = (u8::from(now.month()), now.day());
         let (hour, minute, second) = now.to_hms();
         match self.0.settings().format {
@@ -94,27 +93,50 @@ where
                 now.year()
             )?,
         }
-        write!(line, " {} {}:{}] ", process::id(), file.to_string_lossy(), metadata.line().unwrap_or(0),)?;
         let mut message = Message::default();
         event.record(&mut message);
+        let file = message.file.as_deref().or(metadata.file()).unwrap_or("unknown");
+        let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
+        let number = message.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into());
+        write!(line, " {} {file}:{number}] ", process::id())?;
         // A table stands on lines of its own; anything else is one line, whatever a client or a file put into it.
-        match message.0.strip_prefix('\n') {
+        match message.text.strip_prefix('\n') {
             Some(table) => writeln!(line, "\n{table}"),
-            None => writeln!(line, "{:?}", message.0),
+            None => writeln!(line, "{:?}", message.text),
         }
     }
 }
 
 /// The message of an event; its other fields follow as `name=value`.
 #[derive(Default)]
-struct Message(String);
+struct Message {
+    text: String,
+    /// Where the message comes from, if that is not the place of the event: a backend that is a library has a place of
+    /// its own.
+    file: Option<String>,
+    line: Option<i64>,
+}
 
 impl Visit for Message {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "log.file" => self.file = Some(value.to_owned()),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        match field.name() {
+            "log.line" => self.line = Some(value),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string does not fail.
         let _ = match field.name() {
-            "message" => write!(self.0, "{value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
+            "message" => write!(self.text, "{value:?}"),
+            name => write!(self.text, " {name}={value:?}"),
         };
     }
 }

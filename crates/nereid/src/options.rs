@@ -18,10 +18,14 @@ use nereid_backend_api::BackendSettings;
 use nereid_core::{LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
+use nereid_triton_abi::LibraryOptions;
 
 use self::grpc::GrpcOptions;
 use self::http::HttpOptions;
 use self::trace::TraceOptions;
+
+/// Where the reference looks for backends.
+const BACKENDS: &str = "/opt/tritonserver/backends";
 
 /// Serves the models of a repository over HTTP and gRPC.
 #[derive(Debug, Parser)]
@@ -162,7 +166,8 @@ pub(crate) struct ConfigurationOptions {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub model_config_name: Option<String>,
 
-    /// Folder with a folder for each installed backend. Default: backends, beside the folder of this program.
+    /// Folder with a folder for each installed backend. Default: backends, beside the folder of this program, or else
+    /// /opt/tritonserver/backends.
     #[arg(long, value_name = "PATH")]
     pub backend_directory: Option<PathBuf>,
 
@@ -199,10 +204,23 @@ impl ConfigurationOptions {
         for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
     }
 
-    /// The folder with a folder for each installed backend, if it is known.
-    pub(crate) fn backend_directory(&self) -> Option<PathBuf> {
+    /// The folder with a folder for each installed backend.
+    pub(crate) fn backend_directory(&self) -> PathBuf {
         let beside = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
-        self.backend_directory.clone().or_else(beside)
+        let found = self.backend_directory.clone().or_else(|| beside().filter(|folder| folder.is_dir()));
+        found.unwrap_or_else(|| PathBuf::from(BACKENDS))
+    }
+
+    /// What backends that are libraries are told.
+    pub(crate) fn libraries(&self) -> LibraryOptions {
+        let settings = self.backend_config.iter();
+        LibraryOptions {
+            directory: self.backend_directory(),
+            settings: settings
+                .map(|setting| (setting.backend.clone(), setting.key.clone(), setting.value.clone()))
+                .collect(),
+            complete: self.read_options().complete,
+        }
     }
 
     /// What about these options is better said otherwise.

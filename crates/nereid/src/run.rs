@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::backends::Installed;
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::options::Options;
@@ -46,13 +47,15 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let mut stop = stop_signal(&runtime)?;
 
     let gpus = gpus::of_machine();
-    let backends = backends::all(&options.configurations);
+    let backends = Installed::new(&options.configurations).map_err(|error| error.to_string())?;
     let mut reading = options.configurations.read_options();
-    reading.gpus = backends::gpus(&gpus, &backends);
+    reading.gpus = backends::gpus(&gpus, &backends.named);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
-    let server = Server::new(server_options(options, log, trace, gpus), backends, Arc::new(source));
+    let server =
+        Server::new(server_options(options, log, trace, gpus), backends.backends(), Arc::new(source));
     let server = Arc::new(server);
+    backends.libraries.attach(&server);
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {

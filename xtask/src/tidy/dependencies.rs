@@ -141,6 +141,22 @@ const RULES: &[Rule] = &[
         why: "an example backend is built as anybody's would be, with triton-backend alone",
     },
     Rule {
+        of: "nereid-triton-abi",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config", "triton-sys"]),
+        libraries: Allowed::Only(&[
+            "bytes",
+            "libc",
+            "libloading",
+            "object",
+            "rustix",
+            "serde_json",
+            "sharded-slab",
+            "tracing",
+        ]),
+        never: &["axum*", "hyper*", "tonic*", "tract*"],
+        why: "triton-abi is full of C, and knows neither a protocol nor a source of models",
+    },
+    Rule {
         of: "backends/*",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
         libraries: Allowed::Any,

@@ -1,12 +1,10 @@
 //! Completes one model's configuration, as loading it would, and gives it as text. Makes no instance.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use nereid_core::backend_api::{Backend, Error, Result};
+use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::{backend_name, nearest_name, to_text};
-use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, complete_config};
+use nereid_core::{Backends, ModelId, ModelSource, ModelSpec, Overrides, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
 /// The completed `config.pbtxt` of the model of this name; of its versions, the highest that would be served tells.
@@ -17,7 +15,7 @@ pub(super) fn complete(
     name: &str,
     repositories: &[PathBuf],
     reading: &ReadOptions,
-    backends: &BTreeMap<String, Arc<dyn Backend>>,
+    backends: &Backends,
 ) -> Result<String> {
     let spec = find(name, repositories, reading)?;
     let &version = spec
@@ -25,13 +23,13 @@ pub(super) fn complete(
         .last()
         .ok_or_else(|| Error::not_found(format!("model '{name}' has no version folder to serve")))?;
     let backend = backend_name(&spec.config).and_then(|backend| backends.get(backend)).ok_or_else(|| {
-        let known: Vec<_> = backends.keys().map(String::as_str).collect();
+        let known: Vec<_> = backends.names().collect();
         Error::unsupported(format!(
             "model '{name}' is of no backend that is here; there are {}",
             known.join(", ")
         ))
     })?;
-    Ok(to_text(&complete_config(&spec, version, backend.as_ref())?))
+    Ok(to_text(&complete_config(&spec, version, backend)?))
 }
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {

@@ -93,7 +93,7 @@ pub(super) fn check(
     complete_backend(&mut checked.config, folders);
     let gpus = settings.reading.gpus.of(&checked.config);
     normalise_for(&mut checked.config, &gpus);
-    let backend = backend_name(&checked.config).and_then(|backend| settings.backends.get(backend));
+    let backend = backend_name(&checked.config).and_then(|backend| settings.backends.named.get(backend));
     // Of a backend that is not here nobody knows whether it completes anything; that it is not here is said as well.
     let is_completed = settings.reading.complete && backend.is_none_or(|backend| backend.completes());
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
@@ -104,7 +104,7 @@ pub(super) fn check(
         }
     }
     checked.is_whole = reading.problems.is_empty() && validate(&checked.config, Stage::Final).is_ok();
-    check_offered(&checked, name, settings, findings);
+    check_offered(&checked, name, (folder, versions), settings, findings);
     Some(checked)
 }
 
@@ -175,12 +175,27 @@ fn explain_missing_backend(finding: Finding, config: &ModelConfig) -> Finding {
 }
 
 /// What this server has no means for.
-fn check_offered(checked: &CheckedConfig, name: &str, settings: &Settings<'_>, findings: &mut Vec<Finding>) {
+fn check_offered(
+    checked: &CheckedConfig,
+    name: &str,
+    (folder, versions): (&Path, &[i64]),
+    settings: &Settings<'_>,
+    findings: &mut Vec<Finding>,
+) {
     let config = &checked.config;
-    if let Some(backend) = backend_name(config).filter(|backend| !settings.backends.contains_key(*backend)) {
+    let named = &settings.backends.named;
+    let unknown = backend_name(config).filter(|backend| !named.contains_key(*backend)).filter(|_| {
+        let version = versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1);
+        settings.backends.libraries.find(folder, version, config).is_err()
+    });
+    if let Some(backend) = unknown {
         let field = if config.backend.is_empty() { "platform" } else { "backend" };
-        let known: Vec<_> = settings.backends.keys().map(String::as_str).collect();
-        let message = format!("backend '{backend}' is not here; there are {}", known.join(", "));
+        let known: Vec<_> = named.keys().map(String::as_str).collect();
+        let message = format!(
+            "backend '{backend}' is not here: there are {}, and no library of that name is in the folders of the model \
+             and of the backends",
+            known.join(", ")
+        );
         let nearest = nearest_name(backend, known.into_iter());
         findings.push(checked.error(field, message).meaning(nearest));
     }

@@ -89,12 +89,23 @@ fn a_backends_own_settings_go_before_those_for_all() {
 }
 
 #[test]
-fn backends_lie_beside_the_programs_folder_unless_told_otherwise() {
+fn backends_lie_where_the_reference_has_them_unless_they_are_beside_the_program_or_it_is_told_otherwise() {
     let program = env::current_exe().unwrap();
-    let beside = program.parent().unwrap().with_file_name("backends");
-    assert_eq!(parsed(&[]).unwrap().configurations.backend_directory(), Some(beside));
+    assert!(!program.parent().unwrap().with_file_name("backends").exists());
+    let default = parsed(&[]).unwrap().configurations.backend_directory();
+    assert_eq!(default, PathBuf::from("/opt/tritonserver/backends"));
     let given = parsed(&["--backend-directory=/opt/backends"]).unwrap();
-    assert_eq!(given.configurations.backend_directory(), Some(PathBuf::from("/opt/backends")));
+    assert_eq!(given.configurations.backend_directory(), PathBuf::from("/opt/backends"));
+}
+
+#[test]
+fn libraries_are_told_all_settings_and_whether_they_may_complete_configurations() {
+    let given =
+        parsed(&["--backend-config=a=1", "--backend-config=python,b=2", "--disable-auto-complete-config"]);
+    let libraries = given.unwrap().configurations.libraries();
+    assert!(!libraries.complete);
+    let settings = [(None, "a".into(), "1".into()), (Some("python".into()), "b".into(), "2".into())];
+    assert_eq!(libraries.settings, settings);
 }
 
 #[test]

@@ -1,0 +1,267 @@
+//! Who places the outputs of inferences that a backend starts itself: functions that it gives us to call.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use nereid_backend_api::{
+    Buffer, DeviceBuffer, Error, Memory, MemoryKind, OutputAllocator, OutputSpec, PlacedMemory, Result,
+};
+use triton_sys::*;
+
+use crate::attributes::BufferAttributes;
+use crate::boundary::exports;
+use crate::error;
+use crate::handle::{Handle, Lent};
+use crate::inference::Release;
+use crate::names::{memory_from_c, memory_to_c};
+use crate::text::c_string;
+
+/// An allocator in C's hands.
+pub(crate) struct Allocator {
+    allocate: TRITONSERVER_ResponseAllocatorAllocFn_t,
+    release: TRITONSERVER_ResponseAllocatorReleaseFn_t,
+    start: TRITONSERVER_ResponseAllocatorStartFn_t,
+    more: Mutex<More>,
+}
+
+/// What may be set later.
+#[derive(Clone, Copy, Default)]
+struct More {
+    attributes: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
+    query: TRITONSERVER_ResponseAllocatorQueryFn_t,
+}
+
+impl Allocator {
+    fn more(&self) -> More {
+        *self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An allocator as one request uses it.
+pub(crate) struct Placement {
+    handle: Handle<Allocator>,
+    allocator: Arc<Allocator>,
+    /// Handed back to the allocator's functions.
+    userp: AtomicPtr<c_void>,
+    /// What the allocator gave along with each buffer that is not in a response yet, by the buffer's address.
+    given: Mutex<Vec<(usize, AtomicPtr<c_void>)>>,
+    /// The request is not released before its last output is placed.
+    _release: Arc<Release>,
+}
+
+impl Placement {
+    pub(crate) fn new(handle: Handle<Allocator>, userp: *mut c_void, release: Arc<Release>) -> Result<Self> {
+        let allocator = handle.get()?;
+        let (userp, given) = (AtomicPtr::new(userp), Mutex::default());
+        Ok(Self { handle, allocator, userp, given, _release: release })
+    }
+
+    /// What the allocator gave along with the buffer that begins there.
+    pub(crate) fn given_with(&self, address: *const c_void) -> *mut c_void {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = given.iter().position(|(known, _)| *known == address.addr());
+        found.map_or(ptr::null_mut(), |place| given.swap_remove(place).1.into_inner())
+    }
+
+    fn tell_attributes(
+        &self,
+        name: &CStr,
+        memory: Memory,
+        byte_size: usize,
+        given: *mut c_void,
+    ) -> Result<()> {
+        let Some(tell) = self.allocator.more().attributes else { return Ok(()) };
+        let attributes = Lent::new(BufferAttributes::new(memory, byte_size))?;
+        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        let outcome = unsafe {
+            tell(
+                self.handle.as_c(),
+                name.as_ptr(),
+                attributes.handle().as_c(),
+                self.userp.load(Relaxed),
+                given,
+            )
+        };
+        error::from_c(Handle::of(outcome))
+    }
+}
+
+impl OutputAllocator for Placement {
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>> {
+        let allocate =
+            self.allocator.allocate.ok_or_else(|| Error::internal("the allocator cannot allocate"))?;
+        let name = c_string(output.name);
+        let (mut address, mut given) = (ptr::null_mut(), ptr::null_mut());
+        let mut kind = memory_to_c(output.preferred);
+        let mut device = output.preferred.device;
+        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        let outcome = unsafe {
+            allocate(
+                self.handle.as_c(),
+                name.as_ptr(),
+                output.byte_size,
+                kind,
+                device,
+                self.userp.load(Relaxed),
+                &raw mut address,
+                &raw mut given,
+                &raw mut kind,
+                &raw mut device,
+            )
+        };
+        error::from_c(Handle::of(outcome))?;
+        let memory = memory_from_c(kind, device)?;
+        let placed = Placed {
+            address: AtomicPtr::new(address),
+            byte_size: output.byte_size,
+            memory,
+            given: AtomicPtr::new(given),
+            handle: self.handle,
+            allocator: Arc::clone(&self.allocator),
+        };
+        if address.is_null() && output.byte_size > 0 {
+            return Err(Error::internal(format!("output '{}' was placed at a null pointer", output.name)));
+        }
+        self.tell_attributes(&name, memory, output.byte_size, given)?;
+        let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((placed.address_for_response().addr(), AtomicPtr::new(given)));
+        Ok(Some(Box::new(placed)))
+    }
+
+    fn begin_response(&self) -> Result<()> {
+        let Some(start) = self.allocator.start else { return Ok(()) };
+        // SAFETY: the function was given for this call, with these arguments.
+        let outcome = unsafe { start(self.handle.as_c(), self.userp.load(Relaxed)) };
+        error::from_c(Handle::of(outcome))
+    }
+
+    fn preferred_memory(&self, name: &str, byte_size: Option<usize>) -> Memory {
+        let Some(query) = self.allocator.more().query else { return Memory::HOST };
+        let name = c_string(name);
+        let (mut kind, mut device) = (TRITONSERVER_MEMORY_CPU, 0);
+        let mut size = byte_size.unwrap_or_default();
+        let size = if byte_size.is_some() { &raw mut size } else { ptr::null_mut() };
+        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        let outcome = unsafe {
+            query(
+                self.handle.as_c(),
+                self.userp.load(Relaxed),
+                name.as_ptr(),
+                size,
+                &raw mut kind,
+                &raw mut device,
+            )
+        };
+        let answered = error::from_c(Handle::of(outcome)).and_then(|()| memory_from_c(kind, device));
+        answered.unwrap_or(Memory::HOST)
+    }
+}
+
+/// Memory that an allocator gave, until it goes back.
+struct Placed {
+    address: AtomicPtr<c_void>,
+    byte_size: usize,
+    memory: Memory,
+    given: AtomicPtr<c_void>,
+    handle: Handle<Allocator>,
+    allocator: Arc<Allocator>,
+}
+
+impl Placed {
+    /// Where the contents begin. Of no bytes, slices begin anywhere but at null.
+    fn address_for_response(&self) -> *mut u8 {
+        let address = self.address.load(Relaxed).cast::<u8>();
+        if address.is_null() || self.byte_size == 0 { ptr::NonNull::dangling().as_ptr() } else { address }
+    }
+}
+
+impl PlacedMemory for Placed {
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let address = self.address_for_response();
+        // SAFETY: the allocator gave so many bytes there, to be written until they go back, which this owns; null was
+        // refused. The processor can write them unless they are a device's.
+        self.memory.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(address, self.byte_size) })
+    }
+
+    fn freeze(self: Box<Self>) -> Buffer {
+        let memory = self.memory;
+        match memory.kind {
+            MemoryKind::Cpu => Buffer::host(Bytes::from_owner(Written(*self))),
+            MemoryKind::CpuPinned => Buffer::pinned(Bytes::from_owner(Written(*self)), memory.device),
+            MemoryKind::Gpu => {
+                let address = self.address.load(Relaxed).addr() as u64;
+                let device = DeviceBuffer { address, len: self.byte_size, owner: Arc::from(self as Box<_>) };
+                Buffer::device(device, memory.device)
+            }
+        }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        let Some(release) = self.allocator.release else { return };
+        // SAFETY: the function was given for this call; this memory came from the same allocator and goes back once.
+        let outcome = unsafe {
+            release(
+                self.handle.as_c(),
+                self.address.load(Relaxed),
+                self.given.load(Relaxed),
+                self.byte_size,
+                memory_to_c(self.memory),
+                self.memory.device,
+            )
+        };
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            tracing::warn!("an allocator of a backend did not take its memory back: {error}");
+        }
+    }
+}
+
+/// Host memory that is written.
+struct Written(Placed);
+
+impl AsRef<[u8]> for Written {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: see `Placed::as_mut_slice`; from here on it is only read.
+        unsafe { std::slice::from_raw_parts(self.0.address_for_response(), self.0.byte_size) }
+    }
+}
+
+exports! {
+    fn TRITONSERVER_ResponseAllocatorNew(
+        allocator: *mut *mut TRITONSERVER_ResponseAllocator,
+        alloc_fn: TRITONSERVER_ResponseAllocatorAllocFn_t,
+        release_fn: TRITONSERVER_ResponseAllocatorReleaseFn_t,
+        start_fn: TRITONSERVER_ResponseAllocatorStartFn_t,
+    ) {
+        let (allocate, release, start) = (alloc_fn, release_fn, start_fn);
+        if allocate.is_none() || release.is_none() {
+            return Err(Error::invalid_arg("an allocator needs a function that allocates and one that releases"));
+        }
+        let object = Allocator { allocate, release, start, more: Mutex::default() };
+        allocator.set(Handle::give(Arc::new(object))?.as_c())?;
+    }
+
+    fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
+        allocator: *mut TRITONSERVER_ResponseAllocator,
+        buffer_attributes_fn: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
+    ) {
+        let allocator = allocator.get()?;
+        allocator.more.lock().unwrap_or_else(PoisonError::into_inner).attributes = buffer_attributes_fn;
+    }
+
+    fn TRITONSERVER_ResponseAllocatorSetQueryFunction(
+        allocator: *mut TRITONSERVER_ResponseAllocator,
+        query_fn: TRITONSERVER_ResponseAllocatorQueryFn_t,
+    ) {
+        let allocator = allocator.get()?;
+        allocator.more.lock().unwrap_or_else(PoisonError::into_inner).query = query_fn;
+    }
+
+    fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut TRITONSERVER_ResponseAllocator) {
+        allocator.delete()?;
+    }
+}

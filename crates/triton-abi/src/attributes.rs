@@ -1,0 +1,123 @@
+//! Where a buffer lies and how long it is.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{Buffer, Memory, Result};
+use triton_sys::*;
+
+use crate::boundary::{Out, exports};
+use crate::handle::Handle;
+use crate::names::{memory_from_c, memory_to_c};
+
+/// What is said of a buffer. The handle for other processes is the caller's affair: it is kept and given back.
+pub(crate) struct BufferAttributes {
+    place: Mutex<(Memory, usize)>,
+    cuda_ipc_handle: AtomicPtr<c_void>,
+}
+
+impl BufferAttributes {
+    pub(crate) fn new(memory: Memory, byte_size: usize) -> Arc<Self> {
+        Arc::new(Self { place: Mutex::new((memory, byte_size)), cuda_ipc_handle: AtomicPtr::default() })
+    }
+
+    pub(crate) fn of(buffer: &Buffer) -> Arc<Self> {
+        Self::new(buffer.memory(), buffer.len())
+    }
+
+    pub(crate) fn place(&self) -> (Memory, usize) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Memory, &mut usize) -> Result<()>) -> Result<()> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let (memory, byte_size) = &mut *place;
+        change(memory, byte_size)
+    }
+}
+
+/// How much memory is said to be used, in words. The attributes stay the caller's.
+pub(crate) fn usage(usage: &Out<*mut TRITONSERVER_BufferAttributes>, count: u32) -> Result<String> {
+    let mut words = Vec::new();
+    for attributes in usage.elements(count.into())? {
+        let (memory, byte_size) = Handle::<BufferAttributes>::of(attributes).get()?.place();
+        words.push(format!("{byte_size} bytes of {:?} {}", memory.kind, memory.device));
+    }
+    Ok(if words.is_empty() { "no memory".to_owned() } else { words.join(", ") })
+}
+
+exports! {
+    fn TRITONSERVER_BufferAttributesNew(buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes) {
+        buffer_attributes.set(Handle::give(BufferAttributes::new(Memory::HOST, 0))?.as_c())?;
+    }
+
+    fn TRITONSERVER_BufferAttributesDelete(buffer_attributes: *mut TRITONSERVER_BufferAttributes) {
+        buffer_attributes.delete()?;
+    }
+
+    fn TRITONSERVER_BufferAttributesSetMemoryTypeId(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        memory_type_id: i64,
+    ) {
+        buffer_attributes.get()?.change(|memory, _| {
+            memory.device = memory_type_id;
+            Ok(())
+        })?;
+    }
+
+    fn TRITONSERVER_BufferAttributesSetMemoryType(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        memory_type: TRITONSERVER_MemoryType,
+    ) {
+        buffer_attributes.get()?.change(|memory, _| {
+            *memory = memory_from_c(memory_type, memory.device)?;
+            Ok(())
+        })?;
+    }
+
+    fn TRITONSERVER_BufferAttributesSetCudaIpcHandle(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        cuda_ipc_handle: *mut c_void,
+    ) {
+        buffer_attributes.get()?.cuda_ipc_handle.store(cuda_ipc_handle, Relaxed);
+    }
+
+    fn TRITONSERVER_BufferAttributesSetByteSize(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        byte_size: usize,
+    ) {
+        buffer_attributes.get()?.change(|_, size| {
+            *size = byte_size;
+            Ok(())
+        })?;
+    }
+
+    fn TRITONSERVER_BufferAttributesMemoryTypeId(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        memory_type_id: *mut i64,
+    ) {
+        memory_type_id.set(buffer_attributes.get()?.place().0.device)?;
+    }
+
+    fn TRITONSERVER_BufferAttributesMemoryType(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        memory_type: *mut TRITONSERVER_MemoryType,
+    ) {
+        memory_type.set(memory_to_c(buffer_attributes.get()?.place().0))?;
+    }
+
+    fn TRITONSERVER_BufferAttributesCudaIpcHandle(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        cuda_ipc_handle: *mut *mut c_void,
+    ) {
+        cuda_ipc_handle.set(buffer_attributes.get()?.cuda_ipc_handle.load(Relaxed))?;
+    }
+
+    fn TRITONSERVER_BufferAttributesByteSize(
+        buffer_attributes: *mut TRITONSERVER_BufferAttributes,
+        byte_size: *mut usize,
+    ) {
+        byte_size.set(buffer_attributes.get()?.place().1)?;
+    }
+}

@@ -1,0 +1,170 @@
+//! A backend as it sees itself: its name, its settings, where it lies, and what it says of itself.
+
+use std::ffi::{CString, c_char, c_void};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{Error, Result};
+use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_instance_group::Kind;
+use triton_sys::*;
+
+use crate::boundary::exports;
+use crate::handle::Lent;
+use crate::memory::MemoryManager;
+use crate::message::Message;
+use crate::text::c_string;
+
+/// A backend in C's hands.
+pub(crate) struct BackendObject {
+    name: CString,
+    directory: CString,
+    settings: Lent<Message>,
+    manager: Lent<MemoryManager>,
+    policy: AtomicU32,
+    state: AtomicPtr<c_void>,
+}
+
+impl BackendObject {
+    /// A backend of that name that lies in `directory`; `settings` is a JSON document.
+    pub(crate) fn new(name: &str, directory: &Path, settings: String) -> Result<Self> {
+        Ok(Self {
+            name: c_string(name),
+            directory: c_string(&directory.to_string_lossy()),
+            settings: Lent::new(Message::new(settings))?,
+            manager: Lent::new(Arc::default())?,
+            policy: AtomicU32::new(TRITONBACKEND_EXECUTION_BLOCKING.0),
+            state: AtomicPtr::default(),
+        })
+    }
+
+    /// Whether its instances share a thread for each device.
+    pub(crate) fn shares_threads(&self) -> bool {
+        self.policy.load(Relaxed) == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING.0
+    }
+}
+
+/// What a backend says of itself when it was initialised.
+#[derive(Default)]
+pub(crate) struct Attributes {
+    parallel: AtomicBool,
+    /// Instances to make where a configuration does not say.
+    preferred: Mutex<Vec<ModelInstanceGroup>>,
+}
+
+impl Attributes {
+    /// Whether several instances of a model may be made at the same time.
+    pub(crate) fn parallel(&self) -> bool {
+        self.parallel.load(Relaxed)
+    }
+
+    /// The instances to make where a configuration does not say. Those on GPUs are left out: none is offered to
+    /// libraries. Nothing is said by what comes to one instance on the processor.
+    pub(crate) fn preferred(&self) -> Vec<ModelInstanceGroup> {
+        let mut groups = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        groups.retain(|group| group.kind() != Kind::Gpu);
+        let says_nothing = |group: &ModelInstanceGroup| group.kind() != Kind::Model && group.count <= 1;
+        if let [only] = &groups[..]
+            && says_nothing(only)
+        {
+            groups.clear();
+        }
+        groups
+    }
+}
+
+exports! {
+    fn TRITONBACKEND_ApiVersion(major: *mut u32, minor: *mut u32) {
+        major.set(TRITONBACKEND_API_VERSION_MAJOR)?;
+        minor.set(TRITONBACKEND_API_VERSION_MINOR)?;
+    }
+
+    fn TRITONBACKEND_BackendName(backend: *mut TRITONBACKEND_Backend, name: *mut *const c_char) {
+        name.set(backend.get()?.name.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_BackendConfig(
+        backend: *mut TRITONBACKEND_Backend,
+        backend_config: *mut *mut TRITONSERVER_Message,
+    ) {
+        backend_config.set(backend.get()?.settings.handle().as_c())?;
+    }
+
+    fn TRITONBACKEND_BackendExecutionPolicy(
+        backend: *mut TRITONBACKEND_Backend,
+        policy: *mut TRITONBACKEND_ExecutionPolicy,
+    ) {
+        policy.set(TRITONBACKEND_ExecutionPolicy(backend.get()?.policy.load(Relaxed)))?;
+    }
+
+    fn TRITONBACKEND_BackendSetExecutionPolicy(
+        backend: *mut TRITONBACKEND_Backend,
+        policy: TRITONBACKEND_ExecutionPolicy,
+    ) {
+        if ![TRITONBACKEND_EXECUTION_BLOCKING, TRITONBACKEND_EXECUTION_DEVICE_BLOCKING].contains(&policy) {
+            return Err(Error::invalid_arg(format!("{} is not the number of an execution policy", policy.0)));
+        }
+        backend.get()?.policy.store(policy.0, Relaxed);
+    }
+
+    fn TRITONBACKEND_BackendArtifacts(
+        backend: *mut TRITONBACKEND_Backend,
+        artifact_type: *mut TRITONBACKEND_ArtifactType,
+        location: *mut *const c_char,
+    ) {
+        let backend = backend.get()?;
+        artifact_type.set(TRITONBACKEND_ARTIFACT_FILESYSTEM)?;
+        location.set(backend.directory.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_BackendMemoryManager(
+        backend: *mut TRITONBACKEND_Backend,
+        manager: *mut *mut TRITONBACKEND_MemoryManager,
+    ) {
+        manager.set(backend.get()?.manager.handle().as_c())?;
+    }
+
+    fn TRITONBACKEND_BackendState(backend: *mut TRITONBACKEND_Backend, state: *mut *mut c_void) {
+        state.set(backend.get()?.state.load(Relaxed))?;
+    }
+
+    fn TRITONBACKEND_BackendSetState(backend: *mut TRITONBACKEND_Backend, state: *mut c_void) {
+        backend.get()?.state.store(state, Relaxed);
+    }
+
+    fn TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
+        backend_attributes: *mut TRITONBACKEND_BackendAttribute,
+        kind: TRITONSERVER_InstanceGroupKind,
+        count: u64,
+        device_ids: *const u64,
+        id_count: u64,
+    ) {
+        if kind > TRITONSERVER_INSTANCEGROUPKIND_MODEL {
+            return Err(Error::invalid_arg(format!("{} is not the number of a kind of instance", kind.0)));
+        }
+        let devices = if device_ids.is_null() { Vec::new() } else { device_ids.elements(id_count)? };
+        let attributes = backend_attributes.get()?;
+        let mut groups = attributes.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = |device: u64| i32::try_from(device).ok();
+        let mut group = ModelInstanceGroup {
+            count: i32::try_from(count).unwrap_or(i32::MAX),
+            gpus: devices.into_iter().filter_map(device).collect(),
+            ..ModelInstanceGroup::default()
+        };
+        group.set_kind(match kind {
+            TRITONSERVER_INSTANCEGROUPKIND_CPU => Kind::Cpu,
+            TRITONSERVER_INSTANCEGROUPKIND_GPU => Kind::Gpu,
+            TRITONSERVER_INSTANCEGROUPKIND_MODEL => Kind::Model,
+            _ => Kind::Auto,
+        });
+        groups.push(group);
+    }
+
+    fn TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(
+        backend_attributes: *mut TRITONBACKEND_BackendAttribute,
+        enabled: bool,
+    ) {
+        backend_attributes.get()?.parallel.store(enabled, Relaxed);
+    }
+}

@@ -1,0 +1,144 @@
+//! Libraries that choose which requests share a batch.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::time::Instant;
+
+use nereid_backend_api::{
+    Answer, BatchBuilder, CustomBatching, InferRequest, Phase, Request, Responder, ResponseSink, Result,
+};
+use triton_sys::*;
+
+use crate::error;
+use crate::handle::{Handle, Lent};
+use crate::library::{BatchEntries, open_batcher};
+use crate::model::ModelObject;
+use crate::request::RequestObject;
+use crate::way::Way;
+
+/// A library that was initialised for a model.
+pub(crate) struct Batcher {
+    entries: BatchEntries,
+    /// The library's own.
+    batcher: AtomicPtr<TRITONBACKEND_Batcher>,
+    /// The library may look at its model until it is finalised.
+    _model: Arc<dyn Any + Send + Sync>,
+}
+
+impl Batcher {
+    pub(crate) fn load(
+        path: &Path,
+        keep: Arc<dyn Any + Send + Sync>,
+        model: Handle<ModelObject>,
+    ) -> Result<Self> {
+        tracing::info!("loading the batching library '{}'", path.display());
+        let entries = open_batcher(path)?;
+        let mut batcher = ptr::null_mut();
+        // SAFETY: a handle of the kind that the function takes, and a place for what it gives.
+        let outcome = unsafe { (entries.initialize)(&raw mut batcher, model.as_c()) };
+        error::from_c(Handle::of(outcome))?;
+        Ok(Self { entries, batcher: AtomicPtr::new(batcher), _model: keep })
+    }
+}
+
+impl Drop for Batcher {
+    fn drop(&mut self) {
+        // SAFETY: what the library gave for this, once.
+        let outcome = unsafe { (self.entries.finalize)(self.batcher.load(Relaxed)) };
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            tracing::warn!("a batching library was not finalised in order: {error}");
+        }
+    }
+}
+
+/// The library as the scheduler has it.
+pub(crate) struct Batching(pub Arc<Batcher>);
+
+impl CustomBatching for Batching {
+    fn begin(&self) -> Box<dyn BatchBuilder> {
+        let mut batch = ptr::null_mut();
+        // SAFETY: what the library gave for this, and a place for what it gives.
+        let outcome = unsafe { (self.0.entries.begin)(self.0.batcher.load(Relaxed), &raw mut batch) };
+        let begun = error::from_c(Handle::of(outcome));
+        if let Err(error) = &begun {
+            tracing::error!(
+                "a batching library cannot begin a batch, so that it is left to the server: {error}"
+            );
+        }
+        let batch = begun.is_ok().then(|| AtomicPtr::new(batch));
+        Box::new(Building { batcher: Arc::clone(&self.0), batch })
+    }
+}
+
+struct Building {
+    batcher: Arc<Batcher>,
+    /// The library's own; nothing where it failed.
+    batch: Option<AtomicPtr<c_void>>,
+}
+
+impl BatchBuilder for Building {
+    fn include(&mut self, request: &Request) -> bool {
+        let Some(batch) = &self.batch else { return true };
+        let asked = view(request).and_then(|view| {
+            let mut include = false;
+            // SAFETY: a handle of the kind that the function takes, alive until it returns; what the library gave for
+            // this; and a place for what it gives.
+            let outcome = unsafe {
+                (self.batcher.entries.include)(view.handle().as_c(), batch.load(Relaxed), &raw mut include)
+            };
+            error::from_c(Handle::of(outcome)).map(|()| include)
+        });
+        asked.unwrap_or_else(|error| {
+            tracing::error!(
+                "a batching library cannot judge a request, which goes into another batch: {error}"
+            );
+            false
+        })
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        let Some(batch) = &self.batch else { return };
+        // SAFETY: what the library gave for this, once.
+        let outcome = unsafe { (self.batcher.entries.end)(batch.load(Relaxed)) };
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            tracing::error!("a batching library did not end a batch in order: {error}");
+        }
+    }
+}
+
+/// A request to be looked at: it shares the tensors of the one that waits, and answers to it go nowhere.
+fn view(request: &Request) -> Result<Lent<RequestObject>> {
+    let copy = InferRequest {
+        model_name: request.model_name.clone(),
+        model_version: request.model_version,
+        id: request.id.clone(),
+        inputs: request.inputs.clone(),
+        outputs: request.outputs.clone(),
+        parameters: request.parameters.clone(),
+        correlation_id: request.correlation_id.clone(),
+        sequence: request.sequence,
+        priority: request.priority,
+        timeout: request.timeout,
+        allocator: None,
+    };
+    let way = Way::new(Responder::new(Arc::new(Nowhere), None), Arc::default());
+    Lent::new(Arc::new(RequestObject::new(copy, way)?))
+}
+
+struct Nowhere;
+
+impl ResponseSink for Nowhere {
+    fn deliver(&self, _: Option<Answer>, _: bool) {}
+
+    fn mark(&self, _: Phase, _: Instant) {}
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}

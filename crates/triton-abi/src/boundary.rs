@@ -1,0 +1,315 @@
+//! The way over the boundary: every exported function is declared by [`exports!`] or [`values!`], which let nothing
+//! through but what cannot do harm on this side.
+//!
+//! Behind the boundary there is no raw pointer to be read or written: what C hands over arrives as a [`Text`], an
+//! [`Out`], a [`List`] or a [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there,
+//! never a crash. What cannot be checked from here is that a pointer that is not null points to what the header says;
+//! that is the caller's promise, as in C. No panic leaves: it becomes an error.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nereid_backend_api::{Error, Result};
+use triton_sys::*;
+
+use crate::error;
+
+/// What C may hand over, and what it becomes on this side.
+pub(crate) trait Pass {
+    /// Its form on this side.
+    type Safe;
+
+    /// Lets it pass.
+    ///
+    /// # Safety
+    /// It was handed over in a call from C and obeys the header of the function that was called: if it is a pointer
+    /// and not null, it points to what the header says until the call is over.
+    unsafe fn pass(self) -> Self::Safe;
+}
+
+/// Where C wants a result written; null if it wants none.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T: Copy> Out<T> {
+    /// Writes a result that has to be wanted.
+    pub(crate) fn set(&self, value: T) -> Result<()> {
+        if self.0.is_null() {
+            return Err(null("a result is to be written to"));
+        }
+        self.set_if_wanted(value);
+        Ok(())
+    }
+
+    /// Writes the result unless the pointer is null.
+    pub(crate) fn set_if_wanted(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: see `Pass::pass`: it is not null, so it points to a place for a `T`.
+            unsafe { self.0.write(value) }
+        }
+    }
+
+    /// What stands there already: some results are read before they are written.
+    pub(crate) fn get(&self) -> Result<T> {
+        if self.0.is_null() {
+            return Err(null("a value is to be read from"));
+        }
+        // SAFETY: see `Pass::pass`: it is not null, and the header has a value there.
+        Ok(unsafe { self.0.read() })
+    }
+
+    /// The elements of an array, where that is what the header has in this place.
+    pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
+        List(self.0.cast_const()).elements(count)
+    }
+}
+
+/// An array whose length another argument says.
+pub(crate) struct List<T>(*const T);
+
+impl<T: Copy> List<T> {
+    /// Its elements. Of an array of no elements the pointer may be null.
+    pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() {
+            return Err(null("an array is to be read from"));
+        }
+        let count = usize::try_from(count).map_err(|_| Error::invalid_arg("an array is impossibly long"))?;
+        // SAFETY: see `Pass::pass`: it is not null, and the header has so many elements there.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
+    }
+
+    /// Whether there is no array.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A text, ended by a zero byte.
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    /// The text; what is no UTF-8 in it is replaced.
+    pub(crate) fn read(&self) -> Result<Cow<'_, str>> {
+        self.read_if_given().ok_or_else(|| null("a text is to be read from"))
+    }
+
+    /// The text, or nothing where the pointer is null.
+    pub(crate) fn read_if_given(&self) -> Option<Cow<'_, str>> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: see `Pass::pass`: it is not null, so it points to a text that ends with a zero, and the text stays
+        // until the call is over, which the borrow of `self` does not outlive.
+        Some(unsafe { CStr::from_ptr(self.0) }.to_string_lossy())
+    }
+}
+
+/// Bytes, or a value of a type that another argument says.
+pub(crate) struct Contents(*const c_void);
+
+impl Contents {
+    /// The address.
+    pub(crate) fn address(&self) -> *const c_void {
+        self.0
+    }
+
+    /// So many bytes, where the header has so many there. Of none the pointer may be null.
+    pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
+        List(self.0.cast::<u8>()).elements(count)
+    }
+
+    /// One value, where the header has one of that type there.
+    pub(crate) fn value<T: Copy>(&self) -> Result<T> {
+        if self.0.is_null() {
+            return Err(null("a value is to be read from"));
+        }
+        // SAFETY: see `Pass::pass`: it is not null, so it points to a `T`; it may be unaligned for all we know.
+        Ok(unsafe { self.0.cast::<T>().read_unaligned() })
+    }
+
+    /// A text, where the header has one there.
+    pub(crate) fn text(&self) -> Text {
+        Text(self.0.cast())
+    }
+}
+
+impl Text {
+    /// So many characters, where the header has a text that ends by its length.
+    pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
+        List(self.0.cast::<u8>()).elements(count)
+    }
+}
+
+fn null(what: &str) -> Error {
+    Error::invalid_arg(format!("the pointer that {what} is null"))
+}
+
+/// What may be written to a place of C's, or read from it: any bits of it are a value.
+pub(crate) trait Plain: Copy {}
+
+impl<T: Plain> Pass for *mut T {
+    type Safe = Out<T>;
+
+    // SAFETY: the trait says what is asked of callers.
+
+    unsafe fn pass(self) -> Out<T> {
+        Out(self)
+    }
+}
+
+macro_rules! plain {
+    ($($type:ty),* $(,)?) => { $(impl Plain for $type {})* };
+}
+
+plain! {
+    bool, i32, u32, i64, u64, usize, f64,
+    *const c_char, *const c_void, *mut c_void, *const i64,
+    *mut TRITONBACKEND_Backend, *mut TRITONBACKEND_Input, *mut TRITONBACKEND_MemoryManager, *mut TRITONBACKEND_Model,
+    *mut TRITONBACKEND_ModelInstanceResponseStatistics, *mut TRITONBACKEND_Output,
+    *mut TRITONBACKEND_Response, *mut TRITONBACKEND_ResponseFactory, *mut TRITONBACKEND_State,
+    *mut TRITONSERVER_BufferAttributes, *mut TRITONSERVER_InferenceRequest, *mut TRITONSERVER_InferenceTrace,
+    *mut TRITONSERVER_Message, *mut TRITONSERVER_Metric, *mut TRITONSERVER_MetricArgs,
+    *mut TRITONSERVER_MetricFamily, *mut TRITONSERVER_Metrics, *mut TRITONSERVER_ResponseAllocator,
+    *mut TRITONSERVER_Server, *const TRITONSERVER_Parameter,
+    TRITONBACKEND_ArtifactType, TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_InstanceGroupKind,
+    TRITONSERVER_MemoryType, TRITONSERVER_MetricKind, TRITONSERVER_ParameterType,
+}
+
+/// Passes as it is.
+macro_rules! as_it_is {
+    ($($type:ty),* $(,)?) => {
+        $(impl Pass for $type {
+            type Safe = Self;
+
+            // SAFETY: the trait says what is asked of callers.
+
+            unsafe fn pass(self) -> Self {
+                self
+            }
+        })*
+    };
+}
+
+as_it_is! {
+    bool, c_int, u32, i64, u64, usize, f64,
+    // An address that is C's own affair: it is kept and handed back, never followed.
+    *mut c_void,
+    TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
+    TRITONSERVER_InferenceTraceActivity, TRITONSERVER_InferenceTraceLevel, TRITONSERVER_InstanceGroupKind,
+    TRITONSERVER_LogLevel, TRITONSERVER_MemoryType, TRITONSERVER_MetricFormat, TRITONSERVER_MetricKind,
+    TRITONSERVER_ParameterType,
+    TRITONSERVER_InferenceRequestReleaseFn_t, TRITONSERVER_InferenceResponseCompleteFn_t,
+    TRITONSERVER_InferenceTraceActivityFn_t, TRITONSERVER_InferenceTraceReleaseFn_t,
+    TRITONSERVER_InferenceTraceTensorActivityFn_t, TRITONSERVER_ResponseAllocatorAllocFn_t,
+    TRITONSERVER_ResponseAllocatorBufferAttributesFn_t, TRITONSERVER_ResponseAllocatorQueryFn_t,
+    TRITONSERVER_ResponseAllocatorReleaseFn_t, TRITONSERVER_ResponseAllocatorStartFn_t,
+}
+
+impl Pass for *const c_char {
+    type Safe = Text;
+
+    // SAFETY: the trait says what is asked of callers.
+
+    unsafe fn pass(self) -> Text {
+        Text(self)
+    }
+}
+
+impl Pass for *const c_void {
+    type Safe = Contents;
+
+    // SAFETY: the trait says what is asked of callers.
+
+    unsafe fn pass(self) -> Contents {
+        Contents(self)
+    }
+}
+
+macro_rules! lists {
+    ($($type:ty),*) => {
+        $(impl Pass for *const $type {
+            type Safe = List<$type>;
+
+            // SAFETY: the trait says what is asked of callers.
+
+            unsafe fn pass(self) -> List<$type> {
+                List(self)
+            }
+        })*
+    };
+}
+
+lists!(i64, u64, f64);
+
+/// Does what an exported function does, and makes of its outcome what C gets: null, or an error that is the caller's.
+pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
+    let outcome = catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|_| Err(Error::internal("the server panicked; its log says where")));
+    match outcome {
+        Ok(()) => std::ptr::null_mut(),
+        Err(error) => error::to_c(&error),
+    }
+}
+
+/// Does what an exported function does that gives a value; `fallback` is what it gives where it fails.
+pub(crate) fn value_or<T>(fallback: T, act: impl FnOnce() -> Result<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(_)) | Err(_) => fallback,
+    }
+}
+
+/// One exported function: its name and where it is.
+pub(crate) type Export = (&'static str, *const ());
+
+/// Exports functions that give an error or null, and lists them in `EXPORTS`. That each looks as `triton-sys` declares
+/// it is checked by the compiler.
+macro_rules! exports {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, unused_mut, reason = "the names are those of the C headers")]
+            // SAFETY: callers obey the header, which `triton-sys` describes.
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> *mut triton_sys::TRITONSERVER_Error {
+                // SAFETY: they were handed over in this very call.
+                $(let $argument = unsafe { $crate::boundary::Pass::pass($argument) };)*
+                $crate::boundary::answer(move || {
+                    $body
+                    #[allow(unreachable_code, reason = "some functions always fail")]
+                    Ok(())
+                })
+            }
+
+            const _: triton_sys::signatures::$name = $name;
+        )*
+
+        pub(crate) const EXPORTS: &[$crate::boundary::Export] = &[$((stringify!($name), $name as *const ())),*];
+    };
+}
+
+/// Exports functions that give a value, here called `VALUES`; behind the arrow stands what they give where they fail.
+macro_rules! values {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty = $fallback:expr)?; $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "the names are those of the C headers")]
+            // SAFETY: callers obey the header, which `triton-sys` describes.
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: they were handed over in this very call.
+                $(let $argument = unsafe { $crate::boundary::Pass::pass($argument) };)*
+                $crate::boundary::value_or(($($fallback)?), move || Ok($body))
+            }
+
+            const _: triton_sys::signatures::$name = $name;
+        )*
+
+        pub(crate) const VALUES: &[$crate::boundary::Export] = &[$((stringify!($name), $name as *const ())),*];
+    };
+}
+
+pub(crate) use {exports, values};

@@ -1,0 +1,136 @@
+//! An inference that a backend started itself, on its way: its answers are handed on as they come.
+//!
+//! Whoever answers also calls the function that waits for the answers: there is no thread in between, so an inference
+//! within an inference takes up no thread but that of the model that executes. Calls of one inference come one after
+//! the other.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nereid_backend_api::{Answer, Error, Result};
+use nereid_core::{ResponseStream, Server};
+use triton_sys::*;
+
+use crate::allocator::Placement;
+use crate::handle::Handle;
+use crate::inference::InferenceRequest;
+use crate::outcome::InferenceResponse;
+
+/// Stops an inference.
+#[derive(Clone)]
+pub(crate) struct Canceller {
+    call: nereid_core::Canceller,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Canceller {
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.call.cancel();
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+struct Call {
+    /// Gone after the last answer.
+    stream: Mutex<Option<ResponseStream>>,
+    /// How often it was woken and has not looked since.
+    wakes: AtomicUsize,
+    placement: Arc<Placement>,
+    complete: unsafe extern "C" fn(*mut TRITONSERVER_InferenceResponse, u32, *mut c_void),
+    userp: AtomicPtr<c_void>,
+}
+
+/// Sends a request. Its answers come to the function that it was given for them, perhaps before this returns.
+///
+/// # Errors
+/// The server does not take the request: it is not given back, and not answered.
+pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>) -> Result<()> {
+    let request = handle.get()?;
+    let (call, release) = {
+        let mut fields = request.fields();
+        let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
+        let complete = fields.complete.ok_or_else(no_complete)?;
+        let userp = AtomicPtr::new(fields.complete_userp.load(Ordering::Relaxed));
+        let (request, placement, release) = fields.build(server, handle)?;
+        let stream = server.infer(request).inspect_err(|_| release.disarm())?;
+        fields.canceller = Some(Canceller { call: stream.canceller(), cancelled: Arc::default() });
+        let (stream, wakes) = (Mutex::new(Some(stream)), AtomicUsize::new(0));
+        (Arc::new(Call { stream, wakes, placement, complete, userp }), release)
+    };
+    // From here on functions of the backend may be called: nothing is locked.
+    drop(release);
+    call.wake();
+    Ok(())
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
+            // Whoever is at it looks once more.
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&self));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let seen = self.wakes.load(Ordering::Acquire);
+            self.hand_on(&mut context);
+            if self.wakes.fetch_sub(seen, Ordering::AcqRel) == seen {
+                return;
+            }
+        }
+    }
+}
+
+impl Call {
+    /// Hands on what there is. Called by one thread at a time.
+    fn hand_on(&self, context: &mut Context<'_>) {
+        let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut stream) = place.take() else { return };
+        drop(place);
+        let mut next = stream.poll_next(context);
+        loop {
+            match next {
+                Poll::Pending => {
+                    *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+                    return;
+                }
+                Poll::Ready(None) => return self.tell(ptr::null_mut(), true),
+                Poll::Ready(Some(answer)) => {
+                    // Whether it is the last is known from what follows.
+                    next = stream.poll_next(context);
+                    let last = matches!(next, Poll::Ready(None));
+                    self.tell(self.response(answer, &stream), last);
+                    if last {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn response(&self, answer: Answer, stream: &ResponseStream) -> *mut TRITONSERVER_InferenceResponse {
+        let given = InferenceResponse::new(answer, stream, &self.placement)
+            .or_else(|error| InferenceResponse::new(Err(error), stream, &self.placement))
+            .and_then(|response| Handle::give(Arc::new(response)));
+        given.map_or_else(
+            |error| {
+                tracing::error!("a response to a backend is lost: {error}");
+                ptr::null_mut()
+            },
+            Handle::as_c,
+        )
+    }
+
+    fn tell(&self, response: *mut TRITONSERVER_InferenceResponse, last: bool) {
+        let flags = if last { TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 } else { 0 };
+        // SAFETY: the function was given for this call, with these arguments; the response is the callee's to delete.
+        unsafe { (self.complete)(response, flags, self.userp.load(Ordering::Relaxed)) }
+    }
+}

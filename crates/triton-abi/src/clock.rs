@@ -1,0 +1,37 @@
+//! Times as backends report them: nanoseconds of the monotonic clock.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// One moment, by both clocks.
+static MOMENT: LazyLock<(Instant, u64)> = LazyLock::new(|| {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a clock that there is, and a place for its time. Not by `rustix`, which reads the time in a way of its own
+    // that memory checkers cannot follow.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    (Instant::now(), seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
+});
+
+/// The moment that a backend means. One from before the machine was started is taken to be now.
+pub(crate) fn instant(nanos: u64) -> Instant {
+    let (instant, then) = *MOMENT;
+    let moment = match nanos.checked_sub(then) {
+        Some(later) => instant.checked_add(Duration::from_nanos(later)),
+        None => instant.checked_sub(Duration::from_nanos(then - nanos)),
+    };
+    moment.unwrap_or_else(Instant::now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_the_clock_are_as_far_apart_as_they_are_there() {
+        let base = MOMENT.1;
+        assert_eq!(instant(base + 5) - instant(base), Duration::from_nanos(5));
+        assert_eq!(instant(base) - instant(base - 7), Duration::from_nanos(7));
+        assert!(instant(base) <= Instant::now());
+    }
+}

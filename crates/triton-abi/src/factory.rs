@@ -1,0 +1,58 @@
+//! Response factories: the way to answer a request that may be released already.
+
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, Result};
+use triton_sys::*;
+
+use crate::boundary::exports;
+use crate::handle::Handle;
+use crate::way::Way;
+
+/// A factory in C's hands.
+pub(crate) struct Factory(Arc<Way>);
+
+impl Factory {
+    pub(crate) fn way(&self) -> &Arc<Way> {
+        &self.0
+    }
+}
+
+/// Whether the flags of an answer say that it is the last.
+pub(crate) fn is_final(flags: u32) -> Result<bool> {
+    match flags {
+        0 => Ok(false),
+        flags if flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 => Ok(true),
+        other => Err(Error::invalid_arg(format!("{other} is no combination of response flags"))),
+    }
+}
+
+exports! {
+    fn TRITONBACKEND_ResponseFactoryNew(
+        factory: *mut *mut TRITONBACKEND_ResponseFactory,
+        request: *mut TRITONBACKEND_Request,
+    ) {
+        let way = Arc::clone(request.get()?.way());
+        factory.set(Handle::give(Arc::new(Factory(way)))?.as_c())?;
+    }
+
+    fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut TRITONBACKEND_ResponseFactory) {
+        factory.delete()?;
+    }
+
+    fn TRITONBACKEND_ResponseFactorySendFlags(factory: *mut TRITONBACKEND_ResponseFactory, send_flags: u32) {
+        let factory = factory.get()?;
+        let last = is_final(send_flags)?;
+        factory.0.check_open()?;
+        if last {
+            factory.0.finish();
+        }
+    }
+
+    fn TRITONBACKEND_ResponseFactoryIsCancelled(
+        factory: *mut TRITONBACKEND_ResponseFactory,
+        is_cancelled: *mut bool,
+    ) {
+        is_cancelled.set(factory.get()?.0.is_cancelled())?;
+    }
+}

@@ -1,0 +1,116 @@
+//! Folders with and without libraries, and what is found in them.
+
+use std::fs;
+
+use super::*;
+
+/// A model `m` and a folder of backends, with these files in them.
+fn folders(files: &[&str]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for file in files {
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    root
+}
+
+fn config(runtime: &str) -> ModelConfig {
+    ModelConfig { name: "m".into(), runtime: runtime.into(), ..ModelConfig::default() }
+}
+
+/// What is found for version 1 of `m` with backend `x`, relative to the root.
+fn found(files: &[&str], runtime: &str) -> Result<String> {
+    let root = folders(files);
+    let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
+    let found = places.find(&config(runtime), "x")?;
+    let relative = |path: &Path| path.strip_prefix(root.path()).unwrap().display().to_string();
+    assert!(found.python.is_some() || found.library.parent() == Some(&*found.directory));
+    Ok(relative(&found.library))
+}
+
+#[test]
+fn the_nearest_library_is_taken() {
+    let near = ["m/1/libtriton_x.so", "m/libtriton_x.so", "backends/x/libtriton_x.so"];
+    for first in 0..near.len() {
+        assert_eq!(found(&near[first..], "").unwrap(), near[first]);
+    }
+}
+
+#[test]
+fn without_a_library_all_places_are_told() {
+    let error = found(&["backends/y/libtriton_y.so"], "").unwrap_err();
+    assert_eq!(error.code(), nereid_backend_api::ErrorCode::InvalidArg);
+    assert!(
+        error.message().starts_with("unable to find backend library for backend 'x' of model 'm'"),
+        "{error}"
+    );
+    for folder in ["m/1'", "m'", "backends/x'"] {
+        assert!(error.message().contains(folder), "{error}");
+    }
+}
+
+#[test]
+fn the_runtime_names_another_library() {
+    let files = ["backends/x/libtriton_x.so", "backends/x/libtriton_x_special.so"];
+    assert_eq!(found(&files, "libtriton_x_special.so").unwrap(), files[1]);
+    let error = found(&files, "libother.so").unwrap_err();
+    assert!(error.message().starts_with("unable to find backend library 'libother.so'"), "{error}");
+}
+
+#[test]
+fn a_runtime_does_not_lead_out_of_the_folders() {
+    for runtime in ["../y/libtriton_y.so", "/lib/libc.so", "a/b.so", "..", "."] {
+        let error = found(&["backends/y/libtriton_y.so"], runtime).unwrap_err();
+        assert!(error.message().contains("leads out of the folders"), "{error}");
+    }
+}
+
+#[test]
+fn a_backend_in_python_is_run_by_the_backend_python() {
+    let files = ["backends/x/model.py", "backends/python/libtriton_python.so"];
+    for runtime in ["", "model.py"] {
+        assert_eq!(found(&files, runtime).unwrap(), files[1]);
+    }
+    let error = found(&files[..1], "").unwrap_err();
+    assert!(error.message().contains("is written in Python, but"), "{error}");
+
+    let root = folders(&files);
+    let backends = root.path().join("backends");
+    let places = Places::new(&root.path().join("m"), 1, &backends, "x");
+    assert_eq!(places.find(&config(""), "x").unwrap().directory, backends.join("x"));
+}
+
+#[test]
+fn a_model_brings_its_library_along_in_its_folder_or_by_its_runtime() {
+    let brought = |files: &[&str], runtime: &str| {
+        let root = folders(files);
+        let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
+        places.brings_its_own(&config(runtime), "x")
+    };
+    assert!(brought(&["m/1/libtriton_x.so"], ""));
+    assert!(brought(&["m/libtriton_x.so"], ""));
+    assert!(brought(&[], "libtriton_x_special.so"));
+    assert!(!brought(&["backends/x/libtriton_x.so"], ""));
+    assert!(!brought(&[], "model.py"));
+}
+
+#[test]
+fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder() {
+    let root = folders(&["m/1/model", "backends/x/batchstrategy.so", "m/own.so", "other/batchstrategy.so"]);
+    let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
+    let default = places.batcher(&config("")).unwrap();
+    assert_eq!(default, Some(root.path().join("backends/x/batchstrategy.so")));
+
+    let named = |path: &str| {
+        let mut config = config("");
+        let string_value = root.path().join(path).display().to_string();
+        let value = nereid_model_config::proto::ModelParameter { string_value };
+        config.parameters.insert(BATCHER_PATH.into(), value);
+        places.batcher(&config)
+    };
+    assert_eq!(named("m/own.so").unwrap(), Some(root.path().join("m/own.so")));
+    assert!(named("m/none.so").unwrap_err().message().ends_with("which is not there"));
+    assert!(named("other/batchstrategy.so").unwrap_err().message().ends_with("not in the model's folder"));
+    assert!(named("m/../other/batchstrategy.so").is_err());
+}

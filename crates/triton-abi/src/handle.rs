@@ -1,0 +1,206 @@
+//! Handles: what C has in the place of our objects.
+//!
+//! C never looks behind them, so they are not addresses but numbers: a place in a table, how often the place was used
+//! before, and the kind of object. A handle that was released, that is of another kind or that was never given is
+//! therefore found out when it is used, on any thread, and answered with an error; nothing is followed blindly.
+
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, LazyLock};
+
+use nereid_backend_api::{Error, Result};
+use sharded_slab::{Config, Slab};
+use triton_sys::*;
+
+use crate::boundary::Pass;
+
+/// The lowest bits of a handle tell the kind of its object, which the table therefore leaves free.
+const KIND_BITS: usize = 5;
+
+/// How the tables number their places.
+pub(crate) struct Numbering;
+
+impl Config for Numbering {
+    const RESERVED_BITS: usize = KIND_BITS;
+    /// Fewer pages than by default leave more bits to tell the uses of a place apart. There is room for 33 million
+    /// objects of each kind and thread.
+    const MAX_PAGES: usize = 20;
+}
+
+/// The living objects of one kind.
+pub(crate) type Table<T> = LazyLock<Slab<Arc<T>, Numbering>>;
+
+/// What C has handles to.
+pub(crate) trait Object: Send + Sync + Sized + 'static {
+    /// The opaque type of the header.
+    type C;
+    /// What it is, for messages.
+    const NAME: &'static str;
+    /// Its number among the kinds; not 0, so that no handle is null.
+    const KIND: usize;
+
+    /// All that are alive.
+    fn table() -> &'static Table<Self>;
+}
+
+/// What C handed over as a handle.
+pub(crate) struct Handle<T>(usize, PhantomData<fn() -> T>);
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T: Object> Handle<T> {
+    /// Gives an object to C, until it is [taken](Self::take) back.
+    ///
+    /// # Errors
+    /// There are too many of them.
+    pub(crate) fn give(object: Arc<T>) -> Result<Self> {
+        let full = || Error::unavailable(format!("there are too many objects of the kind '{}'", T::NAME));
+        let key = T::table().insert(object).ok_or_else(full)?;
+        Ok(Self(key << KIND_BITS | T::KIND, PhantomData))
+    }
+
+    /// What C has as this pointer.
+    pub(crate) fn of(pointer: *mut T::C) -> Self {
+        Self(pointer.addr(), PhantomData)
+    }
+
+    /// Of no object.
+    pub(crate) fn null() -> Self {
+        Self(0, PhantomData)
+    }
+
+    /// The same, as C has it.
+    pub(crate) fn as_c(self) -> *mut T::C {
+        ptr::without_provenance_mut(self.0)
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
+    fn key(self) -> Option<usize> {
+        (self.0 & ((1 << KIND_BITS) - 1) == T::KIND).then_some(self.0 >> KIND_BITS)
+    }
+
+    fn wrong(self) -> Error {
+        let what = if self.is_null() { "null" } else { "none that is alive: was it released before?" };
+        Error::invalid_arg(format!("the handle of a {} is {what}", T::NAME))
+    }
+
+    /// The object.
+    ///
+    /// # Errors
+    /// `InvalidArg` if it is of no living object of this kind.
+    pub(crate) fn get(self) -> Result<Arc<T>> {
+        let entry = self.key().and_then(|key| T::table().get(key)).ok_or_else(|| self.wrong())?;
+        Ok(Arc::clone(&entry))
+    }
+
+    /// The object, which C no longer has.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn take(self) -> Result<Arc<T>> {
+        self.key().and_then(|key| T::table().take(key)).ok_or_else(|| self.wrong())
+    }
+
+    /// Gives up an object. There is nothing to give up where the handle is null: backends count on that.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get) for any other handle.
+    pub(crate) fn delete(self) -> Result<()> {
+        if self.is_null() { Ok(()) } else { self.take().map(drop) }
+    }
+}
+
+/// A handle that is taken back when this goes, for objects that C does not release itself.
+pub(crate) struct Lent<T: Object>(Handle<T>);
+
+impl<T: Object> Lent<T> {
+    pub(crate) fn new(object: Arc<T>) -> Result<Self> {
+        Handle::give(object).map(Self)
+    }
+
+    pub(crate) fn handle(&self) -> Handle<T> {
+        self.0
+    }
+}
+
+impl<T: Object> Drop for Lent<T> {
+    fn drop(&mut self) {
+        // Nobody else takes it, and it does not matter if C released what was not its own.
+        let _ = self.0.take();
+    }
+}
+
+/// The objects, with the types of the header.
+macro_rules! objects {
+    ($($object:ty = $c:ident, $kind:literal, $name:literal;)*) => {
+        $(
+            impl Object for $object {
+                type C = $c;
+                const NAME: &'static str = $name;
+                const KIND: usize = $kind;
+
+                fn table() -> &'static Table<Self> {
+                    static TABLE: Table<$object> = LazyLock::new(Slab::new_with_config);
+                    &TABLE
+                }
+            }
+
+            impl Pass for *mut $c {
+                type Safe = Handle<$object>;
+
+                // SAFETY: the trait says what is asked of callers.
+
+                unsafe fn pass(self) -> Handle<$object> {
+                    Handle(self.addr(), PhantomData)
+                }
+            }
+
+            impl Pass for *const $c {
+                type Safe = Handle<$object>;
+
+                // SAFETY: the trait says what is asked of callers.
+
+                unsafe fn pass(self) -> Handle<$object> {
+                    Handle(self.addr(), PhantomData)
+                }
+            }
+        )*
+    };
+}
+
+objects! {
+    crate::error::ErrorObject = TRITONSERVER_Error, 1, "error";
+    crate::message::Message = TRITONSERVER_Message, 2, "message";
+    crate::parameter::Parameter = TRITONSERVER_Parameter, 3, "parameter";
+    crate::attributes::BufferAttributes = TRITONSERVER_BufferAttributes, 4, "set of buffer attributes";
+    crate::backend::BackendObject = TRITONBACKEND_Backend, 5, "backend";
+    crate::backend::Attributes = TRITONBACKEND_BackendAttribute, 6, "set of backend attributes";
+    crate::memory::MemoryManager = TRITONBACKEND_MemoryManager, 7, "memory manager";
+    crate::model::ModelObject = TRITONBACKEND_Model, 8, "model";
+    crate::instance::InstanceObject = TRITONBACKEND_ModelInstance, 9, "model instance";
+    crate::request::RequestObject = TRITONBACKEND_Request, 10, "request";
+    crate::input::InputObject = TRITONBACKEND_Input, 11, "input";
+    crate::response::ResponseObject = TRITONBACKEND_Response, 12, "response";
+    crate::response::OutputObject = TRITONBACKEND_Output, 13, "output";
+    crate::factory::Factory = TRITONBACKEND_ResponseFactory, 14, "response factory";
+    crate::statistics::ResponseReport = TRITONBACKEND_ModelInstanceResponseStatistics, 15, "set of response statistics";
+    crate::server::ServerObject = TRITONSERVER_Server, 16, "server";
+    crate::inference::InferenceRequest = TRITONSERVER_InferenceRequest, 17, "inference request";
+    crate::outcome::InferenceResponse = TRITONSERVER_InferenceResponse, 18, "inference response";
+    crate::allocator::Allocator = TRITONSERVER_ResponseAllocator, 19, "response allocator";
+    crate::metrics::Family = TRITONSERVER_MetricFamily, 20, "metric family";
+    crate::metrics::Metric = TRITONSERVER_Metric, 21, "metric";
+    crate::metrics::MetricArgs = TRITONSERVER_MetricArgs, 22, "set of metric arguments";
+    crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
+    crate::trace::Trace = TRITONSERVER_InferenceTrace, 24, "trace";
+    crate::state::State = TRITONBACKEND_State, 25, "state";
+}

@@ -1,0 +1,166 @@
+//! An input of a request as a backend sees it.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use nereid_backend_api::{Buffer, Error, Result, Tensor};
+use triton_sys::*;
+
+use crate::attributes::BufferAttributes;
+use crate::boundary::{Out, exports};
+use crate::handle::Lent;
+use crate::instance::count;
+use crate::names::{data_type_to_c, memory_to_c};
+use crate::request::RequestData;
+use crate::text::c_string;
+
+/// An input in C's hands. It keeps the request's tensors alive, not the request.
+pub(crate) struct InputObject {
+    data: Arc<RequestData>,
+    index: usize,
+    name: CString,
+    /// Made when they are asked for.
+    attributes: OnceLock<Vec<Lent<BufferAttributes>>>,
+}
+
+impl InputObject {
+    pub(crate) fn new(data: Arc<RequestData>, index: usize) -> Self {
+        let name = c_string(&data.request.inputs[index].name);
+        Self { data, index, name, attributes: OnceLock::new() }
+    }
+
+    pub(crate) fn name(&self) -> &CString {
+        &self.name
+    }
+
+    fn tensor(&self) -> &Tensor {
+        &self.data.request.inputs[self.index]
+    }
+
+    /// Nothing if there are not so many.
+    fn buffer(&self, index: u32) -> Option<&Buffer> {
+        self.tensor().buffers.get(index as usize)
+    }
+
+    fn attributes(&self, index: u32) -> Option<&Lent<BufferAttributes>> {
+        let all = || self.tensor().buffers.iter().flat_map(|buffer| Lent::new(BufferAttributes::of(buffer)));
+        self.attributes.get_or_init(|| all().collect()).get(index as usize)
+    }
+}
+
+/// Where a buffer begins.
+fn address(buffer: &Buffer) -> Result<*const c_void> {
+    match (buffer.as_host(), buffer.as_device()) {
+        (Some(bytes), _) => Ok(bytes.as_ptr().cast()),
+        (None, Some(device)) => {
+            let address = usize::try_from(device.address);
+            let address =
+                address.map_err(|_| Error::internal("a device's address does not fit a pointer"))?;
+            Ok(ptr::without_provenance(address))
+        }
+        (None, None) => Err(Error::internal("a buffer lies nowhere")),
+    }
+}
+
+fn properties(
+    input: &InputObject,
+    name: &Out<*const c_char>,
+    datatype: &Out<TRITONSERVER_DataType>,
+    shape: &Out<*const i64>,
+    dims_count: &Out<u32>,
+    byte_size: &Out<u64>,
+    buffer_count: &Out<u32>,
+) {
+    let tensor = input.tensor();
+    name.set_if_wanted(input.name.as_ptr());
+    datatype.set_if_wanted(data_type_to_c(tensor.data_type));
+    shape.set_if_wanted(tensor.shape.as_ptr());
+    dims_count.set_if_wanted(count(&tensor.shape));
+    byte_size.set_if_wanted(tensor.byte_size() as u64);
+    buffer_count.set_if_wanted(count(&tensor.buffers));
+}
+
+fn contents(
+    input: &InputObject,
+    index: u32,
+    buffer: &Out<*const c_void>,
+    byte_size: &Out<u64>,
+    memory_type: &Out<TRITONSERVER_MemoryType>,
+    memory_type_id: &Out<i64>,
+) -> Result<()> {
+    buffer.set(ptr::null())?;
+    byte_size.set(0)?;
+    // As in the reference, behind the last buffer there is none, and that is no error.
+    let Some(contents) = input.buffer(index) else { return Ok(()) };
+    memory_type.set(memory_to_c(contents.memory()))?;
+    memory_type_id.set(contents.memory().device)?;
+    byte_size.set(contents.len() as u64)?;
+    buffer.set(address(contents)?)
+}
+
+exports! {
+    fn TRITONBACKEND_InputProperties(
+        input: *mut TRITONBACKEND_Input,
+        name: *mut *const c_char,
+        datatype: *mut TRITONSERVER_DataType,
+        shape: *mut *const i64,
+        dims_count: *mut u32,
+        byte_size: *mut u64,
+        buffer_count: *mut u32,
+    ) {
+        properties(&*input.get()?, &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
+    }
+
+    /// Inputs are held once, for all host policies.
+    fn TRITONBACKEND_InputPropertiesForHostPolicy(
+        input: *mut TRITONBACKEND_Input,
+        _host_policy_name: *const c_char,
+        name: *mut *const c_char,
+        datatype: *mut TRITONSERVER_DataType,
+        shape: *mut *const i64,
+        dims_count: *mut u32,
+        byte_size: *mut u64,
+        buffer_count: *mut u32,
+    ) {
+        properties(&*input.get()?, &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
+    }
+
+    fn TRITONBACKEND_InputBuffer(
+        input: *mut TRITONBACKEND_Input,
+        index: u32,
+        buffer: *mut *const c_void,
+        buffer_byte_size: *mut u64,
+        memory_type: *mut TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
+    ) {
+        contents(&*input.get()?, index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
+    }
+
+    fn TRITONBACKEND_InputBufferForHostPolicy(
+        input: *mut TRITONBACKEND_Input,
+        _host_policy_name: *const c_char,
+        index: u32,
+        buffer: *mut *const c_void,
+        buffer_byte_size: *mut u64,
+        memory_type: *mut TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
+    ) {
+        contents(&*input.get()?, index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
+    }
+
+    fn TRITONBACKEND_InputBufferAttributes(
+        input: *mut TRITONBACKEND_Input,
+        index: u32,
+        buffer: *mut *const c_void,
+        buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
+    ) {
+        buffer.set(ptr::null())?;
+        buffer_attributes.set(ptr::null_mut())?;
+        let input = input.get()?;
+        if let (Some(contents), Some(attributes)) = (input.buffer(index), input.attributes(index)) {
+            buffer.set(address(contents)?)?;
+            buffer_attributes.set(attributes.handle().as_c())?;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! An instance of a model as its backend sees it.
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{BatchMonitor, Error, InstanceContext, Result};
+use nereid_model_config::proto::ModelInstanceGroup;
+use serde_json::json;
+use triton_sys::*;
+
+use crate::boundary::exports;
+use crate::handle::{Handle, Lent};
+use crate::message::Message;
+use crate::model::ModelObject;
+use crate::names::kind_to_c;
+use crate::text::c_string;
+
+/// An instance in C's hands.
+pub(crate) struct InstanceObject {
+    name: CString,
+    kind: TRITONSERVER_InstanceGroupKind,
+    device: i32,
+    host_policy: Lent<Message>,
+    passive: bool,
+    profiles: Vec<CString>,
+    secondary_devices: Vec<(CString, i64)>,
+    model: Handle<ModelObject>,
+    state: AtomicPtr<c_void>,
+    /// Who hears of executed batches; known from the first batch on.
+    monitor: Mutex<Option<Arc<dyn BatchMonitor>>>,
+}
+
+impl InstanceObject {
+    /// The instance that `context` describes; it belongs to `group`.
+    pub(crate) fn new(
+        context: &InstanceContext,
+        group: &ModelInstanceGroup,
+        model: Handle<ModelObject>,
+    ) -> Result<Self> {
+        let (kind, device) = kind_to_c(context.kind);
+        let policy = match (group.host_policy.as_str(), kind) {
+            ("", TRITONSERVER_INSTANCEGROUPKIND_GPU) => format!("gpu_{device}"),
+            ("", TRITONSERVER_INSTANCEGROUPKIND_MODEL) => "model".to_owned(),
+            ("", _) => "cpu".to_owned(),
+            (policy, _) => policy.to_owned(),
+        };
+        let secondary = group.secondary_devices.iter();
+        Ok(Self {
+            name: c_string(&context.name),
+            kind,
+            device,
+            host_policy: Lent::new(Message::new(json!({ policy: {} }).to_string()))?,
+            passive: group.passive,
+            profiles: group.profile.iter().map(|profile| c_string(profile)).collect(),
+            secondary_devices: secondary
+                .map(|device| (c_string(device.kind().as_str_name()), device.device_id))
+                .collect(),
+            model,
+            state: AtomicPtr::default(),
+            monitor: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn device(&self) -> (TRITONSERVER_InstanceGroupKind, i32) {
+        (self.kind, self.device)
+    }
+
+    pub(crate) fn set_monitor(&self, monitor: Arc<dyn BatchMonitor>) {
+        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(monitor);
+    }
+
+    pub(crate) fn monitor(&self) -> Option<Arc<dyn BatchMonitor>> {
+        self.monitor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What stands at an index, or that nothing does.
+pub(crate) fn at<'a, T>(items: &'a [T], index: u32, what: &str) -> Result<&'a T> {
+    items.get(index as usize).ok_or_else(|| {
+        Error::invalid_arg(format!("the index {index} is out of bounds: there are {} {what}", items.len()))
+    })
+}
+
+/// How many there are.
+pub(crate) fn count<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).unwrap_or(u32::MAX)
+}
+
+exports! {
+    fn TRITONBACKEND_ModelInstanceName(instance: *mut TRITONBACKEND_ModelInstance, name: *mut *const c_char) {
+        name.set(instance.get()?.name.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceKind(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        kind: *mut TRITONSERVER_InstanceGroupKind,
+    ) {
+        kind.set(instance.get()?.kind)?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceDeviceId(instance: *mut TRITONBACKEND_ModelInstance, device_id: *mut i32) {
+        device_id.set(instance.get()?.device)?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceHostPolicy(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        host_policy: *mut *mut TRITONSERVER_Message,
+    ) {
+        host_policy.set(instance.get()?.host_policy.handle().as_c())?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceIsPassive(instance: *mut TRITONBACKEND_ModelInstance, is_passive: *mut bool) {
+        is_passive.set(instance.get()?.passive)?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceProfileCount(instance: *mut TRITONBACKEND_ModelInstance, count: *mut u32) {
+        count.set(self::count(&instance.get()?.profiles))?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceProfileName(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        index: u32,
+        profile_name: *mut *const c_char,
+    ) {
+        let instance = instance.get()?;
+        profile_name.set(at(&instance.profiles, index, "profiles")?.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceSecondaryDeviceCount(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        count: *mut u32,
+    ) {
+        count.set(self::count(&instance.get()?.secondary_devices))?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        index: u32,
+        kind: *mut *const c_char,
+        id: *mut i64,
+    ) {
+        let instance = instance.get()?;
+        let (name, device) = at(&instance.secondary_devices, index, "secondary devices")?;
+        kind.set(name.as_ptr())?;
+        id.set(*device)?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceModel(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        model: *mut *mut TRITONBACKEND_Model,
+    ) {
+        model.set(instance.get()?.model.as_c())?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceState(instance: *mut TRITONBACKEND_ModelInstance, state: *mut *mut c_void) {
+        state.set(instance.get()?.state.load(Relaxed))?;
+    }
+
+    fn TRITONBACKEND_ModelInstanceSetState(instance: *mut TRITONBACKEND_ModelInstance, state: *mut c_void) {
+        instance.get()?.state.store(state, Relaxed);
+    }
+
+    fn TRITONBACKEND_ModelInstanceReportMemoryUsage(
+        instance: *mut TRITONBACKEND_ModelInstance,
+        usage: *mut *mut TRITONSERVER_BufferAttributes,
+        usage_size: u32,
+    ) {
+        let instance = instance.get()?;
+        let usage = crate::attributes::usage(&usage, usage_size)?;
+        tracing::debug!("instance '{}' uses {usage}", instance.name.to_string_lossy());
+    }
+}

@@ -1,0 +1,49 @@
+//! Triton's C interface for backends, the server's side: loads backends that were built for Triton as shared libraries,
+//! and offers them the functions of `tritonbackend.h` and of `tritonserver.h` that they call.
+//!
+//! Towards the rest of the server this is one [`Backend`](nereid_backend_api::Backend), [`LibraryBackends`]. Towards
+//! libraries it is a set of C functions, which the program that this crate is linked into has to export: its build
+//! script passes [`--export-dynamic-symbol`](https://sourceware.org/binutils/docs/ld/Options.html) to the linker.
+//!
+//! All of C's dangers are met in few places: `boundary.rs` lets arguments in, `handle.rs` knows which objects are alive,
+//! and where functions of a library are called. Behind them the code is safe. It knows no protocol and no face.
+
+mod allocator;
+mod attributes;
+mod backend;
+mod batching;
+mod boundary;
+mod call;
+mod clock;
+mod describe;
+mod error;
+mod exports;
+mod factory;
+mod find;
+mod handle;
+mod inference;
+mod input;
+mod instance;
+mod library;
+mod loaded;
+mod loader;
+mod log;
+mod memory;
+mod message;
+mod metrics;
+mod model;
+mod names;
+mod outcome;
+mod parameter;
+mod request;
+mod response;
+mod server;
+mod soname;
+mod state;
+mod statistics;
+mod text;
+mod trace;
+mod way;
+
+pub use exports::names as exported_names;
+pub use loader::{LibraryBackends, LibraryOptions};

@@ -1,0 +1,195 @@
+//! Models and instances of backends that are libraries.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{
+    Batch, CustomBatching, Instance, InstanceContext, Model, ModelConfig, ModelContext, Result,
+};
+use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_config::SchedulingChoice;
+use triton_sys::*;
+
+use crate::batching::{Batcher, Batching};
+use crate::error;
+use crate::handle::{Handle, Lent};
+use crate::instance::InstanceObject;
+use crate::loader::LoadedBackend;
+use crate::model::ModelObject;
+use crate::request::RequestObject;
+use crate::server::ServerObject;
+
+/// A model that was initialised. Its instances share it.
+pub(crate) struct LoadedModel {
+    shared: Arc<Shared>,
+    completed: Option<ModelConfig>,
+    groups: Vec<ModelInstanceGroup>,
+    batcher: Option<Arc<Batcher>>,
+    /// The names of its outputs.
+    outputs: Arc<[String]>,
+}
+
+/// What an instance runs on.
+type Device = (TRITONSERVER_InstanceGroupKind, i32);
+
+struct Shared {
+    // Dropped in this order: the handle goes when nothing is called any more.
+    lent: Lent<ModelObject>,
+    backend: Arc<LoadedBackend>,
+    /// For backends that share a thread for each device: who executes on it.
+    devices: Mutex<HashMap<Device, Arc<Mutex<()>>>>,
+    name: String,
+}
+
+impl LoadedModel {
+    pub(crate) fn load(
+        backend: Arc<LoadedBackend>,
+        context: &ModelContext,
+        server: Handle<ServerObject>,
+        batcher: Option<&Path>,
+    ) -> Result<Self> {
+        let object = Arc::new(ModelObject::new(context, server, backend.handle()));
+        let lent = Lent::new(Arc::clone(&object))?;
+        // From here on it is finalised, also where its initialisation fails, as the reference does it.
+        let shared =
+            Arc::new(Shared { lent, backend, devices: Mutex::default(), name: context.name.clone() });
+        if let Some(initialize) = shared.backend.entries.model_initialize {
+            // SAFETY: a handle of the kind that the function takes, alive until the model is finalised.
+            let outcome = unsafe { initialize(shared.handle().as_c()) };
+            error::from_c(Handle::of(outcome))?;
+        }
+        let batches_sequences =
+            matches!(context.config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
+        let batcher = batcher.filter(|_| !batches_sequences);
+        let batcher = batcher.map(|path| Batcher::load(path, Arc::clone(&shared) as _, shared.handle()));
+        let completed = object.completed();
+        let outputs = &completed.as_ref().unwrap_or(&context.config).output;
+        let outputs = outputs.iter().map(|output| output.name.clone()).collect();
+        Ok(Self {
+            shared,
+            completed,
+            outputs,
+            groups: context.config.instance_group.clone(),
+            batcher: batcher.transpose()?.map(Arc::new),
+        })
+    }
+
+    /// The group of an instance, by its name: that of its group and a number.
+    fn group(&self, instance: &str) -> ModelInstanceGroup {
+        let group = instance.rsplit_once('_').map_or(instance, |(group, _)| group);
+        self.groups.iter().find(|known| known.name == group).cloned().unwrap_or_default()
+    }
+}
+
+impl Model for LoadedModel {
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        self.completed.as_ref()
+    }
+
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let model = Arc::clone(&self.shared);
+        let object = Arc::new(InstanceObject::new(&context, &self.group(&context.name), model.handle())?);
+        let lent = Lent::new(Arc::clone(&object))?;
+        let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
+        // From here on it is finalised, also where its initialisation fails, as the reference does it.
+        let instance = LoadedInstance { lent, object, model, turn, outputs: Arc::clone(&self.outputs) };
+        if let Some(initialize) = instance.model.backend.entries.instance_initialize {
+            // SAFETY: a handle of the kind that the function takes, alive until the instance is finalised.
+            let outcome = unsafe { initialize(instance.lent.handle().as_c()) };
+            error::from_c(Handle::of(outcome))?;
+        }
+        Ok(Box::new(instance))
+    }
+
+    fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
+        self.shared.backend.attributes.preferred()
+    }
+
+    fn creates_side_by_side(&self) -> bool {
+        self.shared.backend.attributes.parallel()
+    }
+
+    fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
+        let batcher = self.batcher.as_ref()?;
+        Some(Arc::new(Batching(Arc::clone(batcher))))
+    }
+}
+
+impl Shared {
+    fn handle(&self) -> Handle<ModelObject> {
+        self.lent.handle()
+    }
+
+    fn turn(&self, device: Device) -> Arc<Mutex<()>> {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(devices.entry(device).or_default())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Some(finalize) = self.backend.entries.model_finalize else { return };
+        // SAFETY: the handle is alive; no instance of the model is left, since each holds it.
+        let outcome = unsafe { finalize(self.handle().as_c()) };
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            tracing::warn!("model '{}' was not finalised in order: {error}", self.name);
+        }
+    }
+}
+
+struct LoadedInstance {
+    // Dropped in this order: the handle goes when nothing is called any more.
+    lent: Lent<InstanceObject>,
+    object: Arc<InstanceObject>,
+    model: Arc<Shared>,
+    /// Taken to execute, where instances share a thread.
+    turn: Option<Arc<Mutex<()>>>,
+    /// The names of the model's outputs.
+    outputs: Arc<[String]>,
+}
+
+impl Instance for LoadedInstance {
+    fn execute(&mut self, batch: Batch) {
+        self.object.set_monitor(batch.monitor());
+        let mut requests = Vec::new();
+        for request in batch.into_requests() {
+            request.responder().await_report();
+            match RequestObject::give(request, Arc::clone(&self.outputs)) {
+                Ok(handle) => requests.push(handle),
+                // It was answered when it was dropped.
+                Err(error) => tracing::error!("a request to model '{}' is lost: {error}", self.model.name),
+            }
+        }
+        let mut pointers: Vec<_> = requests.iter().map(|request| request.as_c()).collect();
+        let Ok(count) = u32::try_from(pointers.len()) else { return };
+        if count == 0 {
+            return;
+        }
+        let turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let execute = self.model.backend.entries.execute;
+        // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The requests are the
+        // backend's from here on, unless it gives an error.
+        let outcome = unsafe { execute(self.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
+        drop(turn);
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            for request in requests {
+                // One that the backend has released all the same is answered already.
+                if let Ok(request) = request.take() {
+                    request.way().finish_with(Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for LoadedInstance {
+    fn drop(&mut self) {
+        let Some(finalize) = self.model.backend.entries.instance_finalize else { return };
+        // SAFETY: the handle is alive, and nothing executes: that would take this instance.
+        let outcome = unsafe { finalize(self.lent.handle().as_c()) };
+        if let Err(error) = error::from_c(Handle::of(outcome)) {
+            tracing::warn!("an instance of model '{}' was not finalised in order: {error}", self.model.name);
+        }
+    }
+}

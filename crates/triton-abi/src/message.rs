@@ -1,0 +1,58 @@
+//! JSON documents that both sides pass to each other.
+
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, Result};
+use serde_json::value::RawValue;
+
+use crate::boundary::exports;
+use crate::handle::Handle;
+use std::ffi::c_char;
+use triton_sys::*;
+
+/// A JSON document.
+pub(crate) struct Message(String);
+
+impl Message {
+    /// A document that was made here.
+    pub(crate) fn new(json: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self(json.into()))
+    }
+
+    pub(crate) fn json(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The document in a text, if it is one.
+fn parse(text: Vec<u8>) -> Result<Message> {
+    let text = String::from_utf8(text).map_err(|_| Error::invalid_arg("the message is no UTF-8 text"))?;
+    serde_json::from_str::<&RawValue>(&text)
+        .map_err(|error| Error::invalid_arg(format!("the message is no JSON document: {error}")))?;
+    Ok(Message(text))
+}
+
+exports! {
+    fn TRITONSERVER_MessageNewFromSerializedJson(
+        message: *mut *mut TRITONSERVER_Message,
+        base: *const c_char,
+        byte_size: usize,
+    ) {
+        let parsed = parse(base.bytes(byte_size as u64)?)?;
+        message.set(Handle::give(Arc::new(parsed))?.as_c())?;
+    }
+
+    fn TRITONSERVER_MessageDelete(message: *mut TRITONSERVER_Message) {
+        message.delete()?;
+    }
+
+    fn TRITONSERVER_MessageSerializeToJson(
+        message: *mut TRITONSERVER_Message,
+        base: *mut *const c_char,
+        byte_size: *mut usize,
+    ) {
+        let message = message.get()?;
+        base.set(message.0.as_ptr().cast())?;
+        byte_size.set(message.0.len())?;
+    }
+}

@@ -1,0 +1,230 @@
+//! A request as a backend sees it. It is the backend's until it releases it, perhaps long after it was answered.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use nereid_backend_api::{CorrelationId, Error, InferRequest, Request, Result};
+use triton_sys::*;
+
+use crate::boundary::exports;
+use crate::handle::{Handle, Lent};
+use crate::input::InputObject;
+use crate::instance::{at, count};
+use crate::names::memory_to_c;
+use crate::parameter::{self, Parameter};
+use crate::text::c_string;
+use crate::way::Way;
+
+/// What a request consists of, shared with its inputs.
+pub(crate) struct RequestData {
+    pub request: InferRequest,
+    pub way: Arc<Way>,
+}
+
+/// A request in C's hands.
+pub(crate) struct RequestObject {
+    data: Arc<RequestData>,
+    id: CString,
+    correlation_id: CString,
+    inputs: Vec<(Arc<InputObject>, Lent<InputObject>)>,
+    /// Made when they are asked for.
+    parameters: OnceLock<Vec<Parameter>>,
+    output_names: OnceLock<Vec<CString>>,
+}
+
+impl RequestObject {
+    /// Gives a request to C.
+    ///
+    /// # Errors
+    /// There are too many objects; the request is answered with an error.
+    pub(crate) fn give(request: Request, outputs: Arc<[String]>) -> Result<Handle<Self>> {
+        let (request, responder) = request.into_parts();
+        Handle::give(Arc::new(Self::new(request, Way::new(responder, outputs))?))
+    }
+
+    pub(crate) fn new(request: InferRequest, way: Arc<Way>) -> Result<Self> {
+        let id = c_string(&request.id);
+        let correlation_id = match &request.correlation_id {
+            CorrelationId::Text(text) => c_string(text),
+            CorrelationId::None | CorrelationId::Number(_) => CString::default(),
+        };
+        let data = Arc::new(RequestData { request, way });
+        let input = |index| {
+            let input = Arc::new(InputObject::new(Arc::clone(&data), index));
+            Ok((Arc::clone(&input), Lent::new(input)?))
+        };
+        let inputs = (0..data.request.inputs.len()).map(input).collect::<Result<_>>()?;
+        let (parameters, output_names) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { data, id, correlation_id, inputs, parameters, output_names })
+    }
+
+    /// The way to answer it.
+    pub(crate) fn way(&self) -> &Arc<Way> {
+        &self.data.way
+    }
+
+    /// The model it is for.
+    pub(crate) fn model_name(&self) -> &str {
+        &self.data.request.model_name
+    }
+
+    fn parameters(&self) -> &[Parameter] {
+        self.parameters.get_or_init(|| parameter::all(&self.data.request.parameters))
+    }
+
+    /// The outputs that the client wants: all that the model has where it names none.
+    fn output_names(&self) -> &[CString] {
+        self.output_names.get_or_init(|| match &self.data.request.outputs[..] {
+            [] => self.way().outputs().iter().map(|name| c_string(name)).collect(),
+            named => named.iter().map(|output| c_string(&output.name)).collect(),
+        })
+    }
+}
+
+exports! {
+    fn TRITONBACKEND_RequestId(request: *mut TRITONBACKEND_Request, id: *mut *const c_char) {
+        id.set(request.get()?.id.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_RequestIsCancelled(request: *mut TRITONBACKEND_Request, is_cancelled: *mut bool) {
+        is_cancelled.set(request.get()?.way().is_cancelled())?;
+    }
+
+    fn TRITONBACKEND_RequestCorrelationId(request: *mut TRITONBACKEND_Request, id: *mut u64) {
+        id.set(match request.get()?.data.request.correlation_id {
+            CorrelationId::None => 0,
+            CorrelationId::Number(number) => number,
+            CorrelationId::Text(_) => {
+                return Err(Error::invalid_arg("the request's correlation id is text and no number"));
+            }
+        })?;
+    }
+
+    fn TRITONBACKEND_RequestCorrelationIdString(request: *mut TRITONBACKEND_Request, id: *mut *const c_char) {
+        let request = request.get()?;
+        match request.data.request.correlation_id {
+            CorrelationId::Text(_) => id.set(request.correlation_id.as_ptr())?,
+            CorrelationId::None | CorrelationId::Number(_) => {
+                return Err(Error::invalid_arg("the request's correlation id is a number and no text"));
+            }
+        }
+    }
+
+    fn TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
+        request: *mut TRITONBACKEND_Request,
+        timeout: *mut u64,
+    ) {
+        let limit = request.get()?.data.request.timeout.unwrap_or_default();
+        timeout.set(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX))?;
+    }
+
+    fn TRITONBACKEND_RequestFlags(request: *mut TRITONBACKEND_Request, flags: *mut u32) {
+        let sequence = request.get()?.data.request.sequence;
+        let start = if sequence.start { TRITONSERVER_REQUEST_FLAG_SEQUENCE_START.0 } else { 0 };
+        let end = if sequence.end { TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 } else { 0 };
+        flags.set(start | end)?;
+    }
+
+    fn TRITONBACKEND_RequestParameterCount(request: *mut TRITONBACKEND_Request, count: *mut u32) {
+        count.set(self::count(request.get()?.parameters()))?;
+    }
+
+    fn TRITONBACKEND_RequestParameter(
+        request: *mut TRITONBACKEND_Request,
+        index: u32,
+        key: *mut *const c_char,
+        r#type: *mut TRITONSERVER_ParameterType,
+        vvalue: *mut *const c_void,
+    ) {
+        let request = request.get()?;
+        let parameter = at(request.parameters(), index, "parameters")?;
+        key.set(parameter.name().as_ptr())?;
+        r#type.set(parameter.kind())?;
+        vvalue.set(parameter.address())?;
+    }
+
+    fn TRITONBACKEND_RequestInputCount(request: *mut TRITONBACKEND_Request, count: *mut u32) {
+        count.set(self::count(&request.get()?.inputs))?;
+    }
+
+    fn TRITONBACKEND_RequestInputName(
+        request: *mut TRITONBACKEND_Request,
+        index: u32,
+        input_name: *mut *const c_char,
+    ) {
+        input_name.set(ptr::null())?;
+        let request = request.get()?;
+        let (input, _) = at(&request.inputs, index, "inputs")?;
+        input_name.set(input.name().as_ptr())?;
+    }
+
+    fn TRITONBACKEND_RequestInput(
+        request: *mut TRITONBACKEND_Request,
+        name: *const c_char,
+        input: *mut *mut TRITONBACKEND_Input,
+    ) {
+        input.set(ptr::null_mut())?;
+        let (request, name) = (request.get()?, name.read()?);
+        let found = request.inputs.iter().find(|(input, _)| input.name().to_bytes() == name.as_bytes());
+        let (_, handle) = found.ok_or_else(|| Error::invalid_arg(format!("the request has no input '{name}'")))?;
+        input.set(handle.handle().as_c())?;
+    }
+
+    fn TRITONBACKEND_RequestInputByIndex(
+        request: *mut TRITONBACKEND_Request,
+        index: u32,
+        input: *mut *mut TRITONBACKEND_Input,
+    ) {
+        let request = request.get()?;
+        let (_, handle) = at(&request.inputs, index, "inputs")?;
+        input.set(handle.handle().as_c())?;
+    }
+
+    fn TRITONBACKEND_RequestOutputCount(request: *mut TRITONBACKEND_Request, count: *mut u32) {
+        count.set(self::count(request.get()?.output_names()))?;
+    }
+
+    fn TRITONBACKEND_RequestOutputName(
+        request: *mut TRITONBACKEND_Request,
+        index: u32,
+        output_name: *mut *const c_char,
+    ) {
+        output_name.set(ptr::null())?;
+        let request = request.get()?;
+        output_name.set(at(request.output_names(), index, "requested outputs")?.as_ptr())?;
+    }
+
+    fn TRITONBACKEND_RequestOutputBufferProperties(
+        request: *mut TRITONBACKEND_Request,
+        name: *const c_char,
+        byte_size: *mut usize,
+        memory_type: *mut TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
+    ) {
+        let request = request.get()?;
+        let name = name.read_if_given().unwrap_or_default();
+        let size = byte_size.get().ok();
+        let memory = request.way().preferred_memory(&name, size);
+        memory_type.set(memory_to_c(memory))?;
+        memory_type_id.set(memory.device)?;
+    }
+
+    fn TRITONBACKEND_RequestRelease(request: *mut TRITONBACKEND_Request, release_flags: u32) {
+        let known = TRITONSERVER_REQUEST_RELEASE_ALL.0 | TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0;
+        if release_flags & !known != 0 {
+            return Err(Error::invalid_arg(format!("{release_flags} is no combination of release flags")));
+        }
+        // Only a sequence batcher that iterates would have it again. There is none, so it is released in either case.
+        request.take()?;
+    }
+
+    fn TRITONBACKEND_RequestTrace(
+        request: *mut TRITONBACKEND_Request,
+        trace: *mut *mut TRITONSERVER_InferenceTrace,
+    ) {
+        request.get()?;
+        // Requests are not traced.
+        trace.set(ptr::null_mut())?;
+    }
+}

@@ -1,0 +1,177 @@
+//! Stands in for the server's library where a backend's library names one.
+//!
+//! A backend may be linked against Triton's `libtritonserver.so`, under that name or another that packagers gave it.
+//! The dynamic linker then wants a library of that name before it loads the backend's. Its functions are in this
+//! program, so the library may be empty: what counts is its name. An empty library is a few hundred bytes that are
+//! written down here, so that the program stays a single file and building it takes no linker of its own. It is loaded
+//! from memory, and from then on the dynamic linker takes it for every library of that name.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use nereid_backend_api::{Error, Result};
+use object::Endianness;
+use object::elf::{DT_NEEDED, Dyn64, FileHeader64};
+use object::read::elf::{Dyn, FileHeader};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// What the name of the server's library begins with, whatever packagers did to the rest.
+const SERVER: &str = "libtritonserver";
+
+/// The names that are stood in for already. They are never given up: a backend's library may be loaded for good.
+static PROVIDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Sees to it that the libraries of the server that a library names are there.
+///
+/// # Errors
+/// `InvalidArg` if the file is no library.
+pub(crate) fn provide_for(library: &Path) -> Result<()> {
+    let wrong =
+        |reason: String| Error::invalid_arg(format!("'{}' is no library: {reason}", library.display()));
+    let contents = fs::read(library).map_err(|error| wrong(error.to_string()))?;
+    let names = named_libraries(&contents).map_err(|error| wrong(error.to_string()))?;
+    // A library that the backend's library names may name the usual one.
+    let usual = "libtritonserver.so".to_owned();
+    for name in names.into_iter().filter(|name| name.starts_with(SERVER)).chain([usual]) {
+        provide(&name)?;
+    }
+    Ok(())
+}
+
+/// The libraries that a library names as needed.
+fn named_libraries(contents: &[u8]) -> object::Result<Vec<String>> {
+    let header = FileHeader64::<Endianness>::parse(contents)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, contents)?;
+    let Some((entries, link)) = sections.dynamic(endian, contents)? else { return Ok(Vec::new()) };
+    let strings = sections.strings(endian, contents, link)?;
+    let needed = entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED);
+    let name = |entry: &Dyn64<Endianness>| {
+        let name = entry.string(endian, strings)?;
+        Ok(String::from_utf8_lossy(name).into_owned())
+    };
+    needed.map(name).collect()
+}
+
+fn provide(name: &str) -> Result<()> {
+    let mut provided = PROVIDED.lock().unwrap_or_else(PoisonError::into_inner);
+    if provided.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    let failed = |reason: String| Error::internal(format!("cannot stand in for '{name}': {reason}"));
+    let descriptor = memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| failed(error.to_string()))?;
+    let mut file = fs::File::from(descriptor);
+    file.write_all(&empty_library(name)).map_err(|error| failed(error.to_string()))?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // SAFETY: the library has no code, so nothing runs when it is loaded.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let library = library.map_err(|error| failed(error.to_string()))?;
+    // It stays for as long as the process: its name is what it is for.
+    std::mem::forget(library);
+    provided.push(name.to_owned());
+    Ok(())
+}
+
+const HEADER: usize = 64;
+const SEGMENT: usize = 56;
+const SYMBOL: usize = 24;
+
+/// A shared library without any function, of that name, for the machine that this program runs on.
+///
+/// The format is that of the System V ABI for 64 bits: a header, two segments (all of the file; its dynamic section),
+/// the dynamic section, the one symbol that every table begins with, a hash table of no symbols, and the names.
+fn empty_library(name: &str) -> Vec<u8> {
+    let dynamic = HEADER + 2 * SEGMENT;
+    let symbols = dynamic + 6 * 16;
+    let hash = symbols + SYMBOL;
+    let strings = hash + 4 * 4;
+    let size = strings + 1 + name.len() + 1;
+
+    let mut file = Elf64::default();
+    file.bytes(&[0x7f, b'E', b'L', b'F', 2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0]);
+    file.bytes(&[0; 8]);
+    file.half(3).half(MACHINE).word(1).long(0).long(HEADER).long(0).word(0);
+    file.half(HEADER as u16).half(SEGMENT as u16).half(2).half(0).half(0).half(0);
+    // Loaded as a whole, readable.
+    file.word(1).word(4).long(0).long(0).long(0).long(size).long(size).long(0x1000);
+    // The dynamic section. The linker writes addresses into it on some machines, so it is not said to be read-only.
+    file.word(2).word(4).long(dynamic).long(dynamic).long(dynamic).long(6 * 16).long(6 * 16).long(8);
+    for (tag, value) in [(14, 1), (4, hash), (5, strings), (6, symbols), (10, size - strings), (0, 0)] {
+        file.long(tag).long(value);
+    }
+    file.bytes(&[0; SYMBOL]);
+    file.word(1).word(1).word(0).word(0);
+    file.bytes(b"\0").bytes(name.as_bytes()).bytes(b"\0");
+    file.0
+}
+
+/// The number of this machine.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183;
+
+/// A file in the making.
+#[derive(Default)]
+struct Elf64(Vec<u8>);
+
+impl Elf64 {
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn half(&mut self, value: u16) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    fn word(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    fn long(&mut self, value: usize) -> &mut Self {
+        self.bytes(&(value as u64).to_ne_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_library_has_its_name_and_nothing_else() {
+        let bytes = empty_library("libtritonserver-1234.so");
+        assert_eq!(named_libraries(&bytes).unwrap(), [""; 0]);
+        let name = b"\0libtritonserver-1234.so\0";
+        assert!(bytes.ends_with(name));
+    }
+
+    #[test]
+    fn the_names_of_needed_libraries_are_read() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(named_libraries(&own).unwrap().iter().any(|name| name.starts_with("libc.so")));
+        let cut = named_libraries(&own[..own.len() / 2]);
+        assert!(cut.is_err() || cut.unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_dynamic_linker_takes_it_for_the_library_of_that_name() {
+        let name = "libtritonserver-of-a-test.so.7";
+        // SAFETY: there is no library of that name to be loaded, or else it has no code.
+        let open = || unsafe { Library::open(Some(name), RTLD_NOW) };
+        assert!(open().is_err());
+        provide(name).unwrap();
+        provide(name).unwrap();
+        open().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_refused_with_its_name() {
+        let error = provide_for(Path::new("/etc/hostname")).unwrap_err();
+        assert!(error.message().starts_with("'/etc/hostname' is no library: "), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! A backend in C, compiled here and loaded into this very process: what it does right, and what it does wrong.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
+use nereid_core::{Backends, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_model_config::{normalise, parse_text};
+use nereid_triton_abi::{LibraryBackends, LibraryOptions};
+
+const CONFIG: &str = "name: 'm' backend: 'c' input { name: 'IN' data_type: TYPE_INT32 dims: -1 }
+                      output { name: 'OUT' data_type: TYPE_INT32 dims: -1 }";
+
+/// A server of the model `m`, whose backend is built with `define`; and what loading it came to.
+struct Served {
+    server: Arc<Server>,
+    failures: Vec<(String, Error)>,
+    _folder: tempfile::TempDir,
+}
+
+fn compile(folder: &Path, define: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/backend.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let status = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", define, source, "-o"])
+        .arg(folder.join("libtriton_c.so"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn serve(define: &str) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    compile(&folder.path().join("backends/c"), define);
+    let mut config = parse_text(CONFIG).unwrap();
+    normalise(&mut config);
+    let spec = ModelSpec {
+        id: ModelId::plain("m"),
+        directory: folder.path().join("m"),
+        config,
+        completion: Completion::Off,
+        versions: vec![1],
+        labels: BTreeMap::new(),
+        warm_up_files: BTreeMap::new(),
+        fingerprint: Fingerprint::default(),
+        fault: None,
+        keep: None,
+    };
+    let options = LibraryOptions { directory: folder.path().join("backends"), ..LibraryOptions::default() };
+    let libraries = Arc::new(LibraryBackends::new(options).unwrap());
+    let backends = Backends::new(BTreeMap::new(), Some(Arc::clone(&libraries) as _));
+    let source = BTreeMap::from([("m".to_owned(), Ok(spec))]);
+    let server = Arc::new(Server::new(ServerOptions::default(), backends, Arc::new(source)));
+    libraries.attach(&server);
+    let failures = server.start(None).unwrap();
+    Served { server, failures, _folder: folder }
+}
+
+impl Served {
+    /// Asks with an id, which tells the backend what to do.
+    fn ask(&self, id: &str) -> Result<Response> {
+        let request = InferRequest {
+            model_name: "m".into(),
+            id: id.into(),
+            inputs: vec![Tensor::new("IN", DataType::Int32, [3], vec![7; 12])],
+            ..InferRequest::default()
+        };
+        let mut stream = self.server.infer(request)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(stream.single())
+    }
+
+    /// Asks, has the input back, and gives the fault that the backend was told of.
+    fn fault(&self, id: &str) -> String {
+        let response = self.ask(id).unwrap();
+        assert_eq!(&*response.outputs[0].contiguous().unwrap(), [7; 12]);
+        assert_eq!(&response.outputs[0].shape[..], [3]);
+        match response.parameters.get("fault") {
+            Some(ParameterValue::String(fault)) => fault.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.server.unload_all();
+    }
+}
+
+#[test]
+fn a_backend_serves_and_its_mistakes_are_told_to_it() {
+    let served = serve("-DPLAIN");
+    assert_eq!(served.failures, []);
+    assert_eq!(served.fault("right"), "");
+    let of = |id: &str| served.fault(id);
+    assert_eq!(of("null"), "the pointer that a result is to be written to is null");
+    assert_eq!(of("kind"), "the handle of a response factory is none that is alive: was it released before?");
+    assert!(of("output").starts_with("unexpected inference output 'NONE': "));
+    assert_eq!(of("twice"), "2 is no combination of response flags");
+    assert_eq!(of("late"), "the handle of a request is none that is alive: was it released before?");
+    assert_eq!(served.fault("right"), "");
+}
+
+#[test]
+fn a_request_that_the_backend_fails_or_drops_is_answered_with_an_error() {
+    let served = serve("-DPLAIN");
+    assert_eq!(served.ask("fail").unwrap_err(), Error::invalid_arg("told to fail"));
+    let error = served.ask("release").unwrap_err();
+    assert_eq!(error.message(), "the backend released the request without answering it");
+    assert_eq!(served.fault("right"), "");
+}
+
+#[test]
+fn a_backend_that_refuses_a_model_says_why() {
+    let served = serve("-DREFUSES_MODELS");
+    let (model, error) = &served.failures[0];
+    assert_eq!(model, "m");
+    assert!(error.message().contains("told to refuse models"), "{error}");
+}
+
+#[test]
+fn a_model_without_instance_groups_gets_those_that_its_backend_prefers() {
+    let served = serve("-DPREFERS_THREE");
+    assert_eq!(served.failures, []);
+    let model = served.server.model("m", None).unwrap();
+    let groups = &model.config().instance_group;
+    assert_eq!((groups.len(), groups[0].count), (1, 3));
+    assert_eq!(served.fault("right"), "");
+}
+
+#[test]
+fn a_library_without_the_one_required_function_is_refused() {
+    let served = serve("-DLACKS_EXECUTE");
+    let (_, error) = &served.failures[0];
+    assert!(error.message().contains("has no function TRITONBACKEND_ModelInstanceExecute"), "{error}");
+}
