@@ -3,20 +3,9 @@
 use std::collections::BTreeMap;
 
 use nereid_backend_api::Result;
-use nereid_core::{DurationStatistics, Model, Server};
+use nereid_core::{DurationStatistics, EXTENSIONS, Model, Server};
 use nereid_model_config::platform_name;
 use serde_json::{Value, json};
-
-/// The extensions of the protocol that this interface offers.
-const EXTENSIONS: &[&str] = &[
-    "classification",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "parameters",
-    "statistics",
-];
 
 pub(crate) fn server(server: &Server) -> String {
     let options = server.options();
