@@ -40,7 +40,7 @@ impl ErrorCode {
     /// The protocols' statuses for each code, side by side: (HTTP status, gRPC status number).
     const fn statuses(self) -> (u16, i32) {
         match self {
-            Self::Unknown => (500, 2),
+            Self::Unknown => (400, 2),
             Self::Internal => (500, 13),
             Self::NotFound => (404, 5),
             Self::InvalidArg => (400, 3),

@@ -50,6 +50,8 @@ fn prefer(config: &mut ModelConfig, groups: Vec<ModelInstanceGroup>) {
     let nobody_asked = ModelInstanceGroup { name, kind, count: 1, ..ModelInstanceGroup::default() };
     if !groups.is_empty() && config.instance_group == [nobody_asked] {
         config.instance_group = groups;
+        // As the one that is there for want of any, the first has the model's name alone, without a number.
+        config.instance_group[0].name.clone_from(&config.name);
         normalise(config);
     }
 }
