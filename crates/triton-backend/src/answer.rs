@@ -50,7 +50,7 @@ impl Answer {
             instance: execution.instance(),
             is_finished: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            decoupled: execution.decoupled,
+            decoupled: execution.handling.decoupled,
             last: AtomicU64::new(execution.start),
         }
     }

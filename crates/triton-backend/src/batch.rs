@@ -16,10 +16,21 @@ pub struct Batch {
     execution: Arc<Execution>,
 }
 
+/// How a model's requests are handled, by its configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handling {
+    /// A request has any number of responses.
+    pub(crate) decoupled: bool,
+    /// The first dimension is the batch.
+    pub(crate) batched: bool,
+    /// A request may be executed again.
+    pub(crate) iterative: bool,
+}
+
 /// What the requests of one execution share.
 pub(crate) struct Execution {
     instance: *mut TRITONBACKEND_ModelInstance,
-    pub(crate) decoupled: bool,
+    pub(crate) handling: Handling,
     /// Nanoseconds of the monotonic clock, as all times here.
     pub(crate) start: u64,
     /// 0 where the backend does not say.
@@ -36,10 +47,10 @@ unsafe impl Sync for Execution {}
 
 impl Execution {
     /// An execution that begins now, on an instance that outlives its requests.
-    pub(crate) fn begin(instance: *mut TRITONBACKEND_ModelInstance, decoupled: bool) -> Self {
+    pub(crate) fn begin(instance: *mut TRITONBACKEND_ModelInstance, handling: Handling) -> Self {
         Self {
             instance,
-            decoupled,
+            handling,
             start: crate::clock::now(),
             compute_start: AtomicU64::new(0),
             compute_end: AtomicU64::new(0),

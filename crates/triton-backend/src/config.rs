@@ -60,6 +60,11 @@ impl ModelConfig {
         self.set("model_transaction_policy", json!({ "decoupled": decoupled }));
     }
 
+    /// Whether requests of a sequence may be executed again: `sequence_batching { iterative_sequence: true }`.
+    pub fn is_iterative(&self) -> bool {
+        self.json["sequence_batching"]["iterative_sequence"].as_bool().unwrap_or(false)
+    }
+
     /// A parameter of the configuration.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.json["parameters"].get(name)?.get("string_value")?.as_str()
@@ -142,10 +147,12 @@ mod tests {
             "input": [{"name": "A", "data_type": "TYPE_STRING", "dims": ["-1", 3]}],
             "output": [{"name": "B", "data_type": "TYPE_INVALID"}],
             "model_transaction_policy": {"decoupled": true},
+            "sequence_batching": {"iterative_sequence": true},
             "parameters": {"mode": {"string_value": "fast"}},
         }));
         assert_eq!(config.max_batch_size(), 8);
         assert!(config.is_decoupled());
+        assert!(config.is_iterative());
         assert_eq!(config.parameter("mode"), Some("fast"));
         assert_eq!(config.parameter("other"), None);
         assert_eq!(
@@ -160,6 +167,7 @@ mod tests {
         let config = config(json!({}));
         assert_eq!(config.max_batch_size(), 0);
         assert!(!config.is_decoupled());
+        assert!(!config.is_iterative());
         assert_eq!(config.inputs(), []);
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use triton_sys::*;
 
-use crate::batch::{Batch, Execution};
+use crate::batch::{Batch, Execution, Handling};
 use crate::context::{BackendContext, InstanceContext, ModelContext};
 use crate::error::{Error, ErrorCode, Result, check};
 use crate::request::Request;
@@ -20,16 +20,14 @@ use crate::traits::{Backend, Instance, Model};
 
 struct ModelState<M> {
     model: Arc<M>,
-    decoupled: bool,
-    takes_batches: bool,
+    handling: Handling,
 }
 
 struct InstanceState<I: Instance> {
     // The interface promises one call at a time; the lock makes a server that breaks the promise a visible error.
     instance: Mutex<I>,
     model: Arc<I::Model>,
-    decoupled: bool,
-    takes_batches: bool,
+    handling: Handling,
 }
 
 /// # Safety
@@ -115,8 +113,11 @@ pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> 
         let config = context.config()?;
         let state = Box::into_raw(Box::new(ModelState {
             model: Arc::new(B::Model::load(backend, &context)?),
-            decoupled: config.is_decoupled(),
-            takes_batches: config.max_batch_size() > 0,
+            handling: Handling {
+                decoupled: config.is_decoupled(),
+                batched: config.max_batch_size() > 0,
+                iterative: config.is_iterative(),
+            },
         }));
         // SAFETY: the model lives; the box is taken back in `model_finalize`, or at once.
         unsafe {
@@ -157,8 +158,7 @@ pub unsafe fn instance_initialize<B: Backend>(
         let state = Box::into_raw(Box::new(InstanceState::<Of<B>> {
             instance: Mutex::new(Of::<B>::start(&shared.model, &context)?),
             model: Arc::clone(&shared.model),
-            decoupled: shared.decoupled,
-            takes_batches: shared.takes_batches,
+            handling: shared.handling,
         }));
         // SAFETY: the instance lives; the box is taken back in `instance_finalize`, or at once.
         unsafe {
@@ -223,7 +223,7 @@ pub unsafe fn execute<B: Backend>(
                 return Err(Error::internal("the server executes two batches on one instance at once"));
             }
         };
-        let execution = Arc::new(Execution::begin(handle, state.decoupled));
+        let execution = Arc::new(Execution::begin(handle, state.handling));
         let handles = if count == 0 {
             &[]
         } else {
@@ -235,7 +235,7 @@ pub unsafe fn execute<B: Backend>(
             // SAFETY: the server gives the requests away, since this call returns success. The instance outlives them.
             let own = |request: &*mut _| unsafe { Request::new(*request, Arc::clone(&execution)) };
             let requests: Vec<Request> = handles.iter().map(own).collect();
-            let rows = if state.takes_batches {
+            let rows = if state.handling.batched {
                 requests.iter().map(|request| request.rows()).fold(0, u64::saturating_add)
             } else {
                 u64::from(count)

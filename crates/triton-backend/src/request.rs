@@ -326,7 +326,7 @@ impl Request {
     /// # Errors
     /// Whatever the server says.
     pub fn respond(&self) -> Result<Response<'_>> {
-        if self.execution.decoupled {
+        if self.execution.handling.decoupled {
             self.answer.open(self.info.handle)?;
         }
         let mut response = ptr::null_mut();
@@ -401,8 +401,15 @@ impl Request {
     /// Gives the request back to be executed once more, as iterative sequences do.
     ///
     /// # Errors
-    /// Where the model's configuration has no iterative sequences; the request is answered with that error.
+    /// `Unsupported` where the model's configuration has no iterative sequences. The request is answered with the
+    /// error.
     pub fn reschedule(self) -> Result<()> {
+        // A server may take it back all the same, and then nobody would answer.
+        if !self.execution.handling.iterative {
+            let error = Error::unsupported("only a model with iterative sequences executes a request again");
+            self.fail(error.clone())?;
+            return Err(error);
+        }
         self.report_statistics(true);
         let handle = self.info.handle;
         // SAFETY: the request is ours. Only where the call succeeds does it belong to the server.

@@ -129,7 +129,7 @@ const RULES: &[Rule] = &[
     Rule {
         of: "triton-backend",
         rooms: Allowed::Only(&["triton-sys"]),
-        libraries: Allowed::Only(&["bytemuck", "half", "rustix", "serde_json"]),
+        libraries: Allowed::Only(&["bytemuck", "half", "libc", "serde_json"]),
         never: &["hyper*", "prost*", "tokio", "tonic*", "tract*"],
         why: "triton-backend is built into backends that other servers load, and knows nothing of this one",
     },
