@@ -157,6 +157,13 @@ const RULES: &[Rule] = &[
         why: "triton-abi is full of C, and knows neither a protocol nor a source of models",
     },
     Rule {
+        of: "tests/backends/*",
+        rooms: Allowed::Only(&["triton-backend"]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "a backend of the tests tries triton-backend as its users have it",
+    },
+    Rule {
         of: "backends/*",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
         libraries: Allowed::Any,
