@@ -2,26 +2,37 @@
 //!
 //! A request, its responses and its responders share one `Answer`. The last of them that goes without a last answer
 //! given answers with an error, so that no client waits for nothing.
+//!
+//! After the last answer a server may forget the memory of outputs and what placed them. So nothing that reaches there
+//! is done then, and no last answer is given while another response is under construction.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use triton_sys::*;
 
 use crate::batch::Execution;
-use crate::error::{Error, Result, check};
+use crate::error::{Error, ErrorCode, Result, check};
 use crate::response::Response;
 
 /// The answer to one request, under way.
 pub(crate) struct Answer {
     factory: OnceLock<Factory>,
     instance: *mut TRITONBACKEND_ModelInstance,
-    is_finished: AtomicBool,
+    progress: Mutex<Progress>,
     pub(crate) has_failed: AtomicBool,
     pub(crate) decoupled: bool,
     /// When the last response left, or the execution began.
     last: AtomicU64,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The last answer was given, or is being given.
+    is_finished: bool,
+    /// Responses under construction.
+    open: usize,
 }
 
 /// Makes responses apart from the request.
@@ -48,7 +59,7 @@ impl Answer {
         Self {
             factory: OnceLock::new(),
             instance: execution.instance(),
-            is_finished: AtomicBool::new(false),
+            progress: Mutex::default(),
             has_failed: AtomicBool::new(false),
             decoupled: execution.handling.decoupled,
             last: AtomicU64::new(execution.start),
@@ -69,29 +80,60 @@ impl Answer {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.is_finished.load(Ordering::Acquire)
+        self.gate().is_finished
     }
 
     /// Nobody answers any more: the request will be executed again.
     pub(crate) fn leave_open(&self) {
-        self.is_finished.store(true, Ordering::Release);
+        self.gate().is_finished = true;
     }
 
-    /// Claims the right to send: the last answer once, others before it.
-    pub(crate) fn claim(&self, last: bool) -> Result<()> {
-        if !last && !self.decoupled {
-            return Err(Error::unsupported(
-                "the model is not decoupled, so each request has one response, which is the last one too",
+    /// Claims the right to give the last answer, once; `own` is the number of responses that it consists of.
+    pub(crate) fn finish(&self, own: usize) -> Result<()> {
+        let mut progress = self.gate();
+        if progress.is_finished {
+            return Err(answered());
+        }
+        if progress.open > own {
+            return Err(Error::internal(
+                "the last answer has to wait until no other response is under construction",
             ));
         }
-        let taken = if last { self.is_finished.swap(true, Ordering::AcqRel) } else { self.is_finished() };
-        if taken {
-            return Err(Error::new(
-                crate::error::ErrorCode::AlreadyExists,
-                "the request has its last answer already",
-            ));
-        }
+        progress.is_finished = true;
         Ok(())
+    }
+
+    /// Does what may only be done before the last answer.
+    pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let progress = self.gate();
+        if progress.is_finished { Err(answered()) } else { act() }
+    }
+
+    /// Makes a response, unless the last answer was given.
+    pub(crate) fn make(
+        &self,
+        new: impl FnOnce(*mut *mut TRITONBACKEND_Response) -> *mut TRITONSERVER_Error,
+    ) -> Result<Response<'_>> {
+        let mut progress = self.gate();
+        if progress.is_finished {
+            return Err(answered());
+        }
+        let mut response = ptr::null_mut();
+        // SAFETY: the error is ours; so is the response where there is no error.
+        unsafe {
+            check(new(&mut response))?;
+            progress.open += 1;
+            Ok(Response::new(response, self))
+        }
+    }
+
+    /// A response is under construction no longer.
+    pub(crate) fn close(&self) {
+        self.gate().open -= 1;
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a response of a decoupled model. Those of others are counted with their request.
@@ -142,13 +184,14 @@ impl Answer {
     }
 
     fn respond(&self) -> Result<Response<'_>> {
-        let mut response = ptr::null_mut();
-        // SAFETY: the factory lives as long as this value; the response is ours.
-        unsafe {
-            check(TRITONBACKEND_ResponseNewFromFactory(&mut response, self.factory()?))?;
-            Ok(Response::new(response, self))
-        }
+        let factory = self.factory()?;
+        // SAFETY: the factory lives as long as this value, and the address may be written.
+        self.make(|response| unsafe { TRITONBACKEND_ResponseNewFromFactory(response, factory) })
     }
+}
+
+fn answered() -> Error {
+    Error::new(ErrorCode::AlreadyExists, "the request has its last answer already")
 }
 
 impl Drop for Answer {
@@ -184,7 +227,7 @@ impl Responder {
     /// A new response.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// `AlreadyExists` where the end was said already, or whatever the server says.
     pub fn respond(&self) -> Result<Response<'_>> {
         self.answer.respond()
     }
@@ -197,8 +240,8 @@ impl Responder {
         if !self.answer.decoupled {
             return Err(Error::unsupported("the model is not decoupled, so each request needs a response"));
         }
-        self.answer.claim(true)?;
         let factory = self.answer.factory()?;
+        self.answer.finish(0)?;
         // SAFETY: the factory lives.
         unsafe {
             check(TRITONBACKEND_ResponseFactorySendFlags(factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL.0))?;

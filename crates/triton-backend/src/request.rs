@@ -324,17 +324,13 @@ impl Request {
     /// A new response to this request.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// `AlreadyExists` after the last answer, or whatever the server says.
     pub fn respond(&self) -> Result<Response<'_>> {
         if self.execution.handling.decoupled {
             self.answer.open(self.info.handle)?;
         }
-        let mut response = ptr::null_mut();
-        // SAFETY: the request lives; the response is ours.
-        unsafe {
-            check(TRITONBACKEND_ResponseNew(&mut response, self.info.handle))?;
-            Ok(Response::new(response, &self.answer))
-        }
+        // SAFETY: the request lives, and the address may be written.
+        self.answer.make(|response| unsafe { TRITONBACKEND_ResponseNew(response, self.info.handle) })
     }
 
     /// Answers with an error, as the last answer.
@@ -358,20 +354,20 @@ impl Request {
     /// processor reads.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// `AlreadyExists` after the last answer, `Unavailable` where the server does not know.
     pub fn prefers_host_memory(&self, output: &str, byte_size: usize) -> Result<bool> {
         let name = c_string(output)?;
         let (mut size, mut kind, mut id) = (byte_size, TRITONSERVER_MEMORY_CPU, 0);
-        // SAFETY: the request lives, and the addresses may be written.
-        unsafe {
+        // SAFETY: the request lives, and the addresses may be written. What is asked is there until the last answer.
+        self.answer.while_open(|| unsafe {
             check(TRITONBACKEND_RequestOutputBufferProperties(
                 self.info.handle,
                 name.as_ptr(),
                 &mut size,
                 &mut kind,
                 &mut id,
-            ))?;
-        }
+            ))
+        })?;
         Ok(kind != TRITONSERVER_MEMORY_GPU)
     }
 

@@ -146,22 +146,35 @@ impl<'a> Response<'a> {
     }
 
     fn give(mut self, last: bool, error: Option<&Error>) -> Result<()> {
-        self.answer.claim(last)?;
-        if error.is_some() {
-            self.answer.has_failed.store(true, Ordering::Release);
+        let answer = self.answer;
+        if last {
+            answer.finish(1)?;
+            if error.is_some() {
+                answer.has_failed.store(true, Ordering::Release);
+            }
+            self.hand_over(TRITONSERVER_RESPONSE_COMPLETE_FINAL.0, error)?;
+        } else if answer.decoupled {
+            answer.while_open(|| self.hand_over(0, None))?;
+        } else {
+            return Err(Error::unsupported(
+                "the model is not decoupled, so each request has one response, which is the last one too",
+            ));
         }
-        let flags = if last { TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 } else { 0 };
+        answer.report(&ResponseTimes { output_start: self.output_start, error });
+        Ok(())
+    }
+
+    /// Gives the response to the server, whatever comes back.
+    fn hand_over(&mut self, flags: u32, error: Option<&Error>) -> Result<()> {
         let c_error = error.map_or(ptr::null_mut(), |error| error.clone().into_c());
         let handle = std::mem::replace(&mut self.handle, ptr::null_mut());
-        // SAFETY: the response is ours and given away here, whatever comes back. The error stays ours.
+        // SAFETY: the response is ours and given away here. The error stays ours.
         let sent = unsafe { check(TRITONBACKEND_ResponseSend(handle, flags, c_error)) };
         if !c_error.is_null() {
             // SAFETY: made above, and not used any more.
             unsafe { TRITONSERVER_ErrorDelete(c_error) };
         }
-        sent?;
-        self.answer.report(&ResponseTimes { output_start: self.output_start, error });
-        Ok(())
+        sent
     }
 
     /// Host memory for an output; any address where there are no bytes.
@@ -189,8 +202,8 @@ impl<'a> Response<'a> {
         let (mut output, mut buffer) = (ptr::null_mut(), ptr::null_mut());
         let (mut kind, mut id) = (TRITONSERVER_MEMORY_CPU, 0);
         // SAFETY: the response lives, and its outputs with it; name and shape are copied, and the shape has as many
-        // dimensions as said. All addresses may be written.
-        unsafe {
+        // dimensions as said. All addresses may be written. What places outputs is there until the last answer.
+        self.answer.while_open(|| unsafe {
             check(TRITONBACKEND_ResponseOutput(
                 self.handle,
                 &mut output,
@@ -199,8 +212,8 @@ impl<'a> Response<'a> {
                 shape.as_ptr(),
                 dimensions,
             ))?;
-            check(TRITONBACKEND_OutputBuffer(output, &mut buffer, byte_size as u64, &mut kind, &mut id))?;
-        }
+            check(TRITONBACKEND_OutputBuffer(output, &mut buffer, byte_size as u64, &mut kind, &mut id))
+        })?;
         if kind == TRITONSERVER_MEMORY_GPU {
             return Err(Error::unsupported(format!(
                 "output '{name}' has to go to the memory of a device; this backend writes host memory"
@@ -219,6 +232,7 @@ impl Drop for Response<'_> {
             // SAFETY: the response is ours, was not sent, and is not used after this.
             drop(unsafe { check(TRITONBACKEND_ResponseDelete(self.handle)) });
         }
+        self.answer.close();
     }
 }
 

@@ -117,6 +117,13 @@ impl Instance for TrialInstance {
                     let second = answer(request, &["twice"]);
                     triton_backend::warning!("trial: the second answer: {second:?}");
                 }
+                "fail_beside" => {
+                    let open = request.respond()?;
+                    let refused = request.fail(Error::internal("trial: beside"));
+                    triton_backend::warning!("trial: beside another response: {refused:?}");
+                    drop(open);
+                    answer(request, &["alone"])?;
+                }
                 "drop_response" => drop(request.respond()?),
                 "wrong_shape" => {
                     let mut response = request.respond()?;
