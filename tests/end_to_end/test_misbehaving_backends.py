@@ -1,0 +1,143 @@
+"""Backends that return errors at each call, answer late, often or never: their requests suffer, nothing else.
+
+All of this holds of the reference too. What it does not survive is in `test_hostile_backends.py`.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+
+import pytest
+
+import native_backends
+import nereid_server
+from native_backends import parameter, write_model
+
+TENSORS = """
+input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+"""
+
+
+@pytest.fixture(scope="module")
+def backends(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("backends")
+    native_backends.compile_c(folder, "misbehave")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, backends):
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "well", "misbehave", TENSORS)
+    write_model(repository, "decoupled", "misbehave", TENSORS + "model_transaction_policy { decoupled: true }")
+    for call in ("model", "instance"):
+        write_model(repository, f"fails_{call}", "misbehave", TENSORS + parameter("fail", call))
+    flags = ("--exit-on-error=false", "--strict-readiness=false")
+    with nereid_server.running(repository, f"--backend-directory={backends}", *flags) as server:
+        yield server
+
+
+def ask(server, path, body, timeout=60):
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=timeout)
+    try:
+        connection.request("POST", path, body=json.dumps(body))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def do(server, what, timeout=60):
+    """Has the backend do something; what comes back."""
+    inputs = [{"name": "IN", "shape": [1], "datatype": "INT32", "data": [7]}]
+    body = {"inputs": inputs, "parameters": {"do": what}}
+    status, answer = ask(server, "/v2/models/well/infer", body, timeout)
+    answer = json.loads(answer)
+    if status != 200:
+        return status, answer["error"]
+    return answer["outputs"][0]["data"][0] if answer["outputs"] else None
+
+
+def test_a_request_that_is_executed_as_it_should_be(server):
+    assert do(server, "plain") == 0
+
+
+def test_an_execution_that_fails_fails_its_requests(server):
+    assert do(server, "error") == (503, "misbehave: the execution fails as it was told")
+
+
+def test_an_error_that_is_sent_arrives_with_its_code(server):
+    assert do(server, "send_error") == (503, "misbehave: the answer fails as it was told")
+
+
+def test_a_request_may_be_given_back_long_after_its_answer(server):
+    assert do(server, "late") == 1
+
+
+def test_a_request_may_be_answered_long_after_it_was_given_back(server):
+    assert do(server, "early") == 2
+
+
+def test_a_request_that_is_kept_holds_up_no_other(server):
+    with ThreadPoolExecutor() as threads:
+        kept = threads.submit(do, server, "hold")
+        assert do(server, "plain") == 0
+        while not kept.done():
+            assert do(server, "let_go") == 3
+        assert kept.result() == 4
+
+
+def test_a_client_that_waits_no_longer_leaves_a_server_that_serves(server):
+    with pytest.raises(TimeoutError):
+        do(server, "hold", timeout=0.5)
+    assert do(server, "let_go") == 3
+    assert do(server, "plain") == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_decoupled_model_answers_as_often_as_it_likes(server, count):
+    body = {"IN": 7, "do": "many", "count": count}
+    status, answer = ask(server, "/v2/models/decoupled/generate_stream", body)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.splitlines() if line]
+    assert status == 200 and [event["OUT"] for event in events] == list(range(count))
+
+
+def test_a_model_whose_start_fails_is_not_loaded_and_says_why(server):
+    _, answer = ask(server, "/v2/repository/index", {})
+    index = {model["name"]: model for model in json.loads(answer)}
+    for call in ("model", "instance"):
+        row = index[f"fails_{call}"]
+        assert row["state"] == "UNAVAILABLE"
+        assert f"misbehave: the {call} fails as it was told" in row["reason"]
+    assert index["well"]["state"] == "READY"
+
+
+def index_of_one(tmp_path, backends, call):
+    """The index of a server with one model, where a call to the backend itself fails."""
+    repository = tmp_path / "models"
+    write_model(repository, "well", "misbehave", TENSORS)
+    flags = (f"--backend-directory={backends}", f"--backend-config=misbehave,fail={call}", "--exit-on-error=false")
+    with nereid_server.running(repository, *flags, "--strict-readiness=false") as server:
+        _, answer = ask(server, "/v2/repository/index", {})
+        return json.loads(answer)[0]
+
+
+def test_a_backend_whose_start_fails_serves_no_model(tmp_path, backends):
+    row = index_of_one(tmp_path, backends, "backend")
+    assert row["state"] == "UNAVAILABLE"
+    assert "misbehave: the backend fails as it was told" in row["reason"]
+
+
+def test_a_backend_that_cannot_say_its_attributes_serves_without(tmp_path, backends):
+    assert index_of_one(tmp_path, backends, "attribute")["state"] == "READY"
+
+
+def test_ends_that_fail_are_told_and_end_all_the_same(tmp_path, backends):
+    repository = tmp_path / "models"
+    write_model(repository, "well", "misbehave", TENSORS)
+    with nereid_server.running(repository, f"--backend-directory={backends}") as server:
+        assert do(server, "plain") == 0
+    assert "misbehave: an instance ends" in server.log
+    assert "misbehave: a model ends" in server.log
+    assert "misbehave: the instance's end fails as it was told" in server.log
