@@ -1,3 +1,5 @@
+//! Messages in pieces, whole and cut off: what is let through, and when.
+
 use std::convert::Infallible;
 
 use http_body_util::{BodyExt, StreamBody};
