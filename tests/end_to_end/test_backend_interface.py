@@ -97,6 +97,13 @@ def test_reported_times_are_counted(server):
     assert model["batch_stats"][0]["compute_input"] == {"count": executions, "ns": 10 * executions}
 
 
+def test_reported_memory_is_told(server):
+    _, statistics = ask(server, "GET", "/v2/models/plain/versions/1/stats")
+    # Of the model, and of each of two instances.
+    usage = [{"type": "CPU", "id": 0, "byte_size": 1000 + 2 * 10}]
+    assert statistics["model_stats"][0]["memory_usage"] == usage
+
+
 def test_the_backend_ends_with_the_server(tmp_path, backends):
     repository = tmp_path / "models"
     write_model(repository, "callee", "exercise", IN + OUT + parameter("mode", "callee"))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
 
-use crate::{Batch, Request, Result};
+use crate::{Batch, MemoryUsage, Request, Result};
 
 /// A kind of model the server can run. One object for the whole server.
 pub trait Backend: Send + Sync {
@@ -62,6 +62,11 @@ pub trait Model: Send + Sync {
     /// that brought it instead of the instance's own.
     fn runs_at_once(&self, _request: &Request) -> bool {
         false
+    }
+
+    /// How much memory the model and its instances take, as far as the backend knows: an entry for each place.
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        Vec::new()
     }
 
     /// Which requests may share a batch, where the backend has a say in that. Asked once, after loading; only dynamic

@@ -31,7 +31,7 @@ pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
-pub use memory::{Buffer, DeviceBuffer, Memory, MemoryKind};
+pub use memory::{Buffer, DeviceBuffer, Memory, MemoryKind, MemoryUsage};
 pub use nereid_model_config::{DataType, ModelConfig};
 pub use output::{OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
 pub use parameters::{ParameterValue, Parameters};

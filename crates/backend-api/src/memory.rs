@@ -36,6 +36,26 @@ impl Memory {
     }
 }
 
+impl MemoryKind {
+    /// Its name, as the protocols have it.
+    pub fn protocol_name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::CpuPinned => "CPU_PINNED",
+            Self::Gpu => "GPU",
+        }
+    }
+}
+
+/// So much of one kind of memory is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Where it lies.
+    pub memory: Memory,
+    /// How much it is, in bytes.
+    pub byte_size: u64,
+}
+
 /// A run of bytes that is kept alive by whoever holds a piece of it. Cloning copies no bytes.
 ///
 /// Host bytes may belong to a request's body, to a backend's own allocation, or to a registered region: [`Bytes`]

@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
-use nereid_backend_api::{Backend, Error, InferRequest, ModelConfig, Request, Responder, Result};
+use nereid_backend_api::{
+    Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
+};
 
 use crate::admission::admit;
 use crate::completion::{self, Completion};
@@ -223,6 +225,11 @@ impl Model {
     /// Its counters.
     pub fn statistics(&self) -> &ModelStatistics {
         &self.statistics
+    }
+
+    /// How much memory it takes, as far as its backend knows.
+    pub fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.pool.model().memory_usage()
     }
 
     /// The labels of an output.

@@ -7,8 +7,8 @@ use nereid_core::{DurationStatistics, Model, Server};
 
 use crate::metadata::version;
 use crate::proto::{
-    InferBatchStatistics, InferResponseStatistics, InferStatistics, ModelStatistics, ModelStatisticsResponse,
-    StatisticDuration,
+    InferBatchStatistics, InferResponseStatistics, InferStatistics, MemoryUsage, ModelStatistics,
+    ModelStatisticsResponse, StatisticDuration,
 };
 
 /// The counters of a model, of one of its versions, or of all models.
@@ -61,8 +61,15 @@ fn of_model(model: &Arc<Model>) -> ModelStatistics {
             cache_miss: duration(DurationStatistics::default()),
         }),
         batch_stats: batches.collect(),
-        // Of devices; there is nothing to say of the processor's.
-        memory_usage: Vec::new(),
+        memory_usage: model
+            .memory_usage()
+            .into_iter()
+            .map(|usage| MemoryUsage {
+                r#type: usage.memory.kind.protocol_name().to_owned(),
+                id: usage.memory.device,
+                byte_size: usage.byte_size,
+            })
+            .collect(),
         response_stats: responses
             .enumerate()
             .map(|(place, response)| (place.to_string(), response))

@@ -113,8 +113,15 @@ struct ModelStatistics {
     inference_stats: InferenceStatistics,
     batch_stats: Vec<BatchStatistics>,
     response_stats: BTreeMap<usize, ResponseStatistics>,
-    /// Of devices; there is nothing to say of the processor's.
-    memory_usage: [(); 0],
+    memory_usage: Vec<MemoryUsage>,
+}
+
+#[derive(Serialize)]
+struct MemoryUsage {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    id: i64,
+    byte_size: u64,
 }
 
 #[derive(Serialize)]
@@ -219,6 +226,14 @@ fn model_statistics(model: &Arc<Model>) -> ModelStatistics {
             })
             .enumerate()
             .collect(),
-        memory_usage: [],
+        memory_usage: model
+            .memory_usage()
+            .into_iter()
+            .map(|usage| MemoryUsage {
+                kind: usage.memory.kind.protocol_name(),
+                id: usage.memory.device,
+                byte_size: usage.byte_size,
+            })
+            .collect(),
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Buffer, Memory, Result};
+use nereid_backend_api::{Buffer, Memory, MemoryUsage, Result};
 use triton_sys::*;
 
 use crate::boundary::{Out, exports};
@@ -37,14 +37,13 @@ impl BufferAttributes {
     }
 }
 
-/// How much memory is said to be used, in words. The attributes stay the caller's.
-pub(crate) fn usage(usage: &Out<*mut TRITONSERVER_BufferAttributes>, count: u32) -> Result<String> {
-    let mut words = Vec::new();
-    for attributes in usage.elements(count.into())? {
+/// How much memory is said to be used. The attributes stay the caller's.
+pub(crate) fn usage(usage: &Out<*mut TRITONSERVER_BufferAttributes>, count: u32) -> Result<Vec<MemoryUsage>> {
+    let place = |attributes| {
         let (memory, byte_size) = Handle::<BufferAttributes>::of(attributes).get()?.place();
-        words.push(format!("{byte_size} bytes of {:?} {}", memory.kind, memory.device));
-    }
-    Ok(if words.is_empty() { "no memory".to_owned() } else { words.join(", ") })
+        Ok(MemoryUsage { memory, byte_size: byte_size as u64 })
+    };
+    usage.elements(count.into())?.into_iter().map(place).collect()
 }
 
 exports! {

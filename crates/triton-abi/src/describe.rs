@@ -71,6 +71,13 @@ fn counters(model: &Model) -> Value {
         });
         (place.to_string(), counters)
     });
+    let memory = model.memory_usage().into_iter().map(|usage| {
+        json!({
+            "type": usage.memory.kind.protocol_name(),
+            "id": usage.memory.device,
+            "byte_size": usage.byte_size,
+        })
+    });
     json!({
         "name": model.name(),
         "version": model.version().to_string(),
@@ -89,7 +96,7 @@ fn counters(model: &Model) -> Value {
         },
         "batch_stats": batches.collect::<Vec<_>>(),
         "response_stats": responses.collect::<BTreeMap<_, _>>(),
-        "memory_usage": [],
+        "memory_usage": memory.collect::<Vec<_>>(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{BatchMonitor, Error, InstanceContext, Result};
+use nereid_backend_api::{BatchMonitor, Error, InstanceContext, MemoryUsage, Result};
 use nereid_model_config::proto::ModelInstanceGroup;
 use serde_json::json;
 use triton_sys::*;
@@ -27,6 +27,8 @@ pub(crate) struct InstanceObject {
     secondary_devices: Vec<(CString, i64)>,
     model: Handle<ModelObject>,
     state: AtomicPtr<c_void>,
+    /// As reported last.
+    memory_usage: Mutex<Vec<MemoryUsage>>,
     /// Who hears of executed batches; known from the first batch on.
     monitor: Mutex<Option<Arc<dyn BatchMonitor>>>,
 }
@@ -58,12 +60,18 @@ impl InstanceObject {
                 .collect(),
             model,
             state: AtomicPtr::default(),
+            memory_usage: Mutex::default(),
             monitor: Mutex::default(),
         })
     }
 
     pub(crate) fn device(&self) -> (TRITONSERVER_InstanceGroupKind, i32) {
         (self.kind, self.device)
+    }
+
+    /// The memory that the backend said the instance takes.
+    pub(crate) fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.memory_usage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn set_monitor(&self, monitor: Arc<dyn BatchMonitor>) {
@@ -166,8 +174,7 @@ exports! {
         usage: *mut *mut TRITONSERVER_BufferAttributes,
         usage_size: u32,
     ) {
-        let instance = instance.get()?;
         let usage = crate::attributes::usage(&usage, usage_size)?;
-        tracing::debug!("instance '{}' uses {usage}", instance.name.to_string_lossy());
+        *instance.get()?.memory_usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nereid_backend_api::{
-    Batch, CustomBatching, Instance, InstanceContext, Model, ModelConfig, ModelContext, Result,
+    Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelConfig, ModelContext, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_config::SchedulingChoice;
@@ -23,6 +23,9 @@ use crate::server::ServerObject;
 /// A model that was initialised. Its instances share it.
 pub(crate) struct LoadedModel {
     shared: Arc<Shared>,
+    object: Arc<ModelObject>,
+    /// Its instances that are alive, and some that are not.
+    instances: Mutex<Vec<Weak<InstanceObject>>>,
     completed: Option<ModelConfig>,
     groups: Vec<ModelInstanceGroup>,
     batcher: Option<Arc<Batcher>>,
@@ -68,6 +71,8 @@ impl LoadedModel {
         let outputs = outputs.iter().map(|output| output.name.clone()).collect();
         Ok(Self {
             shared,
+            object,
+            instances: Mutex::default(),
             completed,
             outputs,
             groups: context.config.instance_group.clone(),
@@ -99,7 +104,23 @@ impl Model for LoadedModel {
             let outcome = unsafe { initialize(instance.lent.handle().as_c()) };
             error::from_c(Handle::of(outcome))?;
         }
+        let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.retain(|instance| instance.strong_count() > 0);
+        instances.push(Arc::downgrade(&instance.object));
         Ok(Box::new(instance))
+    }
+
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        let mut sum: Vec<MemoryUsage> = Vec::new();
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        let instances = instances.iter().filter_map(Weak::upgrade);
+        for part in self.object.memory_usage().into_iter().chain(instances.flat_map(|it| it.memory_usage())) {
+            match sum.iter_mut().find(|known| known.memory == part.memory) {
+                Some(known) => known.byte_size = known.byte_size.saturating_add(part.byte_size),
+                None => sum.push(part),
+            }
+        }
+        sum
     }
 
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nereid_backend_api::{Error, ModelConfig, ModelContext, Result};
+use nereid_backend_api::{Error, MemoryUsage, ModelConfig, ModelContext, Result};
 use nereid_model_config::{adopt_completed, from_json, to_json};
 use triton_sys::*;
 
@@ -28,6 +28,8 @@ pub(crate) struct ModelObject {
     server: Handle<ServerObject>,
     backend: Handle<BackendObject>,
     state: AtomicPtr<c_void>,
+    /// As reported last.
+    memory_usage: Mutex<Vec<MemoryUsage>>,
 }
 
 struct Config {
@@ -52,7 +54,13 @@ impl ModelObject {
             server,
             backend,
             state: AtomicPtr::default(),
+            memory_usage: Mutex::default(),
         }
+    }
+
+    /// The memory that the backend said the model takes, beside that of its instances.
+    pub(crate) fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.memory_usage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The configuration with what the backend has completed; nothing if it has not.
@@ -151,8 +159,7 @@ exports! {
         usage: *mut *mut TRITONSERVER_BufferAttributes,
         usage_size: u32,
     ) {
-        let model = model.get()?;
         let usage = crate::attributes::usage(&usage, usage_size)?;
-        tracing::debug!("model '{}' version {} uses {usage}", model.name.to_string_lossy(), model.version);
+        *model.get()?.memory_usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 }

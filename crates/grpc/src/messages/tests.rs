@@ -62,7 +62,7 @@ fn every_cut_of_messages_comes_through_as_it_was() {
 async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
     let long = message(3 * BELIEVED, 7);
     let first = [message(1, 1), long[..100].to_vec()].concat();
-    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Bytes>(1);
     let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
         let piece = receiver.recv().await?;
         Some((Ok::<_, Infallible>(Frame::data(piece)), receiver))
@@ -77,14 +77,14 @@ async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
         assert_eq!(seen.len(), count);
         seen.concat()
     };
-    sender.send(first.into()).unwrap();
+    sender.try_send(first.into()).unwrap();
     // What stands before it does not wait.
     assert_eq!(next(1), message(1, 1));
-    sender.send(long[100..2 * BELIEVED].to_vec().into()).unwrap();
+    sender.try_send(long[100..2 * BELIEVED].to_vec().into()).unwrap();
     assert!(next(0).is_empty());
-    sender.send(long[2 * BELIEVED..2 * BELIEVED + HEAD].to_vec().into()).unwrap();
+    sender.try_send(long[2 * BELIEVED..2 * BELIEVED + HEAD].to_vec().into()).unwrap();
     assert_eq!(next(3), long[..2 * BELIEVED + HEAD]);
-    sender.send(long[2 * BELIEVED + HEAD..].to_vec().into()).unwrap();
+    sender.try_send(long[2 * BELIEVED + HEAD..].to_vec().into()).unwrap();
     assert_eq!(next(1), long[2 * BELIEVED + HEAD..]);
 }
 
