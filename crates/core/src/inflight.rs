@@ -76,7 +76,7 @@ enum Compute {
     /// The request is counted as successful; the backend has not reported yet.
     Missing,
     /// The backend has reported it.
-    Reported,
+    Reported(ComputeTimes),
 }
 
 impl InFlight {
@@ -169,16 +169,20 @@ impl InFlight {
             return;
         }
         let mut answers = self.lock();
-        if answers.compute == Compute::Awaited {
-            answers.compute = Compute::Missing;
-            return;
-        }
+        let times = match answers.compute {
+            Compute::Reported(times) => times,
+            Compute::Awaited | Compute::Missing => {
+                answers.compute = Compute::Missing;
+                return;
+            }
+            Compute::Marked => ComputeTimes {
+                input: inputs_ready.saturating_sub(started),
+                infer: outputs_ready.saturating_sub(inputs_ready),
+                output: total.saturating_sub(outputs_ready),
+            },
+        };
         drop(answers);
-        statistics.record_compute(ComputeTimes {
-            input: inputs_ready.saturating_sub(started),
-            infer: outputs_ready.saturating_sub(inputs_ready),
-            output: total.saturating_sub(outputs_ready),
-        });
+        statistics.record_compute(times);
     }
 
     /// Counts a response of a decoupled model by its place.
@@ -253,15 +257,14 @@ impl ResponseSink for InFlight {
     }
 
     fn report(&self, times: ExecutionTimes) {
-        self.mark(Phase::InputsReady, times.inputs_ready);
-        self.mark(Phase::OutputsReady, times.outputs_ready);
-        let before = std::mem::replace(&mut self.lock().compute, Compute::Reported);
+        let times = ComputeTimes {
+            input: times.inputs_ready.saturating_duration_since(times.started),
+            infer: times.outputs_ready.saturating_duration_since(times.inputs_ready),
+            output: times.ended.saturating_duration_since(times.outputs_ready),
+        };
+        let before = std::mem::replace(&mut self.lock().compute, Compute::Reported(times));
         if before == Compute::Missing {
-            self.model.statistics().record_compute(ComputeTimes {
-                input: times.inputs_ready.saturating_duration_since(times.started),
-                infer: times.outputs_ready.saturating_duration_since(times.inputs_ready),
-                output: times.ended.saturating_duration_since(times.outputs_ready),
-            });
+            self.model.statistics().record_compute(times);
         }
     }
 

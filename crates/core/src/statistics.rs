@@ -95,7 +95,7 @@ pub(crate) enum Ending {
 }
 
 /// How long a request was computed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ComputeTimes {
     pub input: Duration,
     pub infer: Duration,

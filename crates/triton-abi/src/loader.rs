@@ -165,7 +165,10 @@ impl LoadedBackend {
             let lent = Lent::new(Arc::clone(&backend.attributes))?;
             // SAFETY: handles of the kinds that the function takes, alive until it returns.
             let outcome = unsafe { describe(backend.handle().as_c(), lent.handle().as_c()) };
-            error::from_c(Handle::of(outcome)).map_err(failed)?;
+            // It serves all the same, as with the reference.
+            if let Err(error) = error::from_c(Handle::of(outcome)) {
+                tracing::warn!("backend '{name}' does not tell its attributes: {error}");
+            }
         }
         Ok(backend)
     }
