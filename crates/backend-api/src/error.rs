@@ -46,8 +46,8 @@ impl ErrorCode {
             Self::InvalidArg => (400, 3),
             Self::Unavailable => (503, 14),
             Self::Unsupported => (501, 12),
-            Self::AlreadyExists => (409, 6),
-            Self::Cancelled => (499, 1),
+            Self::AlreadyExists => (400, 6),
+            Self::Cancelled => (400, 1),
         }
     }
 

@@ -39,8 +39,8 @@ pub(crate) fn server_ready(server: &Server) -> Reply {
     if server.is_ready() {
         reply::empty(StatusCode::OK)
     } else {
-        // The reference's status for a server that is up and not ready.
-        reply::error_text(StatusCode::BAD_REQUEST, "the server is not ready")
+        // The reference's answer of a server that is up and not ready.
+        reply::empty(StatusCode::BAD_REQUEST)
     }
 }
 
