@@ -16,7 +16,7 @@ use crate::model_folder::{CONFIG, CONFIGS, version_number};
 const DEPTH: usize = 16;
 
 /// Files of up to so many bytes are read: two writes within one tick of the clock that leave the size as it was are told
-/// apart by nothing else. Writing a longer file takes longer than a tick.
+/// apart by nothing else. To read longer ones at every look would cost too much; they go by size, times and inode.
 const SMALL: u64 = 64 << 10;
 
 /// The fingerprint of a model's folder. Its configuration and its version folders go apart from the rest. Files that editors leave behind
