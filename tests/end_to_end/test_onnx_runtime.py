@@ -1,5 +1,6 @@
 """ONNX models on ONNX Runtime itself: what the embedded engine does not have, and the options of the backend."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -8,6 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 import tritonclient.http
+import tritonclient.utils
+import tritonclient.utils.shared_memory as shared_memory
 from onnx import TensorProto, helper
 
 import nereid_server
@@ -70,6 +73,55 @@ def test_bf16_goes_through_as_it_is(repository, serve):
     got = answer(serve(), "same", sent)
     assert got.get_output("Y")["datatype"] == "BF16"
     np.testing.assert_array_equal(got.as_numpy("Y").astype(np.float32), values.astype(np.float32))
+
+
+def in_regions(server, model, contents, offset, size):
+    """Infers with the input and the output in one region, the output so far behind the input, with so much room."""
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        region = shared_memory.create_shared_memory_region("io", f"/nereid-ort-{os.getpid()}", 1 << 20)
+        try:
+            shared_memory.set_shared_memory_region(region, [contents])
+            client.register_system_shared_memory("io", f"/nereid-ort-{os.getpid()}", 1 << 20)
+            sent = tritonclient.http.InferInput("X", list(contents.shape), "FP32")
+            sent.set_shared_memory("io", contents.nbytes)
+            got = tritonclient.http.InferRequestedOutput("Y")
+            got.set_shared_memory("io", size, offset=contents.nbytes + offset)
+            output = client.infer(model, [sent], outputs=[got]).get_output("Y")
+            written = shared_memory.get_contents_as_numpy(region, np.uint8, [1 << 20])
+            return output["shape"], written[contents.nbytes + offset :].tobytes()
+        finally:
+            client.unregister_system_shared_memory()
+            shared_memory.destroy_shared_memory_region(region)
+
+
+@pytest.mark.parametrize("offset", [0, 64, 1, 3])
+@pytest.mark.parametrize("shape", [[2, 3], ["N", 3]], ids=["fixed", "variable"])
+def test_an_output_goes_to_a_region_wherever_that_lies(repository, serve, shape, offset):
+    """At addresses at which its elements may lie the library writes them itself; at odd ones they are copied."""
+    write_bare(repository, OnnxModel("twice", [node("Add", ["X", "X"], ["Y"])], [("X", F, shape)], [("Y", F, shape)]))
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got, written = in_regions(serve(), "twice", values, offset, 24)
+    assert (got, written[:24], set(written[24:48])) == ([2, 3], (2 * values).tobytes(), {0})
+
+
+def test_an_output_that_does_not_fit_its_region_is_an_error_of_the_request(repository, serve):
+    shape = [2, 3]
+    write_bare(repository, OnnxModel("twice", [node("Add", ["X", "X"], ["Y"])], [("X", F, shape)], [("Y", F, shape)]))
+    server, values = serve(), np.ones(shape, np.float32)
+    with pytest.raises(tritonclient.utils.InferenceServerException, match="'Y' has 24 bytes, but only 20"):
+        in_regions(server, "twice", values, 0, 20)
+    assert in_regions(server, "twice", values, 0, 24)[1][:24] == (2 * values).tobytes()
+
+
+def test_a_model_that_declares_another_shape_than_it_gives_is_served(repository, serve):
+    """The library lets that pass where it chooses the memory, so the request is run once more that way."""
+    steps = [node("Add", ["X", "X"], ["Y"])]
+    write_bare(repository, OnnxModel("other", steps, [("X", F, ["N", 3])], [("Y", F, [2, 3])]))
+    server = serve()
+    for rows in (4, 2, 3, 2):
+        values = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+        got, written = in_regions(server, "other", values, 0, values.nbytes)
+        assert (got, written[: values.nbytes]) == ([rows, 3], (2 * values).tobytes())
 
 
 def test_strings_may_be_any_bytes(repository, serve):

@@ -2,56 +2,76 @@
 //!
 //! Knows nothing of how requests make a batch.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
-use nereid_onnx::{Contents, Engine, Given, Port, Served};
-use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions};
+use nereid_onnx::{Contents, Engine, Given, Port, Served, Target};
+use ort::session::RunOptions;
 
-use crate::memory::{Raw, Value, Words};
+use crate::binding::{Binding, Written};
+use crate::memory::{Raw, Value, Words, fits_address};
 use crate::one_line;
 use crate::options::{OwnSession, SessionOptions};
 
 /// One instance's session.
 pub(crate) struct OrtEngine {
-    session: OwnSession,
+    binding: Binding,
     model: Arc<Served>,
-    options: RunOptions<HasSelectedOutputs>,
+    options: RunOptions,
+    /// Whether outputs had the shapes that the model declares, as far as was seen.
+    declares_truly: bool,
     /// Memory of earlier copies, for the next. No more than a run has inputs.
     spare: RefCell<Vec<Words>>,
 }
 
 impl OrtEngine {
     pub(crate) fn new(session: OwnSession, model: &Arc<Served>, options: &SessionOptions) -> Result<Self> {
-        let names = model.outputs.iter().map(|output| output.port.name.as_str());
-        let outputs = names.fold(OutputSelector::no_default(), OutputSelector::with);
-        let options = options.run_options()?.with_outputs(outputs);
-        Ok(Self { session, model: Arc::clone(model), options, spare: RefCell::default() })
+        let inputs = model.inputs.iter().map(|input| input.port.name.as_str());
+        let outputs = model.outputs.iter().map(|output| output.port.name.as_str());
+        let binding = Binding::new(session, inputs, outputs).map_err(failed)?;
+        let (model, options) = (Arc::clone(model), options.run_options()?);
+        Ok(Self { binding, model, options, declares_truly: true, spare: RefCell::default() })
     }
 
-    fn outputs(&mut self, inputs: &[(&str, &Port, Given<Value>)]) -> Result<Vec<Raw>> {
-        let failed = |error: ort::Error| {
-            Error::internal(format!("ONNX Runtime failed: {}", one_line(error.message())))
-        };
+    fn outputs(
+        &mut self,
+        inputs: &[(usize, Given<Value>)],
+        targets: &mut [Option<Target>],
+    ) -> Result<Vec<Option<Raw>>> {
+        let model = &self.model;
         let mut feeds = Vec::with_capacity(inputs.len());
-        for (name, port, given) in inputs {
-            let value = given.value.feed(port.data_type, &given.shape).map_err(failed)?;
-            feeds.push((Cow::Borrowed(*name), value));
+        for (at, given) in inputs {
+            let data_type = model.inputs[*at].port.data_type;
+            feeds.push((*at, given.value.feed(data_type, &given.shape).map_err(failed)?));
         }
-        let mut outputs = self.session.run_with_options(feeds, &self.options).map_err(failed)?;
-        let addresses: Vec<_> = inputs.iter().map(|(.., given)| given.value.addresses()).collect();
-        let taken = self.model.outputs.iter().map(|output| {
-            let name = &output.port.name;
-            let value = outputs.remove(name).ok_or_else(|| Error::internal("the graph did not give it"));
-            value.and_then(|value| Raw::of(value, &addresses)).map_err(|error| error.context(named(name)))
+        let mut written: Vec<_> = if self.declares_truly {
+            targets
+                .iter_mut()
+                .zip(&model.outputs)
+                .map(|(target, output)| written(target, &output.port))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let mut outputs = self.binding.run(&self.options, &feeds, &mut written);
+        if outputs.is_err() && written.iter().any(Option::is_some) {
+            // A model may declare other shapes than it gives, which the library lets pass where it chooses the memory.
+            outputs = self.binding.run(&self.options, &feeds, &mut []);
+            self.declares_truly &= outputs.is_err();
+        }
+        let addresses: Vec<_> = inputs.iter().map(|(_, given)| given.value.addresses()).collect();
+        let taken = outputs.map_err(failed)?.into_iter().zip(&model.outputs).map(|(value, output)| {
+            let raw = value.map(|value| Raw::of(value, &addresses)).transpose();
+            raw.map_err(|error| error.context(named(&output.port.name)))
         });
         taken.collect()
     }
 }
 
 impl Engine for OrtEngine {
+    const WRITES_TARGETS: bool = true;
+
     type Value = Value;
     type Raw = Raw;
 
@@ -63,20 +83,22 @@ impl Engine for OrtEngine {
         Value::gather(port.data_type, shape, parts, || self.spare.borrow_mut().pop().unwrap_or_default())
     }
 
-    fn run(&mut self, inputs: Vec<Option<Given<Value>>>) -> Result<Vec<Raw>> {
+    fn run(
+        &mut self,
+        inputs: Vec<Option<Given<Value>>>,
+        targets: &mut [Option<Target>],
+    ) -> Result<Vec<Option<Raw>>> {
         if self.model.outputs.is_empty() {
             // Nothing of it would be seen, and the library refuses to run for nothing.
             return Ok(Vec::new());
         }
-        let model = Arc::clone(&self.model);
-        let named = model.inputs.iter().zip(inputs);
-        let inputs: Vec<_> =
-            named.filter_map(|(input, given)| Some((&*input.port.name, &input.port, given?))).collect();
-        let outcome = self.outputs(&inputs);
+        let inputs = inputs.into_iter().enumerate();
+        let inputs: Vec<_> = inputs.filter_map(|(at, given)| Some((at, given?))).collect();
+        let outcome = self.outputs(&inputs, targets);
         let mut spare = self.spare.borrow_mut();
-        for (.., given) in inputs {
+        for (_, given) in inputs {
             if let Value::Copied(words, _) = given.value
-                && spare.len() < model.inputs.len()
+                && spare.len() < self.model.inputs.len()
             {
                 spare.push(words);
             }
@@ -87,6 +109,18 @@ impl Engine for OrtEngine {
     fn read(&self, port: &Port, output: Raw) -> Result<(Shape, Contents)> {
         output.read(port.data_type).map_err(|error| error.context(named(&port.name)))
     }
+}
+
+/// The target as memory to write to, if elements of that type can be written where it lies.
+fn written<'a>(target: &'a mut Option<Target>, port: &Port) -> Option<Written<'a>> {
+    let Target { shape, memory } = target.as_mut()?;
+    let bytes = memory.as_mut_slice()?;
+    let data_type = port.data_type;
+    fits_address(data_type, bytes).then_some(Written { data_type, shape, bytes })
+}
+
+fn failed(error: ort::Error) -> Error {
+    Error::internal(format!("ONNX Runtime failed: {}", one_line(error.message())))
 }
 
 fn named(output: &str) -> String {

@@ -7,12 +7,13 @@
 //! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
 //! processors among them: each session has as many threads as there are processors for one instance.
 //!
-//! Unsafe code stands in three files: `library.rs`, which loads the library, `memory.rs`, which reads and writes its
-//! tensors, and `exit.rs`, which ends the process in order. The rest goes through the `ort` crate's safe calls.
+//! Unsafe code stands in four files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
+//! memory, `memory.rs`, which reads and writes tensors, and `exit.rs`, which ends the process in order. The rest goes through the `ort` crate's safe calls.
 //!
 //! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
 
 mod accelerators;
+mod binding;
 mod declared;
 mod discovery;
 mod engine;

@@ -132,11 +132,14 @@ fn mismatch(why: impl ToString) -> ort::Error {
     ort::Error::new(why.to_string())
 }
 
+/// Whether elements of that type may lie where the bytes do.
+pub(crate) fn fits_address(data_type: DataType, bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(data_type.byte_size().unwrap_or(1))
+}
+
 /// Whether the library may read elements of that type where the bytes lie.
 fn fits(data_type: DataType, bytes: &[u8]) -> bool {
-    let align = data_type.byte_size().unwrap_or(1);
-    bytes.as_ptr().addr().is_multiple_of(align)
-        && (data_type != DataType::Bool || bytes.iter().all(|&byte| byte <= 1))
+    fits_address(data_type, bytes) && (data_type != DataType::Bool || bytes.iter().all(|&byte| byte <= 1))
 }
 
 fn host_pieces<'a>(parts: &[&'a Tensor]) -> Result<SmallVec<[&'a Bytes; 8]>> {

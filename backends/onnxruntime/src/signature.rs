@@ -37,6 +37,26 @@ fn port(role: &str, name: &str, kind: &ValueType, declared: &Declared) -> Result
     Ok(Port { name: name.to_owned(), data_type, dims: (!is_open).then_some(dims) })
 }
 
+/// The element type for a type of the protocol.
+pub(crate) fn element_type(data_type: DataType) -> TensorElementType {
+    match data_type {
+        DataType::Bool => TensorElementType::Bool,
+        DataType::Uint8 => TensorElementType::Uint8,
+        DataType::Uint16 => TensorElementType::Uint16,
+        DataType::Uint32 => TensorElementType::Uint32,
+        DataType::Uint64 => TensorElementType::Uint64,
+        DataType::Int8 => TensorElementType::Int8,
+        DataType::Int16 => TensorElementType::Int16,
+        DataType::Int32 => TensorElementType::Int32,
+        DataType::Int64 => TensorElementType::Int64,
+        DataType::Fp16 => TensorElementType::Float16,
+        DataType::Bf16 => TensorElementType::Bfloat16,
+        DataType::Fp32 => TensorElementType::Float32,
+        DataType::Fp64 => TensorElementType::Float64,
+        DataType::Bytes => TensorElementType::String,
+    }
+}
+
 /// The protocol's type for an element type, if it has it.
 pub(crate) fn data_type(element: TensorElementType) -> Option<DataType> {
     Some(match element {

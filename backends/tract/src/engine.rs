@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use nereid_backend_api::{Request, Result, Shape, Tensor};
-use nereid_onnx::{Contents, Engine, Given, Port, Served};
+use nereid_onnx::{Contents, Engine, Given, Port, Served, Target};
 use tract_onnx::prelude::{TValue, TVec};
 
 use crate::convert;
@@ -43,7 +43,11 @@ impl Engine for TractEngine {
         convert::gather(port, shape, parts)
     }
 
-    fn run(&mut self, inputs: Vec<Option<Given<TValue>>>) -> Result<Vec<TValue>> {
+    fn run(
+        &mut self,
+        inputs: Vec<Option<Given<TValue>>>,
+        _: &mut [Option<Target>],
+    ) -> Result<Vec<Option<TValue>>> {
         let (mut shapes, mut values) = (Shapes::new(), TVec::new());
         for (input, default) in inputs.into_iter().zip(self.defaults.iter()) {
             match (input, default) {
@@ -59,7 +63,7 @@ impl Engine for TractEngine {
                 (None, None) => {}
             }
         }
-        Ok(self.plans.get(&shapes)?.run(values)?.into_vec())
+        Ok(self.plans.get(&shapes)?.run(values)?.into_iter().map(Some).collect())
     }
 
     fn read(&self, port: &Port, output: TValue) -> Result<(Shape, Contents)> {

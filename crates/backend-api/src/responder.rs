@@ -157,11 +157,22 @@ impl Responder {
     /// # Errors
     /// What the caller's allocator says.
     pub fn allocate(&self, output: &OutputSpec<'_>) -> Result<OutputBuffer> {
-        let placed = match &self.allocator {
-            Some(allocator) => allocator.allocate(output)?,
-            None => None,
-        };
-        Ok(placed.map_or_else(|| OutputBuffer::own(output.byte_size), OutputBuffer::placed))
+        Ok(self.place(output)?.unwrap_or_else(|| OutputBuffer::own(output.byte_size)))
+    }
+
+    /// Whether the caller wants some of the outputs in memory of its own choice, as far as is known beforehand.
+    pub fn places_outputs(&self) -> bool {
+        self.allocator.is_some()
+    }
+
+    /// Memory to write an output to where the caller wants it in memory of its own choice; `None` if any will do. For a
+    /// backend that has memory of its own to write to otherwise.
+    ///
+    /// # Errors
+    /// What the caller's allocator says.
+    pub fn place(&self, output: &OutputSpec<'_>) -> Result<Option<OutputBuffer>> {
+        let Some(allocator) = &self.allocator else { return Ok(None) };
+        Ok(allocator.allocate(output)?.map(OutputBuffer::placed))
     }
 
     /// Where [`allocate`](Self::allocate) would place an output.

@@ -12,6 +12,8 @@ pub enum Contents {
     Fixed(Bytes),
     /// Strings.
     Strings(Vec<Vec<u8>>),
+    /// The output of one request, where the caller wanted it.
+    Placed(Buffer),
 }
 
 impl Contents {
@@ -25,6 +27,7 @@ impl Contents {
             range.start * part..range.end * part
         };
         match self {
+            Self::Placed(buffer) => Ok(buffer.clone()),
             Self::Fixed(bytes) => Ok(Buffer::host(bytes.slice(cut(bytes.len())))),
             Self::Strings(strings) => {
                 let mut contents = Vec::new();

@@ -6,7 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nereid_backend_api::{Batch, BatchOutput, Error, Instance, Request, Response, Result, Shape, Tensor};
+use nereid_backend_api::{
+    Batch, BatchOutput, Error, Instance, Memory, OutputBuffer, OutputSpec, Request, Response, Result, Shape,
+    Tensor,
+};
 use smallvec::{SmallVec, smallvec};
 
 use crate::contents::{Contents, impossible_size};
@@ -49,8 +52,19 @@ pub struct Given<T> {
     pub value: T,
 }
 
+/// Memory that the caller chose for an output: a shared-memory region, for example.
+pub struct Target {
+    /// The shape that the output will have, by what the model declares.
+    pub shape: Shape,
+    /// As many bytes as that shape takes, which the processor can write.
+    pub memory: OutputBuffer,
+}
+
 /// What runs the graph.
 pub trait Engine: Send {
+    /// Whether it writes outputs to where callers want them.
+    const WRITES_TARGETS: bool = false;
+
     /// The contents of an input, ready to be run on.
     type Value;
     /// An output as the engine gives it.
@@ -69,11 +83,17 @@ pub trait Engine: Send {
     /// For all requests that the parts belong to.
     fn gather(&self, port: &Port, shape: &Shape, parts: &[&Tensor]) -> Result<Self::Value>;
 
-    /// Runs the graph on all its inputs, in order, with `None` for an optional one that is left out. Gives all outputs.
+    /// Runs the graph on all its inputs, in order, with `None` for an optional one that is left out. Gives all outputs,
+    /// with `None` for one that was written to its target. There is a place in `targets` for each output, unless there
+    /// are none at all. It may leave a target unused.
     ///
     /// # Errors
     /// For all requests of the run.
-    fn run(&mut self, inputs: Vec<Option<Given<Self::Value>>>) -> Result<Vec<Self::Raw>>;
+    fn run(
+        &mut self,
+        inputs: Vec<Option<Given<Self::Value>>>,
+        targets: &mut [Option<Target>],
+    ) -> Result<Vec<Option<Self::Raw>>>;
 
     /// The shape and contents of an output.
     ///
@@ -105,6 +125,7 @@ struct Part {
 
 type Outcomes = Vec<Option<Result<Response>>>;
 type Inputs<E> = Vec<Option<Given<<E as Engine>::Value>>>;
+type Targets = SmallVec<[Option<Target>; 2]>;
 
 impl<E: Engine> Executor<E> {
     /// An instance of the model.
@@ -122,12 +143,20 @@ impl<E: Engine> Instance for Executor<E> {
             groups.iter().map(|group| model.gather(engine, batch.requests(), group)).collect();
         batch.inputs_ready();
 
-        let results: Vec<_> =
-            gathered.into_iter().map(|gathered| gathered.and_then(|inputs| engine.run(inputs))).collect();
+        let run = |(group, gathered): (&Group, Result<Inputs<E>>)| {
+            let inputs = gathered?;
+            let mut targets =
+                if E::WRITES_TARGETS { model.targets(batch.requests(), group)? } else { Targets::new() };
+            let values = engine.run(inputs, &mut targets)?;
+            Ok((values, targets))
+        };
+        let results: Vec<_> = groups.iter().zip(gathered).map(run).collect();
         batch.outputs_ready();
 
         for (group, result) in groups.iter().zip(results) {
-            let scattered = result.and_then(|values| model.scatter(engine, batch.requests(), group, values));
+            let scattered = result.and_then(|(values, targets)| {
+                model.scatter(engine, batch.requests(), group, values, targets)
+            });
             match scattered {
                 Ok(responses) => {
                     for (&member, response) in group.members.iter().zip(responses) {
@@ -234,22 +263,80 @@ impl Served {
         Ok(inputs)
     }
 
+    /// Where the one request of a group wants its outputs; nothing for a group of several, whose outputs are parts of
+    /// larger ones. An output whose size shows only when the model has run has no target.
+    ///
+    /// # Errors
+    /// What the request's allocator says.
+    fn targets(&self, requests: &[Request], group: &Group) -> Result<Targets> {
+        let [member] = group.members[..] else { return Ok(Targets::new()) };
+        let request = &requests[member];
+        let mut targets = Targets::new();
+        if !request.responder().places_outputs() {
+            return Ok(targets);
+        }
+        for (at, output) in self.outputs.iter().enumerate() {
+            let Some((shape, byte_size)) = self.expected(output, request) else { continue };
+            let spec = OutputSpec {
+                name: &output.port.name,
+                data_type: output.port.data_type,
+                shape: output.shape.as_ref().unwrap_or(&shape),
+                byte_size,
+                preferred: Memory::HOST,
+            };
+            if targets.is_empty() {
+                request.responder().begin_response()?;
+                targets.resize_with(self.outputs.len(), || None);
+            }
+            let memory = request.responder().place(&spec)?;
+            targets[at] = memory.and_then(|mut memory| {
+                memory.as_mut_slice().is_some_and(|bytes| bytes.len() == byte_size).then_some(())?;
+                Some(Target { shape, memory })
+            });
+        }
+        Ok(targets)
+    }
+
+    /// The shape and size in bytes of an output that this request alone gets, where the model says so beforehand.
+    fn expected(&self, output: &Output, request: &Request) -> Option<(Shape, usize)> {
+        if output.scatter.is_some() || !request.wants(&output.port.name) {
+            return None;
+        }
+        let batch = self.batching.then(|| request.batch_size() as i64);
+        let dims = output.port.dims.as_ref()?.iter().enumerate();
+        let shape: Shape = dims
+            .map(|(axis, &dim)| match (axis, batch) {
+                (0, Some(batch)) => dim.is_none_or(|dim| dim == batch).then_some(batch),
+                _ => dim,
+            })
+            .collect::<Option<_>>()?;
+        let byte_size = shape.element_count()?.checked_mul(output.port.data_type.byte_size()?)?;
+        (byte_size > 0).then_some((shape, byte_size))
+    }
+
     /// The response to each member of a group.
     fn scatter<E: Engine>(
         &self,
         engine: &E,
         requests: &[Request],
         group: &Group,
-        values: Vec<E::Raw>,
+        values: Vec<Option<E::Raw>>,
+        targets: Targets,
     ) -> Result<Vec<Result<Response>>> {
         let members: SmallVec<[_; 8]> = group.members.iter().map(|&member| &requests[member]).collect();
         let mut responses: Vec<Result<Response>> = members.iter().map(|_| Ok(Response::default())).collect();
+        let mut targets = targets.into_iter();
         for (output, value) in self.outputs.iter().zip(values) {
             let name = &output.port.name;
+            let target = targets.next().flatten();
             if !members.iter().any(|request| request.wants(name)) {
                 continue;
             }
-            let (shape, contents) = engine.read(&output.port, value)?;
+            let (shape, contents) = match (value, target) {
+                (Some(value), _) => engine.read(&output.port, value)?,
+                (None, Some(target)) => (target.shape, Contents::Placed(target.memory.freeze())),
+                (None, None) => return Err(Error::internal(format!("output '{name}' was not given"))),
+            };
             let parts = self.parts(output, shape, &members)?;
             for ((request, response), part) in members.iter().zip(&mut responses).zip(parts) {
                 if !request.wants(name) {

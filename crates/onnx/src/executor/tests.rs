@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Answer, BatchMonitor, DataType, ExecutionTimes, InferRequest, Phase, Responder, ResponseSink,
+    Answer, BatchMonitor, Buffer, DataType, ExecutionTimes, InferRequest, OutputAllocator, Phase,
+    PlacedMemory, RequestedOutput, Responder, ResponseSink,
 };
 
 use super::*;
@@ -21,7 +22,7 @@ fn places(tensor: &Tensor) -> Vec<Place> {
     tensor.buffers.iter().map(|buffer| place(buffer.as_host().unwrap())).collect()
 }
 
-/// Notes where its inputs lie, and gives memory of its own as the output.
+/// Notes where its inputs lie, and writes its output to where it is wanted, or to memory of its own.
 #[derive(Default)]
 struct Placed {
     inputs: Arc<Mutex<Vec<Place>>>,
@@ -29,6 +30,8 @@ struct Placed {
 }
 
 impl Engine for Placed {
+    const WRITES_TARGETS: bool = true;
+
     type Value = Vec<Place>;
     type Raw = (Shape, Bytes);
 
@@ -40,12 +43,23 @@ impl Engine for Placed {
         Ok(parts.iter().flat_map(|part| places(part)).collect())
     }
 
-    fn run(&mut self, inputs: Vec<Option<Given<Vec<Place>>>>) -> Result<Vec<(Shape, Bytes)>> {
+    fn run(
+        &mut self,
+        inputs: Vec<Option<Given<Vec<Place>>>>,
+        targets: &mut [Option<Target>],
+    ) -> Result<Vec<Option<(Shape, Bytes)>>> {
         let given = inputs.into_iter().flatten().next().unwrap();
         self.inputs.lock().unwrap().extend(given.value);
+        if let Some(Some(target)) = targets.first_mut() {
+            assert_eq!(target.shape, given.shape);
+            let bytes = target.memory.as_mut_slice().unwrap();
+            bytes.fill(7);
+            self.outputs.lock().unwrap().push((bytes.as_ptr().addr(), bytes.len()));
+            return Ok(vec![None]);
+        }
         let output = Bytes::from(vec![7_u8; given.shape.element_count().unwrap()]);
         self.outputs.lock().unwrap().push(place(&output));
-        Ok(vec![(given.shape, output)])
+        Ok(vec![Some((given.shape, output))])
     }
 
     fn read(&self, _: &Port, (shape, bytes): (Shape, Bytes)) -> Result<(Shape, Contents)> {
@@ -70,12 +84,40 @@ impl BatchMonitor for Answers {
     fn executed(&self, _: usize, _: ExecutionTimes) {}
 }
 
+/// Gives memory for any output, and notes where.
+#[derive(Default)]
+struct Wanted(Mutex<Vec<Place>>);
+
+impl OutputAllocator for Wanted {
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>> {
+        let memory = vec![0_u8; output.byte_size];
+        self.0.lock().unwrap().push((memory.as_ptr().addr(), memory.len()));
+        Ok(Some(Box::new(Piece(memory))))
+    }
+}
+
+struct Piece(Vec<u8>);
+
+impl PlacedMemory for Piece {
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.0)
+    }
+    fn freeze(self: Box<Self>) -> Buffer {
+        Buffer::host(self.0)
+    }
+}
+
 /// The places of the engine's inputs and outputs, and of the responses' outputs.
 fn execute(contents: &[&Bytes]) -> [Vec<Place>; 3] {
+    run(contents, None, &[Some(4)])
+}
+
+/// The same with outputs where `allocator` wants them, of a model that declares its output's dimensions behind the batch.
+fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]) -> [Vec<Place>; 3] {
     let port = |name: &str| Port {
         name: name.into(),
         data_type: DataType::Uint8,
-        dims: Some([None, Some(4)].into_iter().collect()),
+        dims: Some([None].iter().chain(dims).copied().collect()),
     };
     let served = Served {
         name: "m".into(),
@@ -88,8 +130,10 @@ fn execute(contents: &[&Bytes]) -> [Vec<Place>; 3] {
     let answers = Arc::<Answers>::default();
     let request = |bytes: &&Bytes| {
         let inputs = vec![Tensor::new("X", DataType::Uint8, [1, 4], Bytes::clone(bytes))];
-        let request = InferRequest { inputs, ..InferRequest::default() };
-        Request::new(request, 1, Responder::new(Arc::<Answers>::clone(&answers), None))
+        let request =
+            InferRequest { inputs, outputs: vec![RequestedOutput::new("Y")], ..InferRequest::default() };
+        let allocator = allocator.clone().map(|allocator| allocator as Arc<dyn OutputAllocator>);
+        Request::new(request, 1, Responder::new(Arc::<Answers>::clone(&answers), allocator))
     };
     let requests = contents.iter().map(request).collect();
     Executor::new(Arc::new(served), engine).execute(Batch::new(requests, Arc::<Answers>::clone(&answers)));
@@ -113,4 +157,24 @@ fn several_requests_are_answered_from_parts_of_the_same_memory() {
     assert_eq!(given, [place(&one), place(&other)]);
     let [(start, 8)] = written[..] else { panic!("{written:?}") };
     assert_eq!(answered, [(start, 4), (start + 4, 4)]);
+}
+
+#[test]
+fn one_request_is_answered_from_where_it_wants_its_output_without_a_copy() {
+    let wanted = Arc::<Wanted>::default();
+    let [_, written, answered] = run(&[&Bytes::from_static(b"abcd")], Some(Arc::clone(&wanted)), &[Some(4)]);
+    assert_eq!(*wanted.0.lock().unwrap(), written);
+    assert_eq!((written.len(), answered), (1, written));
+}
+
+#[test]
+fn outputs_of_unknown_size_and_parts_of_larger_ones_are_copied_to_where_they_are_wanted() {
+    let contents = Bytes::from_static(b"abcd");
+    for (contents, dims) in [(vec![&contents], None), (vec![&contents, &contents], Some(4))] {
+        let wanted = Arc::<Wanted>::default();
+        let [_, written, answered] = run(&contents, Some(Arc::clone(&wanted)), &[dims]);
+        assert_eq!(*wanted.0.lock().unwrap(), answered);
+        assert_eq!(answered.len(), contents.len());
+        assert!(written.iter().all(|place| !answered.contains(place)), "{written:?} {answered:?}");
+    }
 }
