@@ -106,6 +106,10 @@ impl Model {
         backend: &dyn Backend,
         services: &Services,
     ) -> Result<Self> {
+        // A backend goes to the GPU when it reads the model, and what it finds there tells less of what is wrong.
+        if let Some((_, refused)) = refused_groups(&spec.id.name, &spec.config, &services.gpus).next() {
+            return Err(refused);
+        }
         let (model, config) = completion::load(spec, version, backend)?;
         if let Some((_, error)) = configured::not_offered(&config) {
             return Err(error);

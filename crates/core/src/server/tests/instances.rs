@@ -1,5 +1,7 @@
 //! Which instances a backend is asked to make, and which of them are given requests.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use nereid_backend_api::InstanceKind;
 
 use super::*;
@@ -7,6 +9,7 @@ use super::*;
 /// Notes the instances that it is asked to make, and which of them execute.
 #[derive(Clone, Default)]
 struct Noted {
+    loaded: Arc<AtomicUsize>,
     made: Arc<Mutex<Vec<InstanceContext>>>,
     executed: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -15,6 +18,7 @@ struct Named(String, Noted);
 
 impl Backend for Noted {
     fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        self.loaded.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(self.clone()))
     }
 }
@@ -88,7 +92,9 @@ fn an_instance_on_a_gpu_that_is_not_there_fails_its_versions() {
     let reason = |gpus: Vec<i32>| {
         let options = ServerOptions { gpus, ..options() };
         let groups = "instance_group { name: 'g' kind: KIND_GPU gpus: 3 }";
-        let server = server_with(options, Noted::default(), vec![spec(with_groups(groups), &[1])]);
+        let backend = Noted::default();
+        let server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+        assert_eq!(backend.loaded.load(Ordering::Relaxed), 0, "the backend would have looked for the GPU");
         index(&server).join("\n")
     };
     let none = reason(Vec::new());
