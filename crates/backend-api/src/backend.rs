@@ -1,11 +1,13 @@
 //! The traits a backend implements: backend, model, instance.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_instance_group::SecondaryDevice;
 
 use crate::{Batch, MemoryUsage, Request, Result};
 
@@ -132,13 +134,35 @@ pub struct InstanceContext {
     pub kind: InstanceKind,
     /// Whether it is made and kept, and given no requests.
     pub passive: bool,
+    /// The profiles that it is to use, for backends that have any.
+    pub profiles: Vec<String>,
+    /// The devices that it may use besides the one it runs on.
+    pub secondary_devices: Vec<SecondaryDevice>,
+    /// Where its threads run, which the server sees to: it is made and executes there.
+    pub host_policy: HostPolicy,
 }
 
 impl InstanceContext {
     /// An instance that is given requests.
     pub fn new(name: impl Into<String>, kind: InstanceKind) -> Self {
-        Self { name: name.into(), kind, passive: false }
+        Self {
+            name: name.into(),
+            kind,
+            passive: false,
+            profiles: Vec::new(),
+            secondary_devices: Vec::new(),
+            host_policy: HostPolicy { name: kind.default_policy(), settings: BTreeMap::new() },
+        }
     }
+}
+
+/// Which part of the machine an instance belongs to, by a name that operators give it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostPolicy {
+    /// Its name.
+    pub name: String,
+    /// What the operator set for that name; mostly nothing.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// What an instance runs on.
@@ -150,6 +174,17 @@ pub enum InstanceKind {
     Gpu(i32),
     /// Whatever the model or its backend chooses.
     Model,
+}
+
+impl InstanceKind {
+    /// The name of the host policy of instances whose configuration names none.
+    pub fn default_policy(&self) -> String {
+        match self {
+            Self::Cpu => "cpu".to_owned(),
+            Self::Gpu(device) => format!("gpu_{device}"),
+            Self::Model => "model".to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for InstanceKind {

@@ -25,7 +25,8 @@ mod shape;
 mod tensor;
 
 pub use backend::{
-    Backend, BatchBuilder, CustomBatching, Instance, InstanceContext, InstanceKind, Model, ModelContext,
+    Backend, BatchBuilder, CustomBatching, HostPolicy, Instance, InstanceContext, InstanceKind, Model,
+    ModelContext,
 };
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};

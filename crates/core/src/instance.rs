@@ -12,7 +12,9 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
+use nereid_placement::Placement;
 
+use crate::host_policies::{Placed, in_place};
 use crate::rate_limiter::{Need, Needs};
 use crate::scheduler::Scheduler;
 
@@ -50,11 +52,22 @@ pub(crate) fn plan_instances(
                 let name = format!("{prefix}_{number}");
                 let device = if let InstanceKind::Gpu(device) = kind { device } else { 0 };
                 let needs = Needs { instance: name.clone(), device, resources: resources.clone(), priority };
-                (InstanceContext { name, kind, passive: group.passive }, needs)
+                (context(name, kind, group), needs)
             }));
         }
     }
     Ok(instances)
+}
+
+fn context(name: String, kind: InstanceKind, group: &ModelInstanceGroup) -> InstanceContext {
+    let mut context = InstanceContext::new(name, kind);
+    context.passive = group.passive;
+    context.profiles.clone_from(&group.profile);
+    context.secondary_devices.clone_from(&group.secondary_devices);
+    if !group.host_policy.is_empty() {
+        context.host_policy.name.clone_from(&group.host_policy);
+    }
+    context
 }
 
 /// The groups whose instances cannot be made on a machine with these GPUs, by index, and why.
@@ -97,15 +110,16 @@ fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<Ins
 }
 
 /// Makes instances, side by side where the model likes it.
-fn create(
-    model: &dyn nereid_backend_api::Model,
-    instances: Vec<InstanceContext>,
-) -> Result<Vec<Box<dyn Instance>>> {
+fn create(model: &dyn nereid_backend_api::Model, instances: Vec<Placed>) -> Result<Vec<Box<dyn Instance>>> {
+    let create = |instance: Placed| {
+        let Placed { context, placement } = instance;
+        in_place(&placement, || model.create_instance(context))
+    };
     if !model.creates_side_by_side() {
-        return instances.into_iter().map(|context| model.create_instance(context)).collect();
+        return instances.into_iter().map(create).collect();
     }
     thread::scope(|scope| {
-        let create = |context| scope.spawn(move || model.create_instance(context));
+        let create = |instance| scope.spawn(move || create(instance));
         let threads: Vec<_> = instances.into_iter().map(create).collect();
         // All of them are waited for; a panic goes on here, as it does where there is one thread.
         let created: Vec<_> = threads
@@ -130,6 +144,8 @@ pub(crate) struct Pool {
 
 struct Slot {
     name: String,
+    /// Where it executes.
+    placement: Placement,
     /// Locked by whoever the scheduler lets execute, so never waited for.
     instance: Mutex<Box<dyn Instance>>,
 }
@@ -141,16 +157,18 @@ impl Pool {
     /// Makes all instances. If one fails, none is left.
     pub(crate) fn new(
         model: Arc<dyn nereid_backend_api::Model>,
-        instances: Vec<InstanceContext>,
+        instances: Vec<Placed>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
         let (mut slots, mut passive) = (Vec::new(), Vec::new());
-        let names: Vec<_> = instances.iter().map(|context| (context.name.clone(), context.passive)).collect();
-        for ((name, is_passive), instance) in names.into_iter().zip(create(model.as_ref(), instances)?) {
+        let known = instances.iter();
+        let known = known.map(|it| (it.context.name.clone(), it.context.passive, it.placement.clone()));
+        let known: Vec<_> = known.collect();
+        for ((name, is_passive, placement), instance) in known.into_iter().zip(create(&*model, instances)?) {
             if is_passive {
                 passive.push(instance);
             } else {
-                slots.push(Slot { name, instance: Mutex::new(instance) });
+                slots.push(Slot { name, placement, instance: Mutex::new(instance) });
             }
         }
         Ok(Self { slots, _passive: Mutex::new(passive), model, monitor, cost: Cost::default() })
@@ -167,9 +185,11 @@ impl Pool {
     }
 
     /// Whether executing the request costs less than handing it to another thread: executions of the model were short
-    /// of late, and its backend says that this one will not block.
+    /// of late, its backend says that this one will not block, and its instances may execute anywhere.
     pub(crate) fn runs_at_once(&self, request: &Request) -> bool {
-        self.cost.mean() < AT_ONCE && self.model.runs_at_once(request)
+        self.cost.mean() < AT_ONCE
+            && self.slots.iter().all(|slot| slot.placement.is_any())
+            && self.model.runs_at_once(request)
     }
 
     /// Takes executions to have been that long of late.
@@ -185,13 +205,24 @@ impl Pool {
         self.cost.add(start.elapsed());
     }
 
-    /// Executes requests on the calling thread. Nobody but `monitor` hears of it.
-    pub(crate) fn execute_uncounted(
+    /// Executes requests where the instance belongs. Nobody but `monitor` hears of it.
+    ///
+    /// # Errors
+    /// The system refuses the instance's place.
+    pub(crate) fn execute_in_place(
         &self,
         instance: usize,
         requests: Vec<Request>,
         monitor: Arc<dyn BatchMonitor>,
-    ) {
+    ) -> Result<()> {
+        in_place(&self.slots[instance].placement, || {
+            self.execute_uncounted(instance, requests, monitor);
+            Ok(())
+        })
+    }
+
+    /// Executes requests on the calling thread. Nobody but `monitor` hears of it.
+    fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
         let slot = &self.slots[instance];
         let batch = Batch::new(requests, monitor);
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,6 +239,11 @@ impl Pool {
         scheduler: Arc<dyn Scheduler>,
     ) -> io::Result<JoinHandle<()>> {
         Builder::new().name(self.slots[instance].name.clone()).spawn(move || {
+            let slot = &self.slots[instance];
+            if let Err(error) = slot.placement.apply() {
+                // It was made there, so this is news. What it is given can be answered all the same.
+                tracing::error!("instance '{}' is not where its host policy wants it: {error}", slot.name);
+            }
             while let Some(requests) = scheduler.next(instance) {
                 self.execute(instance, requests);
             }

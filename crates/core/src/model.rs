@@ -16,6 +16,7 @@ use nereid_backend_api::{
 
 use crate::admission::admit;
 use crate::completion::{self, Completion};
+use crate::host_policies::HostPolicies;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::limit::Slot;
@@ -38,6 +39,8 @@ pub(crate) struct Services {
     pub hold_batches: usize,
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
+    /// See [`ServerOptions::host_policies`](crate::ServerOptions::host_policies).
+    pub host_policies: HostPolicies,
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
     pub max_unread: usize,
 }
@@ -149,7 +152,8 @@ impl Model {
         let planned = plan_instances(&spec.id.name, &config, &services.gpus)?;
         let needs = planned.iter().filter(|(instance, _)| !instance.passive).map(|(_, needs)| needs.clone());
         let needs = needs.collect();
-        let instances = planned.into_iter().map(|(instance, _)| instance).collect();
+        let instances = planned.into_iter().map(|(instance, _)| services.host_policies.place(instance));
+        let instances = instances.collect();
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);

@@ -10,6 +10,7 @@ use arc_swap::Guard;
 use nereid_backend_api::{Error, InferRequest, Result};
 
 use crate::backends::Backends;
+use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{LifeCycle, Task};
 use crate::limit::Limit;
@@ -67,6 +68,8 @@ pub struct ServerOptions {
     pub hold_batches: usize,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,
+    /// Where instances run, by the names of their host policies.
+    pub host_policies: HostPolicies,
 }
 
 /// How models come and go while the server serves.
@@ -103,6 +106,7 @@ impl Server {
             limiter,
             hold_batches: options.hold_batches,
             gpus: options.gpus.clone(),
+            host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
         };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));

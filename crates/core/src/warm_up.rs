@@ -67,7 +67,7 @@ fn run(
     });
     let requests = requests.collect::<Result<_>>()?;
     drop(answers);
-    pool.execute_uncounted(instance, requests, Arc::new(Uncounted));
+    pool.execute_in_place(instance, requests, Arc::new(Uncounted))?;
     // Ends when every request has had its last answer, or was dropped, which is an answer too.
     received.iter().find_map(Answer::err).map_or(Ok(()), Err)
 }

@@ -2,6 +2,7 @@
 //! the option.
 
 pub(crate) mod grpc;
+mod host_policy;
 pub(crate) mod http;
 mod tls;
 pub(crate) mod trace;
@@ -15,12 +16,13 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
-use nereid_core::{LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
+use nereid_core::{HostPolicies, LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
 use nereid_triton_abi::LibraryOptions;
 
 use self::grpc::GrpcOptions;
+use self::host_policy::HostPolicySetting;
 use self::http::HttpOptions;
 use self::trace::TraceOptions;
 
@@ -103,6 +105,12 @@ pub(crate) struct Options {
     /// several times. If it is not given, there is of each as much as the neediest instance needs.
     #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
     pub rate_limit_resource: Vec<ResourceLimit>,
+
+    /// Setting of a host policy, to which instances belong that name it or, by default, those on what it is called
+    /// after: cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) says on which processors they run, numa-node which
+    /// node's memory they use. May be given several times.
+    #[arg(long, value_name = "POLICY,SETTING=VALUE", value_parser = host_policy::read, action = ArgAction::Append)]
+    pub host_policy: Vec<HostPolicySetting>,
 
     /// Requests in progress at a time, over all models, before further ones are refused; 0 for any number.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -316,6 +324,14 @@ impl Options {
             RateLimitMode::Off => RateLimit::Off,
             RateLimitMode::ExecutionCount => RateLimit::ExecutionCount(self.rate_limit_resource.clone()),
         }
+    }
+
+    /// Where instances run.
+    ///
+    /// # Errors
+    /// A setting that there is not, which is refused already when options are read.
+    pub(crate) fn host_policies(&self) -> Result<HostPolicies, String> {
+        host_policy::all(&self.host_policy)
     }
 
     /// What is logged.

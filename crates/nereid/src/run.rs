@@ -52,9 +52,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     reading.gpus = backends::gpus(&gpus, &backends.named);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
-    let server =
-        Server::new(server_options(options, log, trace, gpus), backends.backends(), Arc::new(source));
-    let server = Arc::new(server);
+    let server_options = server_options(options, log, trace, gpus)?;
+    let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
     backends.libraries.attach(&server);
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
@@ -92,8 +91,8 @@ fn server_options(
     log: Arc<LogControl>,
     trace: TraceSettings,
     gpus: Vec<i32>,
-) -> ServerOptions {
-    ServerOptions {
+) -> Result<ServerOptions, String> {
+    Ok(ServerOptions {
         name: options.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         strict_readiness: options.strict_readiness,
@@ -107,7 +106,8 @@ fn server_options(
         log,
         trace,
         gpus,
-    }
+        host_policies: options.host_policies()?,
+    })
 }
 
 /// The reference's hook for tests that need a full queue: batchers begin when they have seen so many requests.

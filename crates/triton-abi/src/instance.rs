@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{BatchMonitor, Error, InstanceContext, MemoryUsage, Result};
-use nereid_model_config::proto::ModelInstanceGroup;
 use serde_json::json;
 use triton_sys::*;
 
@@ -34,27 +33,19 @@ pub(crate) struct InstanceObject {
 }
 
 impl InstanceObject {
-    /// The instance that `context` describes; it belongs to `group`.
-    pub(crate) fn new(
-        context: &InstanceContext,
-        group: &ModelInstanceGroup,
-        model: Handle<ModelObject>,
-    ) -> Result<Self> {
+    /// The instance that `context` describes.
+    pub(crate) fn new(context: &InstanceContext, model: Handle<ModelObject>) -> Result<Self> {
         let (kind, device) = kind_to_c(context.kind);
-        let policy = match (group.host_policy.as_str(), kind) {
-            ("", TRITONSERVER_INSTANCEGROUPKIND_GPU) => format!("gpu_{device}"),
-            ("", TRITONSERVER_INSTANCEGROUPKIND_MODEL) => "model".to_owned(),
-            ("", _) => "cpu".to_owned(),
-            (policy, _) => policy.to_owned(),
-        };
-        let secondary = group.secondary_devices.iter();
+        let policy = &context.host_policy;
+        let policy = json!({ policy.name.as_str(): &policy.settings }).to_string();
+        let secondary = context.secondary_devices.iter();
         Ok(Self {
             name: c_string(&context.name),
             kind,
             device,
-            host_policy: Lent::new(Message::new(json!({ policy: {} }).to_string()))?,
-            passive: group.passive,
-            profiles: group.profile.iter().map(|profile| c_string(profile)).collect(),
+            host_policy: Lent::new(Message::new(policy))?,
+            passive: context.passive,
+            profiles: context.profiles.iter().map(|profile| c_string(profile)).collect(),
             secondary_devices: secondary
                 .map(|device| (c_string(device.kind().as_str_name()), device.device_id))
                 .collect(),

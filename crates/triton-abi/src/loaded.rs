@@ -27,7 +27,6 @@ pub(crate) struct LoadedModel {
     /// Its instances that are alive, and some that are not.
     instances: Mutex<Vec<Weak<InstanceObject>>>,
     completed: Option<ModelConfig>,
-    groups: Vec<ModelInstanceGroup>,
     batcher: Option<Arc<Batcher>>,
     /// The names of its outputs.
     outputs: Arc<[String]>,
@@ -75,15 +74,8 @@ impl LoadedModel {
             instances: Mutex::default(),
             completed,
             outputs,
-            groups: context.config.instance_group.clone(),
             batcher: batcher.transpose()?.map(Arc::new),
         })
-    }
-
-    /// The group of an instance, by its name: that of its group and a number.
-    fn group(&self, instance: &str) -> ModelInstanceGroup {
-        let group = instance.rsplit_once('_').map_or(instance, |(group, _)| group);
-        self.groups.iter().find(|known| known.name == group).cloned().unwrap_or_default()
     }
 }
 
@@ -94,7 +86,7 @@ impl Model for LoadedModel {
 
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let model = Arc::clone(&self.shared);
-        let object = Arc::new(InstanceObject::new(&context, &self.group(&context.name), model.handle())?);
+        let object = Arc::new(InstanceObject::new(&context, model.handle())?);
         let lent = Lent::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
         // From here on it is finalised, also where its initialisation fails, as the reference does it.

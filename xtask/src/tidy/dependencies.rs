@@ -45,8 +45,15 @@ const RULES: &[Rule] = &[
         why: "backend-api is a leaf that every backend author builds",
     },
     Rule {
+        of: "nereid-placement",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["libc", "rustix", "thiserror"]),
+        never: &[],
+        why: "placement holds unsafe code, so it is small; it places threads and knows nothing of what they do",
+    },
+    Rule {
         of: "nereid-core",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-placement"]),
         libraries: Allowed::Any,
         never: &[
             "aws-*",

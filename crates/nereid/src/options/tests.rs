@@ -31,6 +31,19 @@ fn several_repositories_may_be_given_by_either_name() {
 }
 
 #[test]
+fn host_policies_have_settings_that_there_are() {
+    let given = ["--host-policy=cpu,cpu-cores=0-1,3-3", "--host-policy=a,b,numa-node=0"];
+    let refused = parsed(&given).unwrap_err().to_string();
+    assert!(refused.contains("there is no setting 'b,numa-node'"), "{refused}");
+    assert!(parsed(&given[..1]).unwrap().host_policies().is_ok());
+    for wrong in
+        ["", "cpu", "cpu,", "cpu,numa-node", ",numa-node=0", "cpu,=0", "cpu,numa-node=", "cpu,numa-node=x"]
+    {
+        assert!(host_policy::read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn resources_have_a_name_a_count_and_perhaps_a_device() {
     let options =
         parsed(&["--rate-limit=execution_count", "--rate-limit-resource=A:4", "--rate-limit-resource=B:1:2"]);

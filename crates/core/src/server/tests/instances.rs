@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nereid_backend_api::InstanceKind;
+use nereid_backend_api::{InstanceKind, Request};
 
 use super::*;
 
@@ -85,6 +85,97 @@ async fn instances_are_made_on_the_gpus_of_the_machine() {
     let made: Vec<_> = backend.made.lock().unwrap().iter().map(|it| (it.name.clone(), it.kind)).collect();
     let expected = [("g_0", InstanceKind::Gpu(1)), ("g_0", InstanceKind::Gpu(0)), ("c_0", InstanceKind::Cpu)];
     assert_eq!(made, expected.map(|(name, kind)| (name.to_owned(), kind)));
+}
+
+#[test]
+fn instances_are_told_what_their_group_says() {
+    let backend = Noted::default();
+    let groups = "instance_group [ { name: 'a' kind: KIND_CPU profile: [ 'p', 'q' ] host_policy: 'left'
+        secondary_devices { kind: KIND_NVDLA device_id: 3 } }, { name: 'b' kind: KIND_GPU },
+        { name: 'c' kind: KIND_MODEL }, { name: 'd' kind: KIND_CPU } ]";
+    let options = ServerOptions { gpus: vec![2], ..options() };
+    let _server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    let made = backend.made.lock().unwrap();
+    assert_eq!(made[0].profiles, ["p", "q"]);
+    assert_eq!(made[0].secondary_devices[0].device_id, 3);
+    assert!(made[1].profiles.is_empty() && made[1].secondary_devices.is_empty());
+    let policies: Vec<_> = made.iter().map(|it| it.host_policy.name.as_str()).collect();
+    assert_eq!(policies, ["left", "gpu_2", "model", "cpu"]);
+}
+
+/// The processors that this thread may run on.
+fn processors() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
+}
+
+/// Notes where its instances are made and execute.
+#[derive(Clone, Default)]
+struct Placed(Arc<Mutex<Vec<Noticed>>>);
+
+/// What happened, and on which processors.
+type Noticed = (String, Vec<usize>);
+
+impl Placed {
+    fn note(&self, what: &str) {
+        self.0.lock().unwrap().push((what.to_owned(), processors()));
+    }
+}
+
+impl Backend for Placed {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        self.note("model");
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl nereid_backend_api::Model for Placed {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        self.note(&format!("{}: {:?}", context.name, context.host_policy.settings));
+        Ok(Box::new(self.clone()))
+    }
+
+    fn runs_at_once(&self, _: &Request) -> bool {
+        true
+    }
+}
+
+impl Instance for Placed {
+    fn execute(&mut self, batch: Batch) {
+        self.note("execution");
+        echo(batch);
+    }
+}
+
+#[tokio::test]
+async fn instances_are_made_warmed_up_and_run_where_their_policy_places_them() {
+    let all = processors();
+    let (first, backend) = (all[0], Placed::default());
+    let cores = format!("{first}-{first}");
+    let mut host_policies = HostPolicies::default();
+    host_policies.set("left", "cpu-cores", &cores).unwrap();
+    let options = ServerOptions { host_policies, ..options() };
+    let groups = "instance_group { name: 'a' host_policy: 'left' }";
+    let server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    // Never on the thread that asks, however short its executions were of late.
+    server.model("m", None).unwrap().pool().pretend_cost(Duration::from_nanos(1));
+    ask(&server, request()).await.unwrap();
+    let made = format!("a_0: {{\"cpu-cores\": \"{cores}\"}}");
+    let there = |what: &str| (what.to_owned(), vec![first]);
+    let expected = [("model".to_owned(), all.clone()), there(&made), there("execution"), there("execution")];
+    assert_eq!(*backend.0.lock().unwrap(), expected);
+    assert_eq!(processors(), all);
+}
+
+#[test]
+fn an_instance_whose_place_is_not_there_fails_its_versions() {
+    let mut host_policies = HostPolicies::default();
+    host_policies.set("cpu", "numa-node", "63").unwrap();
+    let options = ServerOptions { host_policies, ..options() };
+    let groups = "instance_group { name: 'a' kind: KIND_CPU }";
+    let server = server_with(options, Placed::default(), vec![spec(with_groups(groups), &[1])]);
+    let reason = index(&server).join("\n");
+    assert!(reason.contains("cannot use the memory of NUMA node 63"), "{reason}");
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! What operators set for host policies: to which part of the machine an instance belongs that names one.
+//!
+//! An instance that names none has the policy of what it runs on: `cpu`, `gpu_0`, `model`.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use nereid_backend_api::{Error, InstanceContext, Result};
+use nereid_placement::{Placement, SettingError};
+
+/// The settings of policies, by the names of policies.
+#[derive(Clone, Debug, Default)]
+pub struct HostPolicies(BTreeMap<String, Policy>);
+
+#[derive(Clone, Debug, Default)]
+struct Policy {
+    settings: BTreeMap<String, String>,
+    placement: Placement,
+}
+
+impl HostPolicies {
+    /// Takes over a setting of a policy. Of the same setting, the last counts.
+    ///
+    /// # Errors
+    /// There is no such setting, or it cannot have that value.
+    pub fn set(&mut self, policy: &str, setting: &str, value: &str) -> std::result::Result<(), SettingError> {
+        let policy = self.0.entry(policy.to_owned()).or_default();
+        policy.placement.set(setting, value)?;
+        policy.settings.insert(setting.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// An instance with the settings of its policy.
+    pub(crate) fn place(&self, mut context: InstanceContext) -> Placed {
+        let policy = self.0.get(&context.host_policy.name).cloned().unwrap_or_default();
+        context.host_policy.settings = policy.settings;
+        Placed { context, placement: policy.placement }
+    }
+}
+
+/// An instance that is to be made, and where.
+pub(crate) struct Placed {
+    pub context: InstanceContext,
+    pub placement: Placement,
+}
+
+/// Does something in a place: on a thread of its own, unless any place will do.
+///
+/// # Errors
+/// The system refuses the place.
+pub(crate) fn in_place<T: Send>(placement: &Placement, act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    if placement.is_any() {
+        return act();
+    }
+    let there = || {
+        let refused = |error| Error::internal(format!("an instance's host policy: {error}"));
+        placement.apply().map_err(refused)?;
+        act()
+    };
+    // A panic goes on here, as it does where no thread is needed.
+    thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
