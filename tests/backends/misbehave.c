@@ -1,7 +1,8 @@
 /* A backend that does what a backend should not, or only just may.
  *
  * The model's parameter "fail" names a call that returns an error: model, instance, ready. The backend's setting "fail"
- * does so for: backend, attribute. The request's parameter "do" says what its execution does:
+ * does so for: backend, attribute. The model's parameter "mood" names a file: while it says "wait" nobody learns whether
+ * an instance is ready, and when it says "no" none is. The request's parameter "do" says what its execution does:
  *   error       returns an error, so that the requests stay the server's
  *   late        answers, and gives the request back 200 ms later on another thread
  *   early       gives the request back, and answers 200 ms later through a factory
@@ -81,6 +82,31 @@ static bool model_fails(TRITONBACKEND_Model* model, const char* what)
     return found;
 }
 
+/* What the file says that the model's parameter "mood" names; nothing where there is none. */
+static void mood(TRITONBACKEND_Model* model, char* text, size_t room)
+{
+    const char* base = NULL;
+    size_t size = 0;
+    TRITONSERVER_Message* config = NULL;
+    expect("config", TRITONBACKEND_ModelConfig(model, 1, &config));
+    expect("serialize", TRITONSERVER_MessageSerializeToJson(config, &base, &size));
+    char* json = strndup(base, size);
+    expect("delete", TRITONSERVER_MessageDelete(config));
+    const char before[] = "\"mood\":{\"string_value\":\"";
+    char* path = strstr(json, before);
+    text[0] = 0;
+    if (path != NULL) {
+        path += sizeof before - 1;
+        path[strcspn(path, "\"")] = 0;
+        FILE* file = fopen(path, "r");
+        if (file != NULL) {
+            text[fread(text, 1, room - 1, file)] = 0;
+            fclose(file);
+        }
+    }
+    free(json);
+}
+
 TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend)
 {
     return backend_fails(backend, "backend") ? refusal("the backend") : NULL;
@@ -126,7 +152,9 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance
 {
     TRITONBACKEND_Model* model = NULL;
     expect("model", TRITONBACKEND_ModelInstanceModel(instance, &model));
-    return model_fails(model, "ready") ? refusal("the readiness") : NULL;
+    char says[16];
+    for (mood(model, says, sizeof says); strcmp(says, "wait") == 0; mood(model, says, sizeof says)) usleep(10 * 1000);
+    return strcmp(says, "no") == 0 || model_fails(model, "ready") ? refusal("the readiness") : NULL;
 }
 
 /* The request's parameter "do", and its "count". */

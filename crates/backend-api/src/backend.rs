@@ -66,6 +66,20 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether its instances would answer requests, as far as can be found out. It may block, and is asked at any time,
+    /// beside executions, on a thread of its own; only where the model [tells](Self::tells_readiness).
+    ///
+    /// # Errors
+    /// Why it would not answer them.
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`ready`](Self::ready) has anything to tell. If not, a model that is loaded is ready.
+    fn tells_readiness(&self) -> bool {
+        false
+    }
+
     /// How much memory the model and its instances take, as far as the backend knows: an entry for each place.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()

@@ -19,6 +19,7 @@ mod limit;
 mod logging;
 mod model;
 mod rate_limiter;
+mod readiness;
 mod scheduler;
 mod server;
 mod signature;

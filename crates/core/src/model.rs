@@ -21,6 +21,7 @@ use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::limit::Slot;
 use crate::rate_limiter::RateLimiter;
+use crate::readiness::{self, Readiness};
 use crate::scheduler::configured::{self, Surroundings};
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
@@ -93,6 +94,7 @@ pub struct Model {
     scheduler: Arc<dyn Scheduler>,
     pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    readiness: Arc<Readiness>,
     max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
@@ -166,6 +168,7 @@ impl Model {
             hold: services.hold_batches,
         };
         let scheduler = configured::scheduler(&config, surroundings);
+        let readiness = Readiness::new(pool.model(), &services.timer, readiness::LIMIT);
         let loaded = Self {
             id: spec.id.clone(),
             version,
@@ -177,6 +180,7 @@ impl Model {
             scheduler,
             pool,
             threads: Mutex::default(),
+            readiness,
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
         };
@@ -233,6 +237,12 @@ impl Model {
     /// Its counters.
     pub fn statistics(&self) -> &ModelStatistics {
         &self.statistics
+    }
+
+    /// Whether it would answer requests, as far as its backend can tell: an error says why it would not. The answer takes
+    /// seconds at most.
+    pub fn ready(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.readiness.ask()
     }
 
     /// How much memory it takes, as far as its backend knows.

@@ -136,9 +136,39 @@ impl Server {
         self.models.table().load()
     }
 
-    /// Whether requests are welcome and, with `strict_readiness`, every model is ready.
+    /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their
+    /// models is not asked for, see [`ready`](Self::ready).
     pub fn is_ready(&self) -> bool {
         self.open.load(Ordering::Acquire) && (!self.options.strict_readiness || self.models().all_ready())
+    }
+
+    /// Whether requests are welcome and, with `strict_readiness`, every model is loaded and its backend says that it is
+    /// ready. The answer takes seconds at most.
+    pub async fn ready(&self) -> bool {
+        if !self.is_ready() {
+            return false;
+        }
+        if !self.options.strict_readiness {
+            return true;
+        }
+        // All are asked before any answer is waited for.
+        let asked: Vec<_> = self.models().ready().map(|model| (model.id().clone(), model.ready())).collect();
+        for (id, answer) in asked {
+            if let Err(error) = answer.await {
+                tracing::debug!("the server is not ready, as '{id}' is not: {error}");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a version of a model would answer requests. The answer takes seconds at most.
+    ///
+    /// # Errors
+    /// Why it would not: there is no such model, it is not served, or what its backend says.
+    pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
+        let answer = self.model(name, version)?.ready();
+        answer.await
     }
 
     /// The version of a model that a request with this name and version goes to.

@@ -27,20 +27,23 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    fn status(&self) -> ServingStatus {
-        if self.server.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing }
+    async fn status(&self) -> ServingStatus {
+        if self.server.ready().await { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
 
     /// The next status other than `known`; `None` if the server ends and nothing is left to say.
     async fn changed(&self, known: Option<ServingStatus>) -> Option<ServingStatus> {
         loop {
-            let status = self.status();
+            let status = self.status().await;
             if Some(status) != known {
                 return Some(status);
             }
             tokio::select! {
                 () = sleep(LOOK) => {}
-                () = self.shutdown.cancelled() => return (known != Some(self.status())).then(|| self.status()),
+                () = self.shutdown.cancelled() => {
+                    let last = self.status().await;
+                    return (known != Some(last)).then_some(last);
+                }
             }
         }
     }
@@ -53,7 +56,7 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 #[async_trait]
 impl health_server::Health for Health {
     async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        Ok(Response::new(response(self.status())))
+        Ok(Response::new(response(self.status().await)))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;

@@ -41,8 +41,8 @@ pub(crate) fn server(server: &Server) -> ServerMetadataResponse {
 ///
 /// # Errors
 /// `InvalidArg` for a version that is no number.
-pub(crate) fn model_ready(server: &Server, name: &str, text: &str) -> Result<bool> {
-    Ok(server.model(name, version(text, name)?).is_ok())
+pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Result<bool> {
+    Ok(server.model_ready(name, version(text, name)?).await.is_ok())
 }
 
 /// What a model takes and gives.

@@ -26,12 +26,12 @@ impl GrpcInferenceService for Service {
     }
 
     async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
-        Ok(Response::new(ServerReadyResponse { ready: self.0.server.is_ready() }))
+        Ok(Response::new(ServerReadyResponse { ready: self.0.server.ready().await }))
     }
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
         let ModelReadyRequest { name, version } = request.into_inner();
-        let ready = metadata::model_ready(&self.0.server, &name, &version);
+        let ready = metadata::model_ready(&self.0.server, &name, &version).await;
         answer(ready.map(|ready| ModelReadyResponse { ready }))
     }
 

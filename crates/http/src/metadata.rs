@@ -35,8 +35,8 @@ struct TensorMetadata<'a> {
     shape: Vec<i64>,
 }
 
-pub(crate) fn server_ready(server: &Server) -> Reply {
-    if server.is_ready() {
+pub(crate) async fn server_ready(server: &Server) -> Reply {
+    if server.ready().await {
         reply::empty(StatusCode::OK)
     } else {
         // The reference's answer of a server that is up and not ready.
@@ -50,9 +50,9 @@ pub(crate) fn server(server: &Server) -> Reply {
     reply::json(StatusCode::OK, &metadata)
 }
 
-pub(crate) fn model_ready(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    Ok(match server.model(&target.model, target.version()?) {
-        Ok(_) => reply::empty(StatusCode::OK),
+pub(crate) async fn model_ready(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    Ok(match server.model_ready(&target.model, target.version()?).await {
+        Ok(()) => reply::empty(StatusCode::OK),
         // The reference answers 400 here, also for a model it does not know.
         Err(error) => reply::error_text(StatusCode::BAD_REQUEST, error.message()),
     })

@@ -180,7 +180,7 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::LoadModel => repository::load(server, target, body).await,
         Action::UnloadModel => repository::unload(server, target, body).await,
         Action::Live => Ok(reply::empty(StatusCode::OK)),
-        Action::Ready => Ok(metadata::server_ready(server)),
+        Action::Ready => Ok(metadata::server_ready(server).await),
         Action::ServerMetadata => Ok(metadata::server(server)),
         Action::OpenApi => {
             let examples = openapi::examples::of(server);
@@ -189,7 +189,7 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         }
         Action::ModelMetadata => metadata::model(server, target),
         Action::ModelConfig => metadata::configuration(server, target),
-        Action::ModelReady => metadata::model_ready(server, target),
+        Action::ModelReady => metadata::model_ready(server, target).await,
         Action::ModelStatistics => metadata::statistics(server, Some(target)),
         Action::AllStatistics => metadata::statistics(server, None),
         Action::Logging => Ok(settings::logging(call)),

@@ -18,6 +18,7 @@ pub(crate) struct Entries {
     pub model_finalize: Option<entry::TRITONBACKEND_ModelFinalize>,
     pub instance_initialize: Option<entry::TRITONBACKEND_ModelInstanceInitialize>,
     pub instance_finalize: Option<entry::TRITONBACKEND_ModelInstanceFinalize>,
+    pub instance_ready: Option<entry::TRITONBACKEND_ModelInstanceReady>,
     pub execute: entry::TRITONBACKEND_ModelInstanceExecute,
 }
 
@@ -47,6 +48,7 @@ pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
             model_finalize: find(library, "TRITONBACKEND_ModelFinalize"),
             instance_initialize: find(library, "TRITONBACKEND_ModelInstanceInitialize"),
             instance_finalize: find(library, "TRITONBACKEND_ModelInstanceFinalize"),
+            instance_ready: find(library, "TRITONBACKEND_ModelInstanceReady"),
             execute: find(library, execute).ok_or_else(|| missing(path, execute))?,
         }
     };

@@ -25,7 +25,7 @@ pub(crate) struct LoadedModel {
     shared: Arc<Shared>,
     object: Arc<ModelObject>,
     /// Its instances that are alive, and some that are not.
-    instances: Mutex<Vec<Weak<InstanceObject>>>,
+    instances: Mutex<Vec<Weak<Living>>>,
     completed: Option<ModelConfig>,
     batcher: Option<Arc<Batcher>>,
     /// The names of its outputs.
@@ -79,6 +79,14 @@ impl LoadedModel {
     }
 }
 
+impl LoadedModel {
+    /// Its instances that are alive.
+    fn instances(&self) -> Vec<Arc<Living>> {
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
 impl Model for LoadedModel {
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
@@ -90,29 +98,42 @@ impl Model for LoadedModel {
         let lent = Lent::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
         // From here on it is finalised, also where its initialisation fails, as the reference does it.
-        let instance = LoadedInstance { lent, object, model, turn, outputs: Arc::clone(&self.outputs) };
-        if let Some(initialize) = instance.model.backend.entries.instance_initialize {
+        let living = Arc::new(Living { lent, object, model });
+        if let Some(initialize) = living.model.backend.entries.instance_initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the instance is finalised.
-            let outcome = unsafe { initialize(instance.lent.handle().as_c()) };
+            let outcome = unsafe { initialize(living.lent.handle().as_c()) };
             error::from_c(Handle::of(outcome))?;
         }
         let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|instance| instance.strong_count() > 0);
-        instances.push(Arc::downgrade(&instance.object));
-        Ok(Box::new(instance))
+        instances.push(Arc::downgrade(&living));
+        Ok(Box::new(LoadedInstance { living, turn, outputs: Arc::clone(&self.outputs) }))
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         let mut sum: Vec<MemoryUsage> = Vec::new();
-        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
-        let instances = instances.iter().filter_map(Weak::upgrade);
-        for part in self.object.memory_usage().into_iter().chain(instances.flat_map(|it| it.memory_usage())) {
+        let instances = self.instances();
+        let of_instances = instances.iter().flat_map(|instance| instance.object.memory_usage());
+        for part in self.object.memory_usage().into_iter().chain(of_instances) {
             match sum.iter_mut().find(|known| known.memory == part.memory) {
                 Some(known) => known.byte_size = known.byte_size.saturating_add(part.byte_size),
                 None => sum.push(part),
             }
         }
         sum
+    }
+
+    fn ready(&self) -> Result<()> {
+        let Some(ready) = self.shared.backend.entries.instance_ready else { return Ok(()) };
+        self.instances().into_iter().try_for_each(|instance| {
+            // SAFETY: a handle of the kind that the function takes, alive as long as `instance` is held.
+            let outcome = unsafe { ready(instance.lent.handle().as_c()) };
+            error::from_c(Handle::of(outcome))
+        })
+    }
+
+    fn tells_readiness(&self) -> bool {
+        self.shared.backend.entries.instance_ready.is_some()
     }
 
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
@@ -151,11 +172,16 @@ impl Drop for Shared {
     }
 }
 
-struct LoadedInstance {
+/// An instance until it is finalised. Whoever holds it may call its backend.
+struct Living {
     // Dropped in this order: the handle goes when nothing is called any more.
     lent: Lent<InstanceObject>,
     object: Arc<InstanceObject>,
     model: Arc<Shared>,
+}
+
+struct LoadedInstance {
+    living: Arc<Living>,
     /// Taken to execute, where instances share a thread.
     turn: Option<Arc<Mutex<()>>>,
     /// The names of the model's outputs.
@@ -164,14 +190,16 @@ struct LoadedInstance {
 
 impl Instance for LoadedInstance {
     fn execute(&mut self, batch: Batch) {
-        self.object.set_monitor(batch.monitor());
+        self.living.object.set_monitor(batch.monitor());
         let mut requests = Vec::new();
         for request in batch.into_requests() {
             request.responder().await_report();
             match RequestObject::give(request, Arc::clone(&self.outputs)) {
                 Ok(handle) => requests.push(handle),
                 // It was answered when it was dropped.
-                Err(error) => tracing::error!("a request to model '{}' is lost: {error}", self.model.name),
+                Err(error) => {
+                    tracing::error!("a request to model '{}' is lost: {error}", self.living.model.name)
+                }
             }
         }
         let mut pointers: Vec<_> = requests.iter().map(|request| request.as_c()).collect();
@@ -180,10 +208,10 @@ impl Instance for LoadedInstance {
             return;
         }
         let turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        let execute = self.model.backend.entries.execute;
+        let execute = self.living.model.backend.entries.execute;
         // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The requests are the
         // backend's from here on, unless it gives an error.
-        let outcome = unsafe { execute(self.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
+        let outcome = unsafe { execute(self.living.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
         drop(turn);
         if let Err(error) = error::from_c(Handle::of(outcome)) {
             for request in requests {
@@ -196,10 +224,10 @@ impl Instance for LoadedInstance {
     }
 }
 
-impl Drop for LoadedInstance {
+impl Drop for Living {
     fn drop(&mut self) {
         let Some(finalize) = self.model.backend.entries.instance_finalize else { return };
-        // SAFETY: the handle is alive, and nothing executes: that would take this instance.
+        // SAFETY: the handle is alive, and nothing else is called: that would hold the instance.
         let outcome = unsafe { finalize(self.lent.handle().as_c()) };
         if let Err(error) = error::from_c(Handle::of(outcome)) {
             tracing::warn!("an instance of model '{}' was not finalised in order: {error}", self.model.name);

@@ -2,9 +2,12 @@
 
 use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::ptr;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, Result};
@@ -47,6 +50,26 @@ fn wait(begin: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>) ->
     let (done, outcome) = channel();
     begin(Box::new(move |outcome| done.send(outcome).unwrap_or_default()))?;
     outcome.recv().unwrap_or_else(|_| Err(Error::unavailable("the server is shutting down")))
+}
+
+/// Waits for an answer that is found on another thread.
+fn blocking<T>(answer: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut answer, mut context) = (pin!(answer), Context::from_waker(&waker));
+    loop {
+        match answer.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
 fn load(server: Handle<ServerObject>, name: &str, overrides: Overrides) -> Result<()> {
@@ -98,7 +121,8 @@ exports! {
     }
 
     fn TRITONSERVER_ServerIsReady(server: *mut TRITONSERVER_Server, ready: *mut bool) {
-        ready.set(server.get()?.server()?.is_ready())?;
+        let server = server.get()?.server()?;
+        ready.set(blocking(server.ready()))?;
     }
 
     fn TRITONSERVER_ServerModelIsReady(
@@ -107,8 +131,8 @@ exports! {
         model_version: i64,
         ready: *mut bool,
     ) {
-        let found = server.get()?.server()?.model(&model_name.read()?, version(model_version)?);
-        ready.set(found.is_ok())?;
+        let (server, name) = (server.get()?.server()?, model_name.read()?);
+        ready.set(blocking(server.model_ready(&name, version(model_version)?)).is_ok())?;
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(

@@ -1,0 +1,128 @@
+//! Whether a model would answer requests, for backends that can tell.
+//!
+//! A backend may take its time to find out, or never come back. So it is asked on a thread of its own, one question for
+//! each model at a time: whoever asks meanwhile waits for the same answer, and nobody waits longer than [`LIMIT`] from
+//! the question on.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{Error, Model, Result};
+
+use crate::timer::{Alarm, Ring, Timer};
+
+/// A backend that has not answered after this long is not ready.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+
+/// A model that is asked.
+pub(crate) struct Readiness {
+    model: Arc<dyn Model>,
+    alarm: Alarm,
+    /// The one that has no answer of the backend's yet.
+    question: Mutex<Option<Arc<Question>>>,
+    limit: Duration,
+}
+
+struct Question {
+    asked: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    answer: Option<Result<()>>,
+    waiting: Vec<Waker>,
+}
+
+impl Readiness {
+    pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, limit: Duration) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| {
+            let alarm = timer.alarm(Weak::<Self>::clone(this));
+            Self { model, alarm, question: Mutex::default(), limit }
+        })
+    }
+
+    /// Asks. The answer is an error where the model is not ready, and says why.
+    pub(crate) fn ask(self: &Arc<Self>) -> impl Future<Output = Result<()>> + Send + use<> {
+        // Not worth a thread where the answer is known.
+        let question = self.model.tells_readiness().then(|| self.question());
+        poll_fn(move |context| {
+            question.as_ref().map_or(Poll::Ready(Ok(())), |question| question.poll(context))
+        })
+    }
+
+    fn question(self: &Arc<Self>) -> Arc<Question> {
+        let mut place = self.lock();
+        if let Some(question) = &*place {
+            return Arc::clone(question);
+        }
+        let question = Arc::new(Question { asked: Instant::now(), state: Mutex::default() });
+        *place = Some(Arc::clone(&question));
+        drop(place);
+        self.alarm.set(question.asked + self.limit);
+        let (asking, asked) = (Arc::clone(self), Arc::clone(&question));
+        let spawned = Builder::new().name("nereid-ready".into()).spawn(move || {
+            let answer = catch_unwind(AssertUnwindSafe(|| asking.model.ready()));
+            let panicked =
+                |_| Err(Error::internal("the backend panicked when it was asked whether it is ready"));
+            asking.end(&asked, answer.unwrap_or_else(panicked));
+        });
+        if let Err(error) = spawned {
+            self.end(&question, Err(Error::unavailable(format!("cannot start a thread to ask: {error}"))));
+        }
+        question
+    }
+
+    fn end(&self, question: &Question, answer: Result<()>) {
+        *self.lock() = None;
+        question.settle(answer);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Question>>> {
+        self.question.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring for Readiness {
+    fn ring(&self) {
+        let question = self.lock().clone();
+        if let Some(question) = question.filter(|question| question.asked.elapsed() >= self.limit) {
+            let millis = self.limit.as_millis();
+            let overdue = format!("the backend has not said for {millis} ms whether the model is ready");
+            question.settle(Err(Error::unavailable(overdue)));
+        }
+    }
+}
+
+impl Question {
+    /// The first answer counts.
+    fn settle(&self, answer: Result<()>) {
+        let mut state = self.lock();
+        state.answer.get_or_insert(answer);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.lock();
+        if let Some(answer) = &state.answer {
+            return Poll::Ready(answer.clone());
+        }
+        if !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;
