@@ -22,7 +22,9 @@ mod responder;
 mod response;
 mod settings;
 mod shape;
+mod states;
 mod tensor;
+mod turn;
 
 pub use backend::{
     Backend, BatchBuilder, CustomBatching, HostPolicy, Instance, InstanceContext, InstanceKind, Model,
@@ -41,4 +43,6 @@ pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, Respon
 pub use response::Response;
 pub use settings::BackendSettings;
 pub use shape::Shape;
+pub use states::{SequenceState, SequenceStates};
 pub use tensor::{Buffers, Tensor};
+pub use turn::{Turn, Turns};

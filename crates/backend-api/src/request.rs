@@ -5,7 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, OutputAllocator, Parameters, Responder, Response, ResponseSink, Result, Tensor};
+use crate::{
+    Error, OutputAllocator, Parameters, Responder, Response, ResponseSink, Result, SequenceStates, Tensor,
+    Turn,
+};
 
 /// What a client asks for. Every protocol face builds this and hands it to the server.
 #[derive(Default)]
@@ -62,6 +65,16 @@ pub enum CorrelationId {
     Text(String),
 }
 
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("without an id"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => write!(f, "'{text}'"),
+        }
+    }
+}
+
 /// Where in its sequence a request stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceFlags {
@@ -79,12 +92,14 @@ pub struct Request {
     request: InferRequest,
     batch_size: usize,
     responder: Responder,
+    // After the way to answer: who waits for the turn to be over finds the request answered.
+    turn: Option<Turn>,
 }
 
 impl Request {
     /// A request of `batch_size` items that is answered through `responder`. Made by the server.
     pub fn new(request: InferRequest, batch_size: usize, responder: Responder) -> Self {
-        Self { request, batch_size, responder }
+        Self { request, batch_size, responder, turn: None }
     }
 
     /// How many items of the batch dimension it holds; 1 for a model without batching.
@@ -104,6 +119,9 @@ impl Request {
 
     /// Whether the client wants the output of that name.
     pub fn wants(&self, output: &str) -> bool {
+        if self.is_filler() {
+            return false;
+        }
         self.request.outputs.is_empty() || self.request.outputs.iter().any(|wanted| wanted.name == output)
     }
 
@@ -126,9 +144,58 @@ impl Request {
         self.responder
     }
 
-    /// What the client asked for and the way to answer it, apart.
-    pub fn into_parts(self) -> (InferRequest, Responder) {
-        (self.request, self.responder)
+    /// What the client asked for, the way to answer it and its turn in a sequence, apart.
+    pub fn into_parts(self) -> (InferRequest, Responder, Option<Turn>) {
+        (self.request, self.responder, self.turn)
+    }
+
+    /// A request put together again from its parts.
+    pub fn from_parts(
+        request: InferRequest,
+        batch_size: usize,
+        responder: Responder,
+        turn: Option<Turn>,
+    ) -> Self {
+        Self { request, batch_size, responder, turn }
+    }
+
+    /// The states of its sequence, if its model has any.
+    pub fn states(&self) -> Option<&SequenceStates> {
+        self.turn.as_ref()?.states().map(|states| &**states)
+    }
+
+    /// Whether nobody made it: it fills a place in a batch whose other places have to stay what they are. Nobody wants
+    /// an answer to it.
+    pub fn is_filler(&self) -> bool {
+        self.turn.as_ref().is_some_and(Turn::is_filler)
+    }
+
+    /// Hands it back without releasing it: it comes again later. Where its model does not iterate (see
+    /// `iterative_sequence`) it is released.
+    pub fn hand_back(mut self) {
+        match self.turn.take() {
+            Some(turn) => turn.hand_back(self),
+            None => drop(self),
+        }
+    }
+
+    /// Its turn in a sequence begins. Made for the server.
+    pub fn begin_turn(&mut self, turn: Turn) {
+        self.turn = Some(turn);
+    }
+
+    /// Puts it into a sequence, or another place of its sequence. Made for the server.
+    pub fn enrol(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
+        self.request.correlation_id = sequence;
+        self.request.sequence = flags;
+    }
+
+    /// Gives it an input that the client did not give, in the place of one of that name. Made for the server.
+    pub fn give_input(&mut self, tensor: Tensor) {
+        match self.request.inputs.iter_mut().find(|input| input.name == tensor.name) {
+            Some(input) => *input = tensor,
+            None => self.request.inputs.push(tensor),
+        }
     }
 
     /// Gives the one and final answer, and releases the request.

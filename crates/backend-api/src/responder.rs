@@ -111,6 +111,12 @@ impl Responder {
         self.sink = redirect(Arc::clone(&self.sink));
     }
 
+    /// Gives the receiving end back. From here on nothing is answered this way. Made for the server.
+    pub fn into_sink(self) -> Arc<dyn ResponseSink> {
+        self.finished.store(true, Ordering::Release);
+        Arc::clone(&self.sink)
+    }
+
     /// Notes when the request reached a phase.
     pub fn mark(&self, phase: Phase, at: Instant) {
         self.sink.mark(phase, at);

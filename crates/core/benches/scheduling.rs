@@ -92,6 +92,7 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
         versions: vec![1],
         labels: BTreeMap::new(),
         warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
         fault: None,
         fingerprint: Fingerprint::default(),
         keep: None,

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use nereid_backend_api::{
     Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
 };
+use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use crate::admission::admit;
 use crate::completion::{self, Completion};
@@ -23,6 +24,8 @@ use crate::limit::Slot;
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
 use crate::scheduler::configured::{self, Surroundings};
+use crate::scheduler::sequence::checks::SequenceChecks;
+use crate::scheduler::sequence::configured::initial_states;
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
 use crate::source::{Fingerprint, ModelId};
@@ -37,7 +40,7 @@ pub(crate) struct Services {
     /// Limits executions, if they are limited.
     pub limiter: Option<Arc<RateLimiter>>,
     /// See [`ServerOptions::hold_batches`](crate::ServerOptions::hold_batches).
-    pub hold_batches: usize,
+    pub hold_batches: (usize, usize),
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
     /// See [`ServerOptions::host_policies`](crate::ServerOptions::host_policies).
@@ -66,6 +69,8 @@ pub struct ModelSpec {
     pub labels: BTreeMap<String, Labels>,
     /// The files that its warm-up takes, by their names.
     pub warm_up_files: BTreeMap<String, Bytes>,
+    /// The files that its sequences' states begin with, by their names.
+    pub state_files: BTreeMap<String, Bytes>,
     /// What is wrong with it although it was read: each of its versions fails with this.
     pub fault: Option<Error>,
     /// How it looked when it was read.
@@ -89,6 +94,7 @@ pub struct Model {
     given: ModelConfig,
     config: ModelConfig,
     signature: Signature,
+    sequence_checks: Option<SequenceChecks>,
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
     scheduler: Arc<dyn Scheduler>,
@@ -160,12 +166,19 @@ impl Model {
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
         warm_up(&pool, &config, &signature, &spec.warm_up_files)?;
+        let states = match &config.scheduling_choice {
+            Some(SchedulingChoice::SequenceBatching(batching)) => {
+                initial_states(&config, batching, &spec.state_files)?
+            }
+            _ => Vec::new(),
+        };
         let surroundings = Surroundings {
             instances: pool.len(),
             custom,
             permits,
             timer: &services.timer,
             hold: services.hold_batches,
+            states,
         };
         let scheduler = configured::scheduler(&config, surroundings);
         let readiness = Readiness::new(pool.model(), &services.timer, readiness::LIMIT);
@@ -173,6 +186,7 @@ impl Model {
             id: spec.id.clone(),
             version,
             given: spec.config.clone(),
+            sequence_checks: SequenceChecks::new(&config),
             config,
             signature,
             labels: spec.labels.clone(),
@@ -277,6 +291,9 @@ impl Model {
         }
         let arrived = Instant::now();
         let batch_size = admit(&mut request, &self.signature)?;
+        if let Some(checks) = &self.sequence_checks {
+            checks.check(&request, batch_size)?;
+        }
         let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, slot);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
@@ -289,6 +306,7 @@ impl Model {
                 None
             }
             Enqueued::Refused => None,
+            Enqueued::Wrong(error) => return Err(error),
         };
         Ok(ResponseStream::new(inflight, ticket))
     }
@@ -330,11 +348,11 @@ mod tests {
     #[test]
     fn all_that_is_not_offered_is_named_by_its_field() {
         let config = nereid_model_config::parse_text(
-            "sequence_batching { } instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
+            "ensemble_scheduling { } instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
         );
         let found = not_offered("m", &config.unwrap(), &[]);
         let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
-        assert_eq!(fields, ["sequence_batching", "instance_group[0].kind", "instance_group[2].kind"]);
+        assert_eq!(fields, ["ensemble_scheduling", "instance_group[0].kind", "instance_group[2].kind"]);
         assert!(found[1].1.message().contains("'m_0'") && found[2].1.message().contains("'g'"), "{found:?}");
         assert_eq!(not_offered("m", &ModelConfig::default(), &[]).len(), 0);
     }

@@ -14,6 +14,7 @@ mod handoff;
 #[cfg(test)]
 mod modelled;
 mod ordering;
+pub(crate) mod sequence;
 mod sync;
 mod tickets;
 
@@ -64,6 +65,8 @@ pub enum Enqueued<T> {
     Claimed(Claim<T>),
     /// It could not be taken, and was answered so.
     Refused,
+    /// It is wrong, and was not answered.
+    Wrong(Error),
 }
 
 /// Requests, and the idle instance that executes them on the thread of whoever has the claim.
@@ -99,6 +102,10 @@ pub(crate) enum Refusal {
     Expired,
     /// Nobody waits for the answer any more.
     Cancelled,
+    /// Its sequence waited longer than it may for a slot.
+    NoSlot,
+    /// It goes on with a sequence that there is not.
+    NotStarted,
 }
 
 impl Item for Request {
@@ -113,6 +120,11 @@ impl Item for Request {
                 "Request timeout expired: it waited for model '{model}' longer than its queue policy allows"
             )),
             Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
+            Refusal::NoSlot => Error::unavailable(format!(
+                "Request timeout expired: its sequence waited for a slot of model '{model}' longer than the timeout of \
+                 a request of it"
+            )),
+            Refusal::NotStarted => sequence::not_started(&self),
         };
         self.answer(Err(error));
     }

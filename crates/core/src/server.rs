@@ -25,6 +25,7 @@ use crate::trace_settings::{TraceControl, TraceSettings};
 /// The protocol extensions every face offers, by their names in Triton's documents.
 pub const EXTENSIONS: &[&str] = &[
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
@@ -66,6 +67,8 @@ pub struct ServerOptions {
     pub trace: TraceSettings,
     /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
     pub hold_batches: usize,
+    /// And so many requests of sequences that wait for a slot.
+    pub hold_backlog: usize,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,
     /// Where instances run, by the names of their host policies.
@@ -104,7 +107,7 @@ impl Server {
         let services = Services {
             timer: Timer::default(),
             limiter,
-            hold_batches: options.hold_batches,
+            hold_batches: (options.hold_batches, options.hold_backlog),
             gpus: options.gpus.clone(),
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,

@@ -77,6 +77,7 @@ impl Serving {
                 versions: vec![1],
                 labels: BTreeMap::new(),
                 warm_up_files: BTreeMap::new(),
+                state_files: BTreeMap::new(),
                 fingerprint: Fingerprint::default(),
                 fault: None,
                 keep: None,

@@ -63,6 +63,7 @@ pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'sta
         versions: vec![1],
         labels: BTreeMap::new(),
         warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
         fault: None,
         fingerprint: Fingerprint::default(),
         keep: None,

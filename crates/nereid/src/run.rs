@@ -102,7 +102,8 @@ fn server_options(
         rate_limit: options.rate_limit(),
         max_inflight_requests: options.max_inflight_requests,
         max_unread: options.max_unread_response_bytes,
-        hold_batches: hold_batches(),
+        hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
+        hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
         log,
         trace,
         gpus,
@@ -110,9 +111,9 @@ fn server_options(
     })
 }
 
-/// The reference's hook for tests that need a full queue: batchers begin when they have seen so many requests.
-fn hold_batches() -> usize {
-    env::var("TRITONSERVER_DELAY_SCHEDULER").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+/// The reference's hooks for tests that need full queues: batchers begin when they have seen so many requests.
+fn hold(variable: &str) -> usize {
+    env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// Completes when the process is told to stop.

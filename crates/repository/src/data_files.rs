@@ -9,7 +9,7 @@ use nereid_model_config::proto::model_warmup::input::InputDataType;
 
 /// The folders they are in, beside the versions, as in the reference.
 pub(crate) const WARMUP: &str = "warmup";
-const INITIAL_STATE: &str = "initial_state";
+pub(crate) const INITIAL_STATE: &str = "initial_state";
 
 /// A file that a configuration names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

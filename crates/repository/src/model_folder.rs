@@ -12,7 +12,7 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Fingerprint, Labels, ModelId, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
 
-use crate::data_files::{WARMUP, data_files};
+use crate::data_files::{INITIAL_STATE, WARMUP, data_files};
 
 /// The configuration's file name.
 pub(crate) const CONFIG: &str = "config.pbtxt";
@@ -145,7 +145,7 @@ fn finish(
     let versions = versions(folder)?;
     let (config, fault) = finish_config(folder, name, config, &versions, origin, options)?;
     let (labels, missing_labels) = or_fault(read_labels(folder, &config));
-    let (warm_up_files, missing_files) = or_fault(read_data_files(folder, &config));
+    let (files, missing_files) = or_fault(read_data_files(folder, &config));
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
@@ -163,7 +163,8 @@ fn finish(
         completion,
         versions,
         labels,
-        warm_up_files,
+        warm_up_files: named(&files, WARMUP),
+        state_files: named(&files, INITIAL_STATE),
         fault: fault.or(missing_labels).or(missing_files),
         fingerprint: Fingerprint::default(),
         keep: None,
@@ -273,10 +274,14 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
         .collect()
 }
 
-/// The contents of the files that warm-ups take, by the names in the configuration.
-///
-/// As in the reference, a model whose initial state could not be read when it is needed is refused now, too.
-fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, Bytes>> {
+/// Those files of a folder, by the names in the configuration.
+fn named(files: &BTreeMap<PathBuf, Bytes>, folder: &str) -> BTreeMap<String, Bytes> {
+    let named = files.iter().filter_map(|(path, contents)| Some((path.strip_prefix(folder).ok()?, contents)));
+    named.map(|(name, contents)| (name.to_string_lossy().into_owned(), contents.clone())).collect()
+}
+
+/// The contents of the files that warm-ups and states take, by their paths in the model's folder.
+fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<PathBuf, Bytes>> {
     let mut contents = BTreeMap::new();
     for file in data_files(config) {
         let path = folder.join(&file.path);
@@ -293,10 +298,8 @@ fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<Strin
         if !path.is_file() {
             return Err(wrong("there is no such file".into()));
         }
-        if let Ok(name) = file.path.strip_prefix(WARMUP) {
-            let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
-            contents.insert(name.to_string_lossy().into_owned(), Bytes::from(bytes));
-        }
+        let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+        contents.insert(file.path, Bytes::from(bytes));
     }
     Ok(contents)
 }

@@ -39,7 +39,7 @@ impl RequestObject {
     /// # Errors
     /// There are too many objects; the request is answered with an error.
     pub(crate) fn give(request: Request, outputs: Arc<[String]>) -> Result<Handle<Self>> {
-        let (request, responder) = request.into_parts();
+        let (request, responder, _) = request.into_parts();
         Handle::give(Arc::new(Self::new(request, Way::new(responder, outputs))?))
     }
 

@@ -45,6 +45,7 @@ fn serve(define: &str) -> Served {
         versions: vec![1],
         labels: BTreeMap::new(),
         warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
         fault: None,
         keep: None,

@@ -48,6 +48,7 @@ fn spec(completion: Completion, text: &str) -> ModelSpec {
         versions: vec![1],
         labels: BTreeMap::new(),
         warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
         fault: None,
         fingerprint: Fingerprint::default(),
         keep: None,

@@ -197,6 +197,25 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
         }
     }
 
+    /// Takes an item into a level, whatever the level's policy says.
+    pub(crate) fn insert(&mut self, level: u64, item: T, expiry: Option<Instant>, now: Instant) -> Ticket {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.len += 1;
+        self.size += item.batch_size();
+        let waiting = &mut self.levels.entry(level).or_default().waiting;
+        waiting.push(number, Waiting { item, number, since: now, expiry });
+        if let Some(expiry) = expiry {
+            self.expiries.insert((expiry, level, number));
+        }
+        // Otherwise it stands behind all that was looked at.
+        let end = self.forming.map(|forming| forming.blocker.unwrap_or(forming.last));
+        if end.is_some_and(|end| level < end.level || (level == end.level && end.delayed)) {
+            self.forming = None;
+        }
+        Ticket { level, number }
+    }
+
     /// Notes that a request is no longer there.
     fn gone(&mut self, level: u64, waiting: Waiting<T>) -> T {
         self.len -= 1;
@@ -309,20 +328,7 @@ impl<T: Batched, F: Former<T>> Queue for Batcher<T, F> {
             return Err((item, Refusal::Full(policy.max_queue_size)));
         }
         let expiry = policy.timeout(item.timeout()).and_then(|timeout| now.checked_add(timeout));
-        let number = self.next_number;
-        self.next_number += 1;
-        self.len += 1;
-        self.size += item.batch_size();
-        items.waiting.push(number, Waiting { item, number, since: now, expiry });
-        if let Some(expiry) = expiry {
-            self.expiries.insert((expiry, level, number));
-        }
-        // Otherwise it stands behind all that was looked at.
-        let end = self.forming.map(|forming| forming.blocker.unwrap_or(forming.last));
-        if end.is_some_and(|end| level < end.level || (level == end.level && end.delayed)) {
-            self.forming = None;
-        }
-        Ok(Ticket { level, number })
+        Ok(self.insert(level, item, expiry, now))
     }
 
     fn alone(&mut self, item: T) -> Result<Vec<T>, T> {

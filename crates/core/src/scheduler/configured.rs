@@ -3,13 +3,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nereid_backend_api::{CustomBatching, Error, ModelConfig};
+use nereid_backend_api::{CustomBatching, Error, ModelConfig, SequenceState};
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_queue_policy::TimeoutAction;
 use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
 
 use super::batcher::{Batcher, Policy, Rules};
-use super::{Fifo, Handoff, Order, RequestFormer, Scheduler};
+use super::{Fifo, Handoff, Order, RequestFormer, Scheduler, sequence};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
@@ -17,9 +17,10 @@ use crate::timer::{Ring, Timer};
 /// model in another way than its configuration asks for.
 pub(crate) fn not_offered(config: &ModelConfig) -> Option<(&'static str, Error)> {
     let choice = match &config.scheduling_choice {
-        Some(SchedulingChoice::SequenceBatching(_)) => "sequence_batching",
         Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
-        Some(SchedulingChoice::DynamicBatching(_)) | None => return None,
+        Some(SchedulingChoice::DynamicBatching(_) | SchedulingChoice::SequenceBatching(_)) | None => {
+            return None;
+        }
     };
     let message = format!("the configuration asks for {choice}, which this version does not offer");
     Some((choice, Error::unsupported(message)))
@@ -35,17 +36,23 @@ pub(crate) struct Surroundings<'a> {
     pub permits: Option<Permits>,
     /// Watches over requests that wait.
     pub timer: &'a Timer,
-    /// A batcher begins when it has seen so many requests.
-    pub hold: usize,
+    /// A batcher begins when it has seen so many requests, and so many in a backlog.
+    pub hold: (usize, usize),
+    /// What every sequence begins with.
+    pub states: Vec<SequenceState>,
 }
 
 /// The scheduler of a checked configuration.
 pub(crate) fn scheduler(config: &ModelConfig, surroundings: Surroundings<'_>) -> Arc<dyn Scheduler> {
-    let Surroundings { instances, custom, permits, timer, hold } = surroundings;
+    let Surroundings { instances, custom, permits, timer, hold, states } = surroundings;
+    if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
+        let surroundings = sequence::configured::Surroundings { instances, permits, timer, hold, states };
+        return sequence::configured::scheduler(config, batching, surroundings);
+    }
     let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice else {
         return Arc::new(Handoff::new(Fifo::default(), instances, permits, None));
     };
-    let rules = Rules { hold, ..rules(batching, config.max_batch_size) };
+    let rules = Rules { hold: hold.0, ..rules(batching, config.max_batch_size) };
     let order = batching.preserve_ordering.then(Arc::<Order>::default);
     let batcher = Batcher::new(rules, RequestFormer::new(config, custom, order));
     Arc::new_cyclic(|scheduler: &Weak<Handoff<_>>| {

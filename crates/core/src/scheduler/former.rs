@@ -49,7 +49,8 @@ impl RequestFormer {
         }
     }
 
-    fn alike(&self, first: &Request, request: &Request) -> bool {
+    /// Whether two requests may be executed together, as far as the configuration says.
+    pub(crate) fn alike(&self, first: &Request, request: &Request) -> bool {
         if self.optional {
             let given = |input: &Tensor| first.inputs.iter().any(|other| other.name == input.name);
             if first.inputs.len() != request.inputs.len() || !request.inputs.iter().all(given) {

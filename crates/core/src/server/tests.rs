@@ -78,6 +78,7 @@ fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
         versions: versions.to_vec(),
         labels,
         warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
         fault: None,
         fingerprint: Fingerprint::default(),
         keep: None,
@@ -428,8 +429,8 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
         (ModelConfig { backend: String::new(), ..config() }, "names no backend"),
         (ModelConfig { instance_group: vec![gpu], ..config() }, "KIND_GPU"),
         (
-            nereid_model_config::parse_text(r#"backend: "scripted" sequence_batching { }"#).unwrap(),
-            "sequence_batching",
+            nereid_model_config::parse_text(r#"backend: "scripted" ensemble_scheduling { }"#).unwrap(),
+            "ensemble_scheduling",
         ),
     ];
     for (config, expected) in cases {

@@ -1,0 +1,115 @@
+//! What a model keeps from one request of a sequence to the next (`state` in `sequence_batching`): tensors that come as
+//! inputs and are replaced by outputs.
+//!
+//! Knows neither where a sequence begins nor which request is next: whoever schedules sequences gives each its states.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nereid_model_config::DataType;
+
+use crate::{Buffers, Error, Result, Shape, Tensor};
+
+/// The states of one sequence, shared by its requests.
+///
+/// A state has two names: that of the input that the model finds it in, and that of the output that replaces it.
+#[derive(Debug, Default)]
+pub struct SequenceStates(Mutex<Vec<SequenceState>>);
+
+/// One state.
+#[derive(Clone, Debug)]
+pub struct SequenceState {
+    /// The output that replaces it.
+    pub output: String,
+    /// Its value, under the name of the input.
+    pub value: Tensor,
+}
+
+impl SequenceStates {
+    /// The states that a sequence begins with.
+    pub fn new(states: Vec<SequenceState>) -> Self {
+        Self(Mutex::new(states))
+    }
+
+    /// All of them, as they are now.
+    pub fn all(&self) -> Vec<SequenceState> {
+        self.lock().clone()
+    }
+
+    /// The values that the next request finds as inputs.
+    pub fn inputs(&self) -> Vec<Tensor> {
+        self.lock().iter().map(|state| state.value.clone()).collect()
+    }
+
+    /// Whether a state is replaced by the output of that name.
+    pub fn has(&self, output: &str) -> bool {
+        self.lock().iter().any(|state| state.output == output)
+    }
+
+    /// The value of the state that the output of that name replaces.
+    pub fn value(&self, output: &str) -> Option<Tensor> {
+        self.lock().iter().find(|state| state.output == output).map(|state| state.value.clone())
+    }
+
+    /// Replaces the value of the state that belongs to an output. The batch dimension, where there is one, is part of
+    /// the shape.
+    ///
+    /// # Errors
+    /// `InvalidArg` where no state belongs to an output of that name, or the contents do not fit type and shape.
+    pub fn update(&self, output: &str, data_type: DataType, shape: Shape, buffers: Buffers) -> Result<()> {
+        let mut states = self.lock();
+        let names = || states.iter().map(|state| state.output.as_str()).collect::<Vec<_>>().join("', '");
+        let Some(place) = states.iter().position(|state| state.output == output) else {
+            return Err(Error::invalid_arg(format!("there is no state '{output}'; there are '{}'", names())));
+        };
+        let state = &mut states[place];
+        let value = Tensor { name: state.value.name.clone(), data_type, shape, buffers };
+        value.check_contents().map_err(|error| error.context(format_args!("state '{output}'")))?;
+        state.value = value;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<SequenceState>> {
+        // Each change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::Buffer;
+
+    fn states() -> SequenceStates {
+        let value = Tensor::new("SUM_IN", DataType::Int32, [1], vec![0; 4]);
+        SequenceStates::new(vec![SequenceState { output: "SUM_OUT".into(), value }])
+    }
+
+    #[test]
+    fn an_output_replaces_its_state_in_type_shape_and_contents() {
+        let states = states();
+        states
+            .update("SUM_OUT", DataType::Int16, [2].into(), smallvec![Buffer::host(vec![1, 0, 2, 0])])
+            .unwrap();
+        let [value] = &states.inputs()[..] else { panic!("one state") };
+        assert_eq!((value.name.as_str(), value.data_type), ("SUM_IN", DataType::Int16));
+        assert_eq!(
+            (&value.shape[..], &*value.contiguous().unwrap()),
+            ([2].as_slice(), [1, 0, 2, 0].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_state_that_there_is_not_or_that_does_not_fit_is_refused_and_nothing_changes() {
+        let states = states();
+        let refused = |name: &str, size: usize| {
+            let buffers = smallvec![Buffer::host(vec![7; size])];
+            states.update(name, DataType::Int32, [1].into(), buffers).unwrap_err().message().to_owned()
+        };
+        assert_eq!(refused("SUM_IN", 4), "there is no state 'SUM_IN'; there are 'SUM_OUT'");
+        assert!(refused("SUM_OUT", 3).starts_with("state 'SUM_OUT': tensor 'SUM_IN' has 3 bytes"));
+        assert_eq!(&*states.value("SUM_OUT").unwrap().contiguous().unwrap(), [0; 4]);
+        assert!(states.has("SUM_OUT") && !states.has("SUM_IN"));
+    }
+}

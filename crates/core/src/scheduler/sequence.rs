@@ -1,0 +1,236 @@
+//! Brings the requests of sequences to the instances that have their slots.
+//!
+//! A sequence stays with one instance, so instances do not take from a common queue as they do in
+//! [`handoff`](super::handoff): each waits for what is its own, and is called when something of that has changed.
+//! When requests are done, which lets the next of their sequences leave, is told by the [`Turn`]s they have.
+//!
+//! [`Turn`]: nereid_backend_api::Turn
+
+pub(crate) mod checks;
+pub(crate) mod configured;
+mod outfit;
+mod rules;
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nereid_backend_api::{CorrelationId, Error, Request, SequenceFlags, Turns};
+
+use self::outfit::RequestOutfit;
+use self::rules::Sequences;
+use super::sync::wait;
+use super::{Enqueued, Item, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
+use crate::rate_limiter::Permits;
+use crate::timer::{Alarm, Ring};
+
+/// A slot of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub instance: usize,
+    pub slot: usize,
+}
+
+impl Place {
+    /// The number by which its turns go.
+    fn number(self) -> u64 {
+        (self.instance as u64) << 32 | self.slot as u64
+    }
+
+    fn of(number: u64) -> Self {
+        Self { instance: (number >> 32) as usize, slot: (number & 0xffff_ffff) as usize }
+    }
+}
+
+/// The scheduler of a model that asks for `sequence_batching`.
+pub(crate) struct SequenceScheduler {
+    state: Mutex<State>,
+    /// One for each instance: its thread waits there.
+    calls: Vec<Condvar>,
+    /// Asked before each execution, if executions are limited.
+    permits: Option<Permits>,
+    /// Rings when a sequence was idle, or has waited for a slot, for too long.
+    alarm: Alarm,
+}
+
+struct State {
+    sequences: Sequences<Request, RequestOutfit, RequestFormer>,
+    /// The id that the next sequence gets whose client gave none.
+    next_id: u64,
+    closed: bool,
+    /// When the alarm rings.
+    armed: Option<Instant>,
+}
+
+impl SequenceScheduler {
+    fn new(
+        sequences: Sequences<Request, RequestOutfit, RequestFormer>,
+        instances: usize,
+        permits: Option<Permits>,
+        alarm: Alarm,
+    ) -> Self {
+        let state = State { sequences, next_id: 1, closed: false, armed: None };
+        let calls = (0..instances).map(|_| Condvar::new()).collect();
+        Self { state: Mutex::new(state), calls, permits, alarm }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a change: calls the instances that it is of interest for, and sets the alarm.
+    fn go_on(&self, mut state: MutexGuard<'_, State>) {
+        let stirred = state.sequences.stirred();
+        let expiry = state.sequences.next_expiry();
+        let alarm = expiry.filter(|&expiry| state.armed.is_none_or(|armed| expiry < armed));
+        if alarm.is_some() {
+            state.armed = alarm;
+        }
+        drop(state);
+        for instance in stirred {
+            self.calls[instance].notify_one();
+        }
+        if let Some(expiry) = alarm {
+            self.alarm.set(expiry);
+        }
+    }
+
+    /// Answers what may not wait any longer.
+    fn refuse_expired<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+        let expired = state.sequences.expire(now);
+        self.go_on(state);
+        expired.into_iter().for_each(|request| request.refuse(Refusal::NoSlot));
+        self.lock()
+    }
+}
+
+impl Scheduler for SequenceScheduler {
+    fn enqueue(&self, mut request: Request, _at_once: bool) -> Enqueued<Request> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.enrol(&mut request);
+        match state.sequences.push(request, now) {
+            Ok(ticket) => {
+                self.go_on(state);
+                Enqueued::Waits(ticket)
+            }
+            Err((request, Refusal::NotStarted)) => {
+                drop(state);
+                let error = not_started(&request);
+                // It was never taken in, so it counts as little as one that is wrong in itself.
+                request.into_responder().into_sink();
+                Enqueued::Wrong(error)
+            }
+            Err((request, why)) => {
+                drop(state);
+                request.refuse(why);
+                Enqueued::Refused
+            }
+        }
+    }
+
+    fn next(&self, instance: usize) -> Option<Vec<Request>> {
+        if let Some(permits) = &self.permits {
+            permits.executed(instance);
+        }
+        let mut permitted = self.permits.is_none();
+        let mut state = self.lock();
+        state.sequences.executed(instance, Instant::now());
+        loop {
+            let now = Instant::now();
+            state = self.refuse_expired(state, now);
+            match (state.sequences.readiness(instance, now), &self.permits) {
+                (Readiness::Now, Some(permits)) if !permitted => {
+                    drop(state);
+                    permits.acquire(instance);
+                    permitted = true;
+                    state = self.lock();
+                }
+                (Readiness::Now, _) => {
+                    let batch = state.sequences.take(instance, now);
+                    self.go_on(state);
+                    return Some(batch);
+                }
+                (_, Some(permits)) if permitted => {
+                    // What was to be executed was cancelled meanwhile.
+                    drop(state);
+                    permits.give_back(instance);
+                    permitted = false;
+                    state = self.lock();
+                }
+                (Readiness::Nothing, _) if state.closed && state.sequences.is_done(instance) => return None,
+                (Readiness::Nothing, _) => state = wait(&self.calls[instance], state, None),
+                (Readiness::At(time), _) => state = wait(&self.calls[instance], state, Some(time)),
+            }
+        }
+    }
+
+    fn finished(&self, _instance: usize) {
+        // No claim is ever given: a sequence's instance may have other things to do first.
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        let removed = state.sequences.remove(ticket, Instant::now());
+        self.go_on(state);
+        removed.into_iter().for_each(|request| request.refuse(Refusal::Cancelled));
+    }
+
+    fn pending(&self) -> usize {
+        self.lock().sequences.len()
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.sequences.close(Instant::now());
+        self.go_on(state);
+    }
+}
+
+impl Ring for SequenceScheduler {
+    fn ring(&self) {
+        let mut state = self.lock();
+        state.armed = None;
+        drop(self.refuse_expired(state, Instant::now()));
+    }
+}
+
+impl Turns for SequenceScheduler {
+    fn over(&self, turn: u64) {
+        let mut state = self.lock();
+        state.sequences.over(Place::of(turn), Instant::now());
+        self.go_on(state);
+    }
+
+    fn again(&self, turn: u64, request: Request) {
+        let mut state = self.lock();
+        let outcome = state.sequences.again(Place::of(turn), request, Instant::now());
+        self.go_on(state);
+        if let Err((request, why)) = outcome {
+            request.refuse(why);
+        }
+    }
+}
+
+impl State {
+    /// Makes a request that belongs to no sequence one of its own, where the model iterates.
+    fn enrol(&mut self, request: &mut Request) {
+        if request.correlation_id != CorrelationId::None || !self.sequences.outfit().iterates() {
+            return;
+        }
+        while self.sequences.is_open(&CorrelationId::Number(self.next_id)) {
+            self.next_id += 1;
+        }
+        request.enrol(CorrelationId::Number(self.next_id), SequenceFlags { start: true, end: false });
+        self.next_id += 1;
+    }
+}
+
+pub(super) fn not_started(request: &Request) -> Error {
+    Error::invalid_arg(format!(
+        "sequence {} of model '{}' is not going on: it ended, was idle for too long, or never began; its first request \
+         must say so with sequence_start",
+        request.correlation_id, request.model_name
+    ))
+}

@@ -1,0 +1,554 @@
+//! The sequence batcher's rules: which sequence has which slot, and which requests leave together, and when.
+//!
+//! A sequence begins with a request that says so and gets a slot of an instance, that with the lowest number that is
+//! free; where none is, it waits in the backlog, in which sequences are served in the order in which they began. Its
+//! requests leave one after the other, none before the one ahead of it is done. It is over, and its slot free, when
+//! - its last request has left;
+//! - nothing of it was waiting or executed for longer than it may be idle;
+//! - one of its requests was cancelled while it waited: those behind it are cancelled with it;
+//! - the model iterates and has released its request.
+//!
+//! How requests leave an instance's slots is the affair of its [`Lane`]:
+//! - direct: one of each slot, in the order of the slots, with fillers where a slot below the last has none;
+//! - oldest: each goes to a batcher of the instance as soon as the one ahead of it is done.
+//!
+//! There is neither clock nor thread in here: whoever calls says what time it is.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{CorrelationId, SequenceFlags};
+
+use super::super::batcher::{Batched, Batcher, Former};
+use super::super::{Queue, Readiness, Refusal, Ticket};
+use super::Place;
+
+/// What the rules look at in a request of a sequence.
+pub(crate) trait Sequenced: Batched {
+    /// The sequence it belongs to.
+    fn sequence(&self) -> &CorrelationId;
+
+    /// Where in it it stands.
+    fn flags(&self) -> SequenceFlags;
+
+    /// It comes once more, and is neither the first nor the last.
+    fn repeated(&mut self);
+}
+
+/// Makes requests ready for the model.
+pub(crate) trait Outfit<T>: Send {
+    /// What is kept of a sequence.
+    type Kept: Default + Send;
+
+    /// Whether a request goes with the first one of a batch.
+    fn alike(&self, first: &T, item: &T) -> bool;
+
+    /// The request is next in its sequence, and leaves for the model.
+    fn prepare(&mut self, item: &mut T, kept: &mut Self::Kept, place: Place);
+
+    /// What stands in the place of a request, beside one that is prepared.
+    fn filler(&mut self, beside: &T) -> T;
+}
+
+/// How sequences are scheduled, from a configuration that was checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// How many slots each instance has; at least 1.
+    pub slots: usize,
+    /// So long may a sequence be idle.
+    pub idle: Duration,
+    /// A request that is released ends its sequence, and may come again instead.
+    pub iterates: bool,
+    /// In the direct strategy: how long requests wait for others, and the share of slots that have to be ready so that
+    /// they do not.
+    pub wait: Option<(Duration, f32)>,
+    /// Nothing leaves before so many requests wait in slots, and so many in the backlog, for the first time. For tests
+    /// that need full queues.
+    pub hold: (usize, usize),
+}
+
+/// Sequences, and the requests of theirs that wait.
+pub(crate) struct Sequences<T, O: Outfit<T>, F> {
+    rules: Rules,
+    outfit: O,
+    lanes: Vec<Lane<T, F>>,
+    /// Slots without a sequence: slot and instance, so that all instances fill up alike.
+    free: BTreeSet<(usize, usize)>,
+    /// The sequences that further requests may come for.
+    ids: HashMap<CorrelationId, u64>,
+    /// All of which something waits or may come, by their numbers.
+    sequences: HashMap<u64, Sequence<T, O::Kept>>,
+    /// Those that wait for a slot.
+    backlog: BTreeSet<u64>,
+    /// When a sequence has been idle, or has waited for a slot, for too long.
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Requests that wait in a batcher, by their numbers.
+    fed: HashMap<u64, (usize, Ticket)>,
+    next_number: u64,
+    /// How many requests wait that are in no batcher.
+    waiting: usize,
+    /// The instances for which something has changed.
+    stirred: BTreeSet<usize>,
+    closed: bool,
+}
+
+struct Sequence<T, K> {
+    id: CorrelationId,
+    /// Its slot; `None` in the backlog.
+    place: Option<Place>,
+    /// Whether further requests may come.
+    open: bool,
+    queue: VecDeque<Waiting<T>>,
+    deadline: Option<Instant>,
+    kept: K,
+}
+
+struct Waiting<T> {
+    item: T,
+    number: u64,
+    since: Instant,
+}
+
+/// An instance.
+struct Lane<T, F> {
+    slots: Vec<Slot>,
+    /// In the oldest strategy.
+    batcher: Option<Batcher<T, F>>,
+}
+
+#[derive(Clone, Default)]
+struct Slot {
+    /// The sequence that has it.
+    tenant: Option<u64>,
+    /// The sequence whose request is on its way through the model, perhaps a former tenant.
+    working: Option<u64>,
+    /// The number of that request, if it went through a batcher.
+    fed: Option<u64>,
+}
+
+impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
+    /// No sequence yet, for so many instances. In the oldest strategy each has a batcher.
+    pub(crate) fn new(
+        rules: Rules,
+        outfit: O,
+        instances: usize,
+        mut batcher: impl FnMut() -> Option<Batcher<T, F>>,
+    ) -> Self {
+        let slots = vec![Slot::default(); rules.slots];
+        let lanes = (0..instances).map(|_| Lane { slots: slots.clone(), batcher: batcher() }).collect();
+        let free = (0..instances).flat_map(|instance| (0..rules.slots).map(move |slot| (slot, instance)));
+        Self {
+            free: free.collect(),
+            rules,
+            outfit,
+            lanes,
+            ids: HashMap::new(),
+            sequences: HashMap::new(),
+            backlog: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            fed: HashMap::new(),
+            next_number: 0,
+            waiting: 0,
+            stirred: BTreeSet::new(),
+            closed: false,
+        }
+    }
+
+    /// What makes requests ready.
+    pub(crate) fn outfit(&self) -> &O {
+        &self.outfit
+    }
+
+    /// Whether further requests of that sequence may come.
+    pub(crate) fn is_open(&self, id: &CorrelationId) -> bool {
+        self.ids.contains_key(id)
+    }
+
+    /// Takes a request, or gives it back with the reason why not.
+    pub(crate) fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
+        if self.closed {
+            return Err((item, Refusal::Closing));
+        }
+        let flags = item.flags();
+        let serial = match self.ids.get(item.sequence()) {
+            Some(&serial) => serial,
+            None if flags.start => self.begin(item.sequence().clone()),
+            None => return Err((item, Refusal::NotStarted)),
+        };
+        let number = self.queue(serial, item, now);
+        if flags.end {
+            self.end(serial);
+        }
+        self.stir(serial, now);
+        self.release_hold(now);
+        Ok(Ticket { level: serial, number })
+    }
+
+    /// Whether a batch may leave for that instance.
+    pub(crate) fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
+        match &mut self.lanes[instance].batcher {
+            Some(batcher) => batcher.readiness(now),
+            None => self.decide(instance, now).map_or_else(|readiness| readiness, |_| Readiness::Now),
+        }
+    }
+
+    /// The batch that may leave now for that instance; empty if none may.
+    pub(crate) fn take(&mut self, instance: usize, now: Instant) -> Vec<T> {
+        if let Some(batcher) = &mut self.lanes[instance].batcher {
+            return batcher.take(now);
+        }
+        let Ok(last) = self.decide(instance, now) else { return Vec::new() };
+        let places = (0..=last).map(|slot| Place { instance, slot });
+        let Some(first) = places.clone().position(|place| self.front(place).is_some()) else {
+            return Vec::new();
+        };
+        let beside = self.front(Place { instance, slot: first });
+        let go: Vec<_> = places
+            .clone()
+            .map(|place| match (self.front(place), beside) {
+                (Some(front), Some(beside)) => {
+                    place.slot == first || self.outfit.alike(&beside.item, &front.item)
+                }
+                _ => false,
+            })
+            .collect();
+        let mut batch = Vec::with_capacity(last + 1);
+        for (place, goes) in places.zip(go) {
+            batch.push(if goes { self.leave(place).map(|(item, _)| item) } else { None });
+            if goes {
+                // The slot may be another sequence's from here on.
+                self.stir_place(place, now);
+            }
+        }
+        let fillers: Vec<_> = match batch.get(first) {
+            Some(Some(beside)) => {
+                batch.iter().map(|item| item.is_none().then(|| self.outfit.filler(beside))).collect()
+            }
+            _ => Vec::new(),
+        };
+        batch.into_iter().zip(fillers).filter_map(|(item, filler)| item.or(filler)).collect()
+    }
+
+    /// The instance has executed what it took.
+    pub(crate) fn executed(&mut self, instance: usize, now: Instant) {
+        if self.by_turns() {
+            return;
+        }
+        for slot in 0..self.rules.slots {
+            let place = Place { instance, slot };
+            if self.done(place).is_some() {
+                self.stir_place(place, now);
+            }
+        }
+    }
+
+    /// The request that left for the model from that place is released.
+    pub(crate) fn over(&mut self, place: Place, now: Instant) {
+        let Some(serial) = self.done(place) else { return };
+        if self.rules.iterates {
+            self.end(serial);
+        }
+        self.stir_place(place, now);
+    }
+
+    /// The request that left for the model from that place comes again, or is given back with the reason why not.
+    pub(crate) fn again(&mut self, place: Place, mut item: T, now: Instant) -> Result<(), (T, Refusal)> {
+        let serial = self.done(place);
+        let Some(serial) = serial.filter(|serial| self.sequences.get(serial).is_some_and(|it| it.open))
+        else {
+            self.stir_place(place, now);
+            return Err((item, Refusal::NotStarted));
+        };
+        item.repeated();
+        self.queue(serial, item, now);
+        self.stir(serial, now);
+        Ok(())
+    }
+
+    /// Takes a request out whose client is gone, if it is still there, and those of its sequence behind it.
+    pub(crate) fn remove(&mut self, ticket: Ticket, now: Instant) -> Vec<T> {
+        let (serial, number) = (ticket.level, ticket.number);
+        let mut removed = Vec::new();
+        if let Some(&(instance, ticket)) = self.fed.get(&number) {
+            let batcher = self.lanes[instance].batcher.as_mut();
+            removed.extend(batcher.and_then(|batcher| batcher.remove(ticket)));
+            if removed.is_empty() {
+                return removed;
+            }
+        }
+        let Some(sequence) = self.sequences.get_mut(&serial) else { return removed };
+        let at = sequence.queue.partition_point(|waiting| waiting.number < number);
+        if removed.is_empty() && sequence.queue.get(at).is_none_or(|waiting| waiting.number != number) {
+            return removed;
+        }
+        self.waiting -= sequence.queue.len() - at;
+        removed.extend(sequence.queue.drain(at..).map(|waiting| waiting.item));
+        self.end(serial);
+        self.forget_if_empty(serial);
+        self.stir(serial, now);
+        removed
+    }
+
+    /// Takes out what has waited for a slot longer than it may, and ends the sequences that were idle for too long.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<T> {
+        let mut refused = Vec::new();
+        while let Some(&(deadline, serial)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)
+        {
+            self.deadlines.remove(&(deadline, serial));
+            self.end(serial);
+            let Some(sequence) = self.sequences.get_mut(&serial) else { continue };
+            sequence.deadline = None;
+            if sequence.place.is_none() {
+                self.waiting -= sequence.queue.len();
+                refused.extend(sequence.queue.drain(..).map(|waiting| waiting.item));
+                self.forget_if_empty(serial);
+            } else {
+                tracing::debug!("a sequence ended because it was idle for too long: {}", sequence.id);
+                self.stir(serial, now);
+            }
+        }
+        refused
+    }
+
+    /// When [`expire`](Self::expire) has something to do next.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Whether a request is done when it is released, as [`over`](Self::over) tells, rather than when it was executed.
+    pub(crate) fn by_turns(&self) -> bool {
+        self.rules.iterates || self.lanes.iter().any(|lane| lane.batcher.is_some())
+    }
+
+    /// The instances for which something has changed since this was asked last.
+    pub(crate) fn stirred(&mut self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.stirred)
+    }
+
+    /// How many requests wait.
+    pub(crate) fn len(&self) -> usize {
+        let batchers = self.lanes.iter().filter_map(|lane| lane.batcher.as_ref());
+        self.waiting + batchers.map(Queue::len).sum::<usize>()
+    }
+
+    /// Whether that instance will never get anything more.
+    pub(crate) fn is_done(&self, instance: usize) -> bool {
+        let lane = &self.lanes[instance];
+        self.closed
+            && lane.slots.iter().all(|slot| slot.tenant.is_none())
+            && lane.batcher.as_ref().is_none_or(|batcher| batcher.len() == 0)
+    }
+
+    /// No further request comes from outside, and nothing waits for company.
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.closed = true;
+        self.lanes.iter_mut().filter_map(|lane| lane.batcher.as_mut()).for_each(Queue::close);
+        let working: BTreeSet<_> =
+            self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.working).collect();
+        // A model that iterates may have to do with its sequence still: that ends when the request is released.
+        let goes_on = |serial: &u64| self.rules.iterates && working.contains(serial);
+        let ended: Vec<_> = self.sequences.keys().copied().filter(|serial| !goes_on(serial)).collect();
+        for serial in ended {
+            self.end(serial);
+            self.stir(serial, now);
+        }
+        self.rules.hold = (0, 0);
+        self.stirred.extend(0..self.lanes.len());
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// A sequence begins, in a slot or in the backlog.
+    fn begin(&mut self, id: CorrelationId) -> u64 {
+        let serial = self.number();
+        let place = self.free.pop_first().map(|(slot, instance)| Place { instance, slot });
+        match place {
+            Some(place) => self.lanes[place.instance].slots[place.slot].tenant = Some(serial),
+            None => {
+                self.backlog.insert(serial);
+            }
+        }
+        let sequence = Sequence {
+            id: id.clone(),
+            place,
+            open: true,
+            queue: VecDeque::new(),
+            deadline: None,
+            kept: O::Kept::default(),
+        };
+        self.ids.insert(id, serial);
+        self.sequences.insert(serial, sequence);
+        serial
+    }
+
+    /// Puts a request at the end of its sequence.
+    fn queue(&mut self, serial: u64, item: T, now: Instant) -> u64 {
+        let number = self.number();
+        let Some(sequence) = self.sequences.get_mut(&serial) else { return number };
+        if sequence.place.is_none()
+            && let Some(expiry) = item.timeout().and_then(|timeout| now.checked_add(timeout))
+            && sequence.deadline.is_none_or(|deadline| expiry < deadline)
+        {
+            if let Some(deadline) = sequence.deadline.replace(expiry) {
+                self.deadlines.remove(&(deadline, serial));
+            }
+            self.deadlines.insert((expiry, serial));
+        }
+        sequence.queue.push_back(Waiting { item, number, since: now });
+        self.waiting += 1;
+        number
+    }
+
+    /// No further request comes for the sequence.
+    fn end(&mut self, serial: u64) {
+        let Some(sequence) = self.sequences.get_mut(&serial).filter(|sequence| sequence.open) else { return };
+        sequence.open = false;
+        // Its id may belong to a sequence that began later.
+        if self.ids.get(&sequence.id) == Some(&serial) {
+            self.ids.remove(&sequence.id);
+        }
+    }
+
+    /// After a change of a sequence that has a slot: sends its next request on its way, frees the slot if it is over,
+    /// and notes when it will have been idle for too long.
+    fn stir(&mut self, serial: u64, now: Instant) {
+        let Some(place) = self.sequences.get(&serial).and_then(|sequence| sequence.place) else { return };
+        self.stirred.insert(place.instance);
+        self.feed(place, now);
+        let Some(sequence) = self.sequences.get_mut(&serial) else { return };
+        let working = self.lanes[place.instance].slots[place.slot].working.is_some();
+        let idle = sequence.queue.is_empty() && !working;
+        let deadline = (sequence.open && idle).then(|| now.checked_add(self.rules.idle)).flatten();
+        let before = std::mem::replace(&mut sequence.deadline, deadline);
+        if before != deadline {
+            before.map(|before| self.deadlines.remove(&(before, serial)));
+            self.deadlines.extend(deadline.map(|deadline| (deadline, serial)));
+        }
+        if sequence.queue.is_empty() && !sequence.open {
+            self.sequences.remove(&serial);
+            self.hand_over(place, now);
+        }
+    }
+
+    fn stir_place(&mut self, place: Place, now: Instant) {
+        self.stirred.insert(place.instance);
+        if let Some(tenant) = self.lanes[place.instance].slots[place.slot].tenant {
+            self.stir(tenant, now);
+        }
+    }
+
+    /// The slot goes to the sequence that has waited for one longest.
+    fn hand_over(&mut self, place: Place, now: Instant) {
+        let next = self.backlog.pop_first();
+        self.lanes[place.instance].slots[place.slot].tenant = next;
+        match next.and_then(|next| Some((next, self.sequences.get_mut(&next)?))) {
+            Some((next, sequence)) => {
+                sequence.place = Some(place);
+                self.stir(next, now);
+            }
+            None => {
+                self.free.insert((place.slot, place.instance));
+            }
+        }
+    }
+
+    /// A sequence in the backlog of which nothing waits any more is gone.
+    fn forget_if_empty(&mut self, serial: u64) {
+        let gone = |sequence: &Sequence<_, _>| sequence.place.is_none() && sequence.queue.is_empty();
+        if self.sequences.get(&serial).is_some_and(gone) {
+            let deadline = self.sequences.remove(&serial).and_then(|sequence| sequence.deadline);
+            deadline.map(|deadline| self.deadlines.remove(&(deadline, serial)));
+            self.backlog.remove(&serial);
+        }
+    }
+
+    /// The request that leaves next from a slot.
+    fn front(&self, place: Place) -> Option<&Waiting<T>> {
+        let slot = &self.lanes[place.instance].slots[place.slot];
+        let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
+        self.sequences.get(&tenant)?.queue.front()
+    }
+
+    /// The next request of a slot leaves for the model, prepared.
+    fn leave(&mut self, place: Place) -> Option<(T, u64)> {
+        let slot = &mut self.lanes[place.instance].slots[place.slot];
+        let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
+        let sequence = self.sequences.get_mut(&tenant)?;
+        let Waiting { mut item, number, .. } = sequence.queue.pop_front()?;
+        slot.working = Some(tenant);
+        self.waiting -= 1;
+        self.outfit.prepare(&mut item, &mut sequence.kept, place);
+        Some((item, number))
+    }
+
+    /// The next request of a slot goes to the instance's batcher, if it has one and the request ahead is done.
+    fn feed(&mut self, place: Place, now: Instant) {
+        if self.lanes[place.instance].batcher.is_none() {
+            return;
+        }
+        let Some((item, number)) = self.leave(place) else { return };
+        let lane = &mut self.lanes[place.instance];
+        if let Some(batcher) = &mut lane.batcher {
+            let ticket = batcher.insert(0, item, None, now);
+            lane.slots[place.slot].fed = Some(number);
+            self.fed.insert(number, (place.instance, ticket));
+        }
+    }
+
+    /// The request on its way from that place is done. Gives the sequence it was of.
+    fn done(&mut self, place: Place) -> Option<u64> {
+        let slot = self.lanes.get_mut(place.instance)?.slots.get_mut(place.slot)?;
+        if let Some(number) = slot.fed.take() {
+            self.fed.remove(&number);
+        }
+        slot.working.take()
+    }
+
+    /// In the direct strategy: the last slot that has a request which leaves now, or when some do.
+    fn decide(&self, instance: usize, now: Instant) -> Result<usize, Readiness> {
+        if self.rules.hold != (0, 0) {
+            return Err(Readiness::Nothing);
+        }
+        let ready = (0..self.rules.slots).filter_map(|slot| {
+            let front = self.front(Place { instance, slot })?;
+            Some((slot, front.since))
+        });
+        let (mut last, mut oldest, mut count) = (None, now, 0_usize);
+        for (slot, since) in ready {
+            (last, oldest, count) = (Some(slot), oldest.min(since), count + 1);
+        }
+        let last = last.ok_or(Readiness::Nothing)?;
+        let Some((delay, share)) = self.rules.wait.filter(|_| !self.closed) else { return Ok(last) };
+        let leaves = oldest + delay;
+        if count as f32 / self.rules.slots as f32 >= share || leaves <= now {
+            return Ok(last);
+        }
+        Err(Readiness::At(leaves))
+    }
+
+    /// Lets requests leave from here on, once as many have come as were asked for.
+    fn release_hold(&mut self, now: Instant) {
+        let (slots, backlog) = self.rules.hold;
+        if (slots, backlog) == (0, 0) {
+            return;
+        }
+        let queued = |in_slot: bool| {
+            let sequences = self.sequences.values().filter(|sequence| sequence.place.is_some() == in_slot);
+            sequences.map(|sequence| sequence.queue.len()).sum::<usize>()
+        };
+        if queued(true) >= slots && queued(false) >= backlog {
+            self.rules.hold = (0, 0);
+            self.stirred.extend(0..self.lanes.len());
+            let tenants = self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.tenant);
+            for tenant in tenants.collect::<Vec<_>>() {
+                self.stir(tenant, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
