@@ -35,9 +35,7 @@ use nereid_backend_api::{
     ModelContext, Result,
 };
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_onnx::{
-    Executor, Served, check_features, check_inputs, check_outputs, optional_inputs, resolve_inputs,
-};
+use nereid_onnx::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;
@@ -92,7 +90,6 @@ impl OnnxRuntimeBackend {
     fn load_model(&self, context: &ModelContext) -> Result<OrtModel> {
         let default_max_batch_size = self.settings.default_max_batch_size()?;
         let mut config = context.config.clone();
-        check_features(&config, "the ONNX Runtime backend")?;
         let path = model_file(context);
         let declared = Declared::read(&path)?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;

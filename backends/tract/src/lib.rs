@@ -29,9 +29,7 @@ use nereid_backend_api::{
     ModelContext, Request, Result,
 };
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_onnx::{
-    Executor, Port, Served, check_features, check_inputs, check_outputs, optional_inputs, resolve_inputs,
-};
+use nereid_onnx::{Executor, Port, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 use tract_onnx::prelude::TValue;
 
 use crate::engine::TractEngine;
@@ -105,7 +103,6 @@ impl Model for TractModel {
 fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel> {
     let default_max_batch_size = settings.default_max_batch_size()?;
     let mut config = context.config.clone();
-    check_features(&config, "the embedded engine")?;
     let filename = default_model_filename(&config).unwrap_or(DEFAULT_FILENAME);
     let mut file = OnnxFile::read(context.version_directory().join(filename))?;
     if context.complete {

@@ -3,7 +3,9 @@
 //! A dimension that varies in the model may be fixed by the configuration, but not the other way round.
 
 use nereid_backend_api::{BatchInput, BatchOutput, DataType, Error, ModelConfig, Result, Shape};
+use nereid_model_config::proto::ModelSequenceBatching;
 use nereid_model_config::proto::model_config::SchedulingChoice;
+use nereid_model_config::proto::model_sequence_batching::State;
 
 use crate::executor::Output;
 use crate::signature::{Port, Signature};
@@ -22,6 +24,8 @@ enum Dims<'a> {
     Like(&'a [i64]),
     /// A single one, over the elements of all requests.
     Ragged,
+    /// These, behind the batch dimension, where -1 goes with any size that the graph has.
+    About(&'a [i64]),
     /// Nothing: the parts that requests get have the configured dimensions, not the whole.
     Unsaid,
 }
@@ -38,10 +42,19 @@ pub fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Sig
         let data_type = DataType::from_proto(input.data_type());
         find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
     }
-    let controls = control_inputs(config);
+    for (name, data_type) in controls(config) {
+        let dims = Dims::Like(&[1]);
+        find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
+    }
+    for state in states(config) {
+        let (name, data_type) = (&state.input_name, DataType::from_proto(state.data_type()));
+        let dims = Dims::About(&state.dims);
+        find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
+    }
     let listed = |port: &&Port| {
         config.input.iter().any(|input| input.name == port.name)
-            || controls.contains(&port.name.as_str())
+            || controls(config).any(|(name, _)| name == port.name)
+            || states(config).any(|state| state.input_name == port.name)
             || batch_inputs.iter().any(|made| made.target() == port.name)
     };
     let missing = signature.inputs.iter().filter(|port| !listed(port));
@@ -63,15 +76,16 @@ pub fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Sig
     }))
 }
 
-/// Checks the configured outputs, in their order. They may be fewer than the graph has, even none: the model then
-/// answers without outputs.
+/// Checks the configured outputs, in their order, and behind them those that only replace states. They may be fewer than
+/// the graph has, even none: the model then answers without outputs.
 ///
 /// # Errors
 /// `InvalidArg` that names the output and what would be right.
 pub fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
     let batching = config.max_batch_size > 0;
     let batch_outputs = BatchOutput::all(config)?;
-    let outputs = config.output.iter().map(|output| {
+    let is_state = |name: &str| states(config).any(|state| state.output_name == name);
+    let answered = config.output.iter().map(|output| {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
         let data_type = DataType::from_proto(output.data_type());
         let scatter = batch_outputs.iter().find(|cut| cut.target() == output.name).cloned();
@@ -79,22 +93,25 @@ pub fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output
         let configured = Configured { role: "output", name: &output.name, data_type, dims: said };
         let port = find(&signature.outputs, configured, batching)?.clone();
         let shape = port.is_scalar().then(|| Shape::from(dims.as_slice()));
-        Ok(Output { port, shape, scatter })
+        Ok(Output { port, shape, scatter, answered: true, is_state: is_state(&output.name) })
     });
-    outputs.collect()
-}
-
-/// Refuses what the configuration asks for and `engine` cannot give.
-///
-/// # Errors
-/// `Unsupported`, with what that is.
-pub fn unsupported(config: &ModelConfig, engine: &str) -> Result<()> {
-    if has_state(config) {
-        return Err(Error::unsupported(format!(
-            "the configuration asks for the state of sequences (sequence_batching.state), which {engine} does not have"
-        )));
+    let mut outputs = answered.collect::<Result<Vec<_>>>()?;
+    for state in states(config) {
+        let (name, data_type) = (&state.output_name, DataType::from_proto(state.data_type()));
+        let dims = Dims::About(&state.dims);
+        let port = find(&signature.outputs, Configured { role: "output", name, data_type, dims }, batching)?;
+        if !outputs.iter().any(|output| output.port.name == port.name) {
+            let shape = port.is_scalar().then(|| Shape::from(state.dims.as_slice()));
+            outputs.push(Output {
+                port: port.clone(),
+                shape,
+                scatter: None,
+                answered: false,
+                is_state: true,
+            });
+        }
     }
-    Ok(())
+    Ok(outputs)
 }
 
 fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Result<&'a Port> {
@@ -121,8 +138,9 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
             )));
         }
     }
-    let dims = match dims {
-        Dims::Like(dims) => dims,
+    let (dims, exactly) = match dims {
+        Dims::Like(dims) => (dims, true),
+        Dims::About(dims) => (dims, false),
         Dims::Ragged => return ragged(port),
         Dims::Unsaid => return Ok(port),
     };
@@ -138,7 +156,7 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
         }
     }
     let scalar = port.is_scalar() && !batching && shape.element_count() == Some(1);
-    if scalar || port.accepts_all(&shape) {
+    if scalar || if exactly { port.accepts_all(&shape) } else { port.accepts(&shape) } {
         return Ok(port);
     }
     let batch = if batching { " with the batch dimension" } else { "" };
@@ -165,19 +183,32 @@ fn names(ports: &[Port]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Inputs that the sequence batcher gives, without being listed as inputs.
-fn control_inputs(config: &ModelConfig) -> Vec<&str> {
+fn sequence_batching(config: &ModelConfig) -> Option<&ModelSequenceBatching> {
     match &config.scheduling_choice {
-        Some(SchedulingChoice::SequenceBatching(sequence)) => {
-            sequence.control_input.iter().map(|control| control.name.as_str()).collect()
-        }
-        _ => Vec::new(),
+        Some(SchedulingChoice::SequenceBatching(sequence)) => Some(sequence),
+        _ => None,
     }
 }
 
-fn has_state(config: &ModelConfig) -> bool {
-    match &config.scheduling_choice {
-        Some(SchedulingChoice::SequenceBatching(sequence)) => !sequence.state.is_empty(),
-        _ => false,
-    }
+/// Inputs that tell the model about the sequence, without being listed as inputs, and their types.
+fn controls(config: &ModelConfig) -> impl Iterator<Item = (&str, Option<DataType>)> {
+    let inputs = sequence_batching(config).into_iter().flat_map(|sequence| &sequence.control_input);
+    inputs.flat_map(|input| {
+        input.control.iter().map(|control| {
+            let data_type = if !control.int32_false_true.is_empty() {
+                Some(DataType::Int32)
+            } else if !control.fp32_false_true.is_empty() {
+                Some(DataType::Fp32)
+            } else if !control.bool_false_true.is_empty() {
+                Some(DataType::Bool)
+            } else {
+                DataType::from_proto(control.data_type())
+            };
+            (input.name.as_str(), data_type)
+        })
+    })
+}
+
+fn states(config: &ModelConfig) -> impl Iterator<Item = &State> {
+    sequence_batching(config).into_iter().flat_map(|sequence| &sequence.state)
 }

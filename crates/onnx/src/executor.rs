@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Batch, BatchOutput, Error, Instance, Memory, OutputBuffer, OutputSpec, Request, Response, Result, Shape,
-    Tensor,
+    Batch, BatchOutput, Buffer, Error, Instance, Memory, OutputBuffer, OutputSpec, Request, Response, Result,
+    Shape, Tensor,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -32,7 +32,7 @@ pub struct Served {
     pub outputs: Vec<Output>,
 }
 
-/// An output that the configuration lists.
+/// An output that the configuration lists, for clients or as a state.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// What the graph gives.
@@ -41,6 +41,10 @@ pub struct Output {
     pub shape: Option<Shape>,
     /// How it is cut apart, if not along the batch dimension.
     pub scatter: Option<BatchOutput>,
+    /// Whether clients get it.
+    pub answered: bool,
+    /// Whether it replaces a state of its request's sequence.
+    pub is_state: bool,
 }
 
 /// An input of one run.
@@ -299,7 +303,8 @@ impl Served {
 
     /// The shape and size in bytes of an output that this request alone gets, where the model says so beforehand.
     fn expected(&self, output: &Output, request: &Request) -> Option<(Shape, usize)> {
-        if output.scatter.is_some() || !request.wants(&output.port.name) {
+        // What is kept of a sequence does not lie where a client can write to it.
+        if output.scatter.is_some() || output.is_state || !output.is_wanted(request) {
             return None;
         }
         let batch = self.batching.then(|| request.batch_size() as i64);
@@ -329,7 +334,7 @@ impl Served {
         for (output, value) in self.outputs.iter().zip(values) {
             let name = &output.port.name;
             let target = targets.next().flatten();
-            if !members.iter().any(|request| request.wants(name)) {
+            if !members.iter().any(|request| output.is_wanted(request) || output.is_kept(request)) {
                 continue;
             }
             let (shape, contents) = match (value, target) {
@@ -339,17 +344,18 @@ impl Served {
             };
             let parts = self.parts(output, shape, &members)?;
             for ((request, response), part) in members.iter().zip(&mut responses).zip(parts) {
-                if !request.wants(name) {
+                if !output.is_wanted(request) && !output.is_kept(request) {
                     continue;
                 }
                 if let Ok(filled) = response {
-                    match contents.part(part.range, part.of) {
-                        Ok(buffer) => filled.outputs.push(Tensor {
-                            name: name.clone(),
-                            data_type: output.port.data_type,
-                            shape: part.shape,
-                            buffers: SmallVec::from_buf([buffer]),
-                        }),
+                    let given = contents.part(part.range, part.of).map(|buffer| Tensor {
+                        name: name.clone(),
+                        data_type: output.port.data_type,
+                        shape: part.shape,
+                        buffers: SmallVec::from_buf([buffer]),
+                    });
+                    match given.and_then(|given| output.keep(request, given, members.len() > 1)) {
+                        Ok(given) => filled.outputs.extend(output.is_wanted(request).then_some(given)),
                         Err(error) => *response = Err(error),
                     }
                 }
@@ -383,6 +389,32 @@ impl Served {
             Part { range, of: total, shape }
         };
         Ok(members.iter().map(part).collect())
+    }
+}
+
+impl Output {
+    fn is_wanted(&self, request: &Request) -> bool {
+        self.answered && request.wants(&self.port.name)
+    }
+
+    /// Whether it replaces a state of the request's sequence. Those of fillers are nobody's.
+    fn is_kept(&self, request: &Request) -> bool {
+        self.is_state && !request.is_filler() && request.states().is_some()
+    }
+
+    /// Keeps what was given for it, if it is a state. A part of an output of several requests would keep all of it.
+    fn keep(&self, request: &Request, given: Tensor, is_part: bool) -> Result<Tensor> {
+        if self.is_kept(request)
+            && let Some(states) = request.states()
+        {
+            let kept = if is_part {
+                [Buffer::host(given.contiguous()?.into_owned())].into_iter().collect()
+            } else {
+                given.buffers.clone()
+            };
+            states.update(&given.name, given.data_type, given.shape.clone(), kept)?;
+        }
+        Ok(given)
     }
 }
 

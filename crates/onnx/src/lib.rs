@@ -15,7 +15,7 @@ mod executor;
 mod inputs;
 mod signature;
 
-pub use check::{inputs as check_inputs, outputs as check_outputs, unsupported as check_features};
+pub use check::{inputs as check_inputs, outputs as check_outputs};
 pub use contents::Contents;
 pub use executor::{Engine, Executor, Given, Output, Served, Shapes, Target};
 pub use inputs::{Input, Source, optional as optional_inputs, resolve as resolve_inputs};

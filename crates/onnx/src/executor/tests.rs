@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use nereid_backend_api::{
     Answer, BatchMonitor, Buffer, DataType, ExecutionTimes, InferRequest, OutputAllocator, Phase,
-    PlacedMemory, RequestedOutput, Responder, ResponseSink,
+    PlacedMemory, RequestedOutput, Responder, ResponseSink, SequenceState, SequenceStates, Turn,
 };
 
 use super::*;
@@ -123,7 +123,13 @@ fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]
         name: "m".into(),
         batching: true,
         inputs: vec![Input { port: port("X"), source: Source::Requests { ragged: false, optional: false } }],
-        outputs: vec![Output { port: port("Y"), shape: None, scatter: None }],
+        outputs: vec![Output {
+            port: port("Y"),
+            shape: None,
+            scatter: None,
+            answered: true,
+            is_state: false,
+        }],
     };
     let engine = Placed::default();
     let (inputs, outputs) = (Arc::clone(&engine.inputs), Arc::clone(&engine.outputs));
@@ -176,5 +182,44 @@ fn outputs_of_unknown_size_and_parts_of_larger_ones_are_copied_to_where_they_are
         assert_eq!(*wanted.0.lock().unwrap(), answered);
         assert_eq!(answered.len(), contents.len());
         assert!(written.iter().all(|place| !answered.contains(place)), "{written:?} {answered:?}");
+    }
+}
+
+#[test]
+fn an_output_that_is_a_state_is_kept_for_its_sequence_and_answered_only_if_it_is_configured() {
+    let port = |name: &str| Port { name: name.into(), data_type: DataType::Uint8, dims: None };
+    for answered in [true, false] {
+        let served = Served {
+            name: "m".into(),
+            batching: true,
+            inputs: vec![Input {
+                port: port("X"),
+                source: Source::Requests { ragged: false, optional: false },
+            }],
+            outputs: vec![Output { port: port("Y"), shape: None, scatter: None, answered, is_state: true }],
+        };
+        let engine = Placed::default();
+        let answers = Arc::<Answers>::default();
+        let states = |value: u8| {
+            let value = Tensor::new("S", DataType::Uint8, [1, 1], vec![value]);
+            Arc::new(SequenceStates::new(vec![SequenceState { output: "Y".into(), value }]))
+        };
+        let [one, two, nobodys] = [1, 2, 3].map(states);
+        let request = |turn: Turn| {
+            let inputs = vec![Tensor::new("X", DataType::Uint8, [1, 1], vec![5])];
+            let responder = Responder::new(Arc::<Answers>::clone(&answers), None);
+            let mut request = Request::new(InferRequest { inputs, ..InferRequest::default() }, 1, responder);
+            request.begin_turn(turn);
+            request
+        };
+        let turns =
+            [Turn::new(Some(one.clone())), Turn::filler(Some(nobodys.clone())), Turn::new(Some(two.clone()))];
+        let batch = Batch::new(turns.map(request).into(), Arc::<Answers>::clone(&answers));
+        Executor::new(Arc::new(served), engine).execute(batch);
+        let value = |states: &SequenceStates| states.inputs()[0].contiguous().unwrap().to_vec();
+        assert_eq!([value(&one), value(&two), value(&nobodys)], [[7], [7], [3]]);
+        let answers = std::mem::take(&mut *answers.0.lock().unwrap());
+        let given: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().outputs.len()).collect();
+        assert_eq!(given, [usize::from(answered), 0, usize::from(answered)]);
     }
 }
