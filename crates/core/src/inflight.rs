@@ -22,7 +22,7 @@ use crate::classification;
 use crate::limit::Slot;
 use crate::model::Model;
 use crate::scheduler::Ticket;
-use crate::statistics::{ComputeTimes, Ending};
+use crate::statistics::{ComputeTimes, Ending, FailureReason};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
 pub(crate) struct InFlight {
@@ -185,6 +185,18 @@ impl InFlight {
         statistics.record_compute(times);
     }
 
+    /// Why the request failed, as metrics tell it. An error that came before its execution began is the scheduler's.
+    fn failure_reason(&self, error: Option<&Error>) -> FailureReason {
+        let executed = self.phases[Phase::Started as usize].load(Ordering::Relaxed) != 0;
+        match error.map(Error::code) {
+            _ if self.model.is_ensemble() || self.lock().given_up => FailureReason::Other,
+            _ if executed => FailureReason::Backend,
+            Some(ErrorCode::Cancelled) => FailureReason::Cancelled,
+            Some(ErrorCode::Unavailable) => FailureReason::Rejected,
+            _ => FailureReason::Other,
+        }
+    }
+
     /// Counts a response of a decoupled model by its place.
     fn record_response(&self, answer: Option<&Answer>) {
         let kind = match answer {
@@ -218,9 +230,11 @@ impl ResponseSink for InFlight {
         if last {
             // Before the answer leaves: whoever has it finds it counted.
             self.record(match &answer {
-                Some(Err(error)) if error.code() == ErrorCode::Cancelled => Ending::Cancelled,
-                Some(Err(_)) => Ending::Failure,
-                _ if failed => Ending::Failure,
+                Some(Err(error)) if error.code() == ErrorCode::Cancelled => {
+                    Ending::Cancelled(self.failure_reason(Some(error)))
+                }
+                Some(Err(error)) => Ending::Failure(self.failure_reason(Some(error))),
+                _ if failed => Ending::Failure(self.failure_reason(None)),
                 _ => Ending::Success,
             });
         }

@@ -17,6 +17,7 @@ mod instance;
 mod lifecycle;
 mod limit;
 mod logging;
+mod metric_registry;
 mod model;
 mod rate_limiter;
 mod readiness;
@@ -37,6 +38,10 @@ pub use forward::HeaderPattern;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
+pub use metric_registry::{
+    FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
+    MetricValue,
+};
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
 pub use nereid_model_config as model_config;
@@ -47,7 +52,8 @@ pub use server::{EXTENSIONS, ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
 pub use statistics::{
-    BatchStatistics, DurationStatistics, InferStatistics, ModelStatistics, ResponseStatistics,
+    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, ModelStatistics, ResponseStatistics,
+    Totals,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
 pub use trace_settings::{Change, TraceControl, TraceLevel, TraceMode, TraceSettings, TraceUpdate};

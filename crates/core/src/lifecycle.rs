@@ -197,10 +197,11 @@ impl LifeCycle {
             });
         }
         let mut retries = self.retries;
+        let served = self.table.load().version(id, version).and_then(VersionState::model).cloned();
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
-            let load = || Model::load(spec, version, backend, &self.services);
+            let load = || Model::load(spec, version, backend, &self.services, served.as_deref());
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
             match loaded {

@@ -107,7 +107,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a version completely: its files, its instances, its threads.
+    /// Loads a version completely: its files, its instances, its threads. If it takes the place of one that serves, its
+    /// metrics go on from there.
     ///
     /// # Errors
     /// Says why it cannot be served.
@@ -116,16 +117,24 @@ impl Model {
         version: u64,
         backend: &dyn Backend,
         services: &Services,
+        before: Option<&Self>,
     ) -> Result<Self> {
         // A backend goes to the GPU when it reads the model, and what it finds there tells less of what is wrong.
         if let Some((_, refused)) = refused_groups(&spec.id.name, &spec.config, &services.gpus).next() {
             return Err(refused);
         }
+        let begin = Instant::now();
         let (model, config) = completion::load(spec, version, backend)?;
         if let Some((_, error)) = configured::not_offered(&config) {
             return Err(error);
         }
-        Self::make(spec, version, model.into(), config, Arc::default(), services)
+        // Other tags are other series.
+        let before = before.filter(|before| before.config.metric_tags == config.metric_tags);
+        let statistics = before.map(|before| ModelStatistics::succeeding(&before.statistics));
+        let statistics = Arc::new(statistics.unwrap_or_default());
+        let loaded = Self::make(spec, version, model.into(), config, Arc::clone(&statistics), services)?;
+        statistics.loaded_in(begin.elapsed());
+        Ok(loaded)
     }
 
     /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting.
@@ -241,6 +250,11 @@ impl Model {
     /// Whether it answers a request with any number of responses.
     pub fn is_decoupled(&self) -> bool {
         self.config.model_transaction_policy.is_some_and(|policy| policy.decoupled)
+    }
+
+    /// Whether its requests are executed by other models.
+    pub fn is_ensemble(&self) -> bool {
+        matches!(self.config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)))
     }
 
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).

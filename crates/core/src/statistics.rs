@@ -10,6 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{BatchMonitor, ExecutionTimes, ResponseKind};
 
+mod totals;
+
+use self::totals::Earlier;
+pub use self::totals::{FailureReason, Totals};
+
 /// How often something happened, and how long it took all in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurationStatistics {
@@ -90,8 +95,8 @@ pub struct BatchStatistics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Success,
-    Failure,
-    Cancelled,
+    Failure(FailureReason),
+    Cancelled(FailureReason),
 }
 
 /// How long a request was computed.
@@ -117,6 +122,11 @@ pub struct ModelStatistics {
     compute_output: Counter,
     batches: Mutex<BTreeMap<usize, BatchStatistics>>,
     responses: Mutex<Vec<ResponseStatistics>>,
+    /// Failed requests, by their reason's number.
+    failures: [AtomicU64; FailureReason::ALL.len()],
+    /// How long loading took, in nanoseconds.
+    load_ns: AtomicU64,
+    earlier: Earlier,
 }
 
 impl ModelStatistics {
@@ -146,12 +156,17 @@ impl ModelStatistics {
                 self.success.add(total);
                 self.queue.add(queue);
             }
-            Ending::Failure => self.fail.add(total),
-            Ending::Cancelled => {
-                self.fail.add(total);
+            Ending::Failure(reason) => self.fail(total, reason),
+            Ending::Cancelled(reason) => {
+                self.fail(total, reason);
                 self.cancel.add(total);
             }
         }
+    }
+
+    fn fail(&self, total: Duration, reason: FailureReason) {
+        self.fail.add(total);
+        self.failures[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts how long a successful request was computed.

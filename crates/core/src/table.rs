@@ -48,6 +48,14 @@ impl VersionState {
         }
     }
 
+    /// The version, if it can be asked.
+    pub(crate) fn model(&self) -> Option<&Arc<Model>> {
+        match self {
+            Self::Ready(model) => Some(model),
+            _ => None,
+        }
+    }
+
     /// Why it cannot be asked, where there is more to say than its state.
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -224,9 +232,6 @@ impl Entry {
     }
 
     fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Model>> {
-        self.versions.values().filter_map(|state| match state {
-            VersionState::Ready(model) => Some(model),
-            _ => None,
-        })
+        self.versions.values().filter_map(VersionState::model)
     }
 }

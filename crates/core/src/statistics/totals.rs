@@ -1,0 +1,173 @@
+//! What metrics count of a version: like its statistics, but going on when the version is loaded anew while it serves.
+//!
+//! Nothing is counted twice for that: a version that takes the place of another keeps that one's counters, and adds them
+//! when it is asked. Requests that the older one still answers are counted, too.
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::{ModelStatistics, nanos};
+
+/// Why a request failed. The numbers are places in [`Totals::failures`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureReason {
+    /// Its backend said so, or did not answer.
+    Backend,
+    /// It was cancelled before it was executed.
+    Cancelled,
+    /// Anything else.
+    Other,
+    /// The scheduler did not take it, or had to let it go: a full queue, a timeout.
+    Rejected,
+}
+
+impl FailureReason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Backend, Self::Cancelled, Self::Other, Self::Rejected];
+}
+
+/// Counters of a version over all that was loaded in its place without a gap. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Successful requests.
+    pub success: u64,
+    /// Failed requests, by the numbers of [`FailureReason`].
+    pub failures: [u64; FailureReason::ALL.len()],
+    /// Items of successful requests.
+    pub inferences: u64,
+    /// Executions.
+    pub executions: u64,
+    /// Successful requests, from arrival to answer.
+    pub request_ns: u64,
+    /// Successful requests: waiting for an instance.
+    pub queue_ns: u64,
+    /// Successful requests: gathering of inputs.
+    pub compute_input_ns: u64,
+    /// Successful requests: running the model.
+    pub compute_infer_ns: u64,
+    /// Successful requests: handing on outputs.
+    pub compute_output_ns: u64,
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.success += other.success;
+        self.failures.iter_mut().zip(other.failures).for_each(|(one, other)| *one += other);
+        self.inferences += other.inferences;
+        self.executions += other.executions;
+        self.request_ns += other.request_ns;
+        self.queue_ns += other.queue_ns;
+        self.compute_input_ns += other.compute_input_ns;
+        self.compute_infer_ns += other.compute_infer_ns;
+        self.compute_output_ns += other.compute_output_ns;
+    }
+}
+
+/// What was counted before by those whose place a version took.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    /// Of those that count no more.
+    sum: Totals,
+    /// Those that may still answer requests.
+    counting: Vec<Arc<ModelStatistics>>,
+}
+
+impl ModelStatistics {
+    /// New counters, for what takes the place of what counts in `before`.
+    pub(crate) fn succeeding(before: &Arc<Self>) -> Self {
+        let mut earlier = Earlier { sum: before.earlier.sum, counting: vec![Arc::clone(before)] };
+        for older in &before.earlier.counting {
+            // Only `before` has it: its version is gone, and it counts no more.
+            if Arc::strong_count(older) == 1 {
+                earlier.sum += older.own_totals();
+            } else {
+                earlier.counting.push(Arc::clone(older));
+            }
+        }
+        Self { earlier, ..Self::default() }
+    }
+
+    /// What metrics count.
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.earlier.sum;
+        let counting = self.earlier.counting.iter().map(Arc::as_ref);
+        counting.chain([self]).for_each(|counters| totals += counters.own_totals());
+        totals
+    }
+
+    fn own_totals(&self) -> Totals {
+        Totals {
+            success: self.success.snapshot().count,
+            failures: self.failures.each_ref().map(|count| count.load(Relaxed)),
+            inferences: self.inference_count.load(Relaxed),
+            executions: self.execution_count.load(Relaxed),
+            request_ns: self.success.snapshot().ns,
+            queue_ns: self.queue.snapshot().ns,
+            compute_input_ns: self.compute_input.snapshot().ns,
+            compute_infer_ns: self.compute_infer.snapshot().ns,
+            compute_output_ns: self.compute_output.snapshot().ns,
+        }
+    }
+
+    /// How long loading took the last time.
+    pub fn load_duration(&self) -> Duration {
+        Duration::from_nanos(self.load_ns.load(Relaxed))
+    }
+
+    pub(crate) fn loaded_in(&self, duration: Duration) {
+        self.load_ns.store(nanos(duration), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ending;
+    use super::*;
+
+    fn success(statistics: &ModelStatistics) {
+        statistics.record(Ending::Success, 2, Duration::from_nanos(7), Duration::from_nanos(3));
+    }
+
+    #[test]
+    fn what_takes_a_place_goes_on_counting_and_what_it_replaced_may_still_count() {
+        let first = Arc::new(ModelStatistics::default());
+        success(&first);
+        let second = Arc::new(ModelStatistics::succeeding(&first));
+        success(&second);
+        success(&first);
+        let expected = Totals { success: 3, inferences: 6, request_ns: 21, queue_ns: 9, ..Totals::default() };
+        assert_eq!(second.totals(), expected);
+        assert_eq!(second.snapshot().success.count, 1);
+    }
+
+    #[test]
+    fn those_that_are_gone_are_summed_up_and_those_that_are_not_are_kept() {
+        let mut kept = Vec::new();
+        let mut last = Arc::new(ModelStatistics::default());
+        for number in 0..10 {
+            success(&last);
+            let next = Arc::new(ModelStatistics::succeeding(&last));
+            if number == 3 {
+                kept.push(Arc::clone(&last));
+            }
+            last = next;
+        }
+        assert_eq!(last.earlier.counting.len(), 2);
+        success(&kept[0]);
+        assert_eq!(last.totals().success, 11);
+    }
+
+    #[test]
+    fn failures_are_counted_by_their_reason() {
+        let statistics = ModelStatistics::default();
+        let fail = |ending| statistics.record(ending, 1, Duration::ZERO, Duration::ZERO);
+        fail(Ending::Failure(FailureReason::Rejected));
+        fail(Ending::Failure(FailureReason::Backend));
+        fail(Ending::Failure(FailureReason::Backend));
+        fail(Ending::Cancelled(FailureReason::Cancelled));
+        assert_eq!(statistics.totals().failures, [2, 1, 0, 1]);
+        assert_eq!(statistics.snapshot().fail.count, 4);
+    }
+}
