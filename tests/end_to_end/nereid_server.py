@@ -15,6 +15,7 @@ from http.client import HTTPConnection
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
 _STARTED = re.compile(r"Started HTTPService at \S+:(\d+)")
+_STARTED_METRICS = re.compile(r"Started Metrics Service at \S+:(\d+)")
 _STARTED_GRPC = re.compile(r"Started GRPCInferenceService at \S+:(\d+)")
 # A panic in an engine's library is caught and answered as an error; one in the server's own code is a bug.
 _OWN_PANIC = re.compile(r"panicked at (crates|backends)/")
@@ -39,7 +40,7 @@ class Server:
         """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests; `user`
         None is who runs the tests, and only the superuser may name another."""
         command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
-        command += ["--grpc-address=127.0.0.1", "--grpc-port=0"]
+        command += ["--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
         command.append("--backend-config=onnxruntime,engine=tract")
         self._process = subprocess.Popen(
@@ -61,6 +62,7 @@ class Server:
         self._reader.start()
         self.port = None
         self.grpc_port = None
+        self.metrics_port = None
 
     def _read_log(self):
         for line in self._process.stdout:
@@ -119,9 +121,11 @@ class Server:
     def wait_until_listening(self):
         """Waits until the server has told its ports."""
         self.port = int(self.wait_for_log(_STARTED).group(1))
-        # Told before that of HTTP, if gRPC is served at all.
+        # Told before that of HTTP, if they are served at all.
         told = _STARTED_GRPC.search(self.log)
         self.grpc_port = told and int(told.group(1))
+        told = _STARTED_METRICS.search(self.log)
+        self.metrics_port = told and int(told.group(1))
         return self
 
     def wait_until_ready(self):

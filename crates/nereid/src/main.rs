@@ -9,6 +9,7 @@ mod gpus;
 mod grpc;
 mod http;
 mod logging;
+mod metrics;
 mod onnx_engine;
 mod options;
 mod poll;

@@ -4,6 +4,7 @@
 pub(crate) mod grpc;
 mod host_policy;
 pub(crate) mod http;
+pub(crate) mod metrics;
 mod tls;
 pub(crate) mod trace;
 
@@ -17,6 +18,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
 use nereid_core::{HostPolicies, LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
+use nereid_listener::Address;
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
 use nereid_triton_abi::LibraryOptions;
@@ -24,6 +26,7 @@ use nereid_triton_abi::LibraryOptions;
 use self::grpc::GrpcOptions;
 use self::host_policy::HostPolicySetting;
 use self::http::HttpOptions;
+use self::metrics::MetricsOptions;
 use self::trace::TraceOptions;
 
 /// Where the reference looks for backends.
@@ -126,6 +129,9 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub grpc: GrpcOptions,
+
+    #[command(flatten)]
+    pub metrics: MetricsOptions,
 
     /// Let clients register shared memory and use it for inputs and outputs.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -286,6 +292,11 @@ impl Options {
         Arc::new(if self.allow_client_shm { Regions::default() } else { Regions::closed() })
     }
 
+    /// Where metrics are served.
+    pub(crate) fn metrics_address(&self) -> Address {
+        self.metrics.address(&self.http.address().host)
+    }
+
     /// The models to load at the start; `None` for all.
     pub(crate) fn models_at_start(&self) -> Option<Vec<String>> {
         let all = self.model_control_mode != ModelControlMode::Explicit || self.load_model == ["*"];
@@ -300,9 +311,13 @@ impl Options {
 
     /// What of the options does not go together.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        let (http, grpc) = (self.http.address(), self.grpc.address());
+        let (http, grpc, metrics) = (self.http.address(), self.grpc.address(), self.metrics_address());
         if self.http.allow_http && self.grpc.allow_grpc && http.collides(&grpc) {
             Some("--http-port and --grpc-port are the same; each protocol takes a port of its own")
+        } else if self.metrics.allow_metrics && self.http.allow_http && http.collides(&metrics) {
+            Some("--http-port and --metrics-port are the same; metrics take a port of their own")
+        } else if self.metrics.allow_metrics && self.grpc.allow_grpc && grpc.collides(&metrics) {
+            Some("--grpc-port and --metrics-port are the same; metrics take a port of their own")
         } else if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
             Some(
                 "--repository-watch is for --model-control-mode=poll; other modes do not follow the repositories",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LogControl, Server, ServerOptions, TraceSettings};
+use nereid_metrics::Exposition;
 use nereid_repository::Repositories;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backends::Installed;
 use crate::grpc::Grpc;
 use crate::http::Http;
+use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::{backends, gpus, poll, table};
 
@@ -43,6 +45,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let regions = options.regions();
     let http = Http::bind(&options.http, Arc::clone(&regions))?;
     let grpc = Grpc::bind(&options.grpc, regions)?;
+    let metrics = Metrics::bind(options)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
@@ -54,7 +57,9 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let source = source.with_namespacing(options.model_namespacing);
     let server_options = server_options(options, log, trace, gpus)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
-    backends.libraries.attach(&server);
+    let exposition = Arc::new(Exposition::new(options.metrics.face(), nereid_triton_abi::metric_registry()));
+    let told = Arc::clone(&exposition);
+    backends.libraries.attach(&server, move |server| told.text(server));
     let loaded = load(&server, options.models_at_start());
     let stopped = runtime.block_on(async {
         tokio::select! {
@@ -80,8 +85,10 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
 
     let shutdown = CancellationToken::new();
     let grpc = grpc.map(|grpc| grpc.serve(&runtime, &server, &shutdown)).transpose()?;
+    let metrics =
+        metrics.map(|metrics| metrics.serve(&runtime, &server, exposition, &shutdown)).transpose()?;
     let http = http.map(|http| http.serve(&runtime, &server, &shutdown)).transpose()?;
-    let faces = grpc.into_iter().chain(http).collect();
+    let faces = grpc.into_iter().chain(metrics).chain(http).collect();
     runtime.block_on(stop).map_err(|error| format!("cannot wait for a signal: {error}"))?;
     drain(&runtime, &server, faces, &shutdown, options.exit_timeout())
 }

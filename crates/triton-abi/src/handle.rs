@@ -197,8 +197,8 @@ objects! {
     crate::inference::InferenceRequest = TRITONSERVER_InferenceRequest, 17, "inference request";
     crate::outcome::InferenceResponse = TRITONSERVER_InferenceResponse, 18, "inference response";
     crate::allocator::Allocator = TRITONSERVER_ResponseAllocator, 19, "response allocator";
-    crate::metrics::Family = TRITONSERVER_MetricFamily, 20, "metric family";
-    crate::metrics::Metric = TRITONSERVER_Metric, 21, "metric";
+    nereid_core::MetricFamily = TRITONSERVER_MetricFamily, 20, "metric family";
+    nereid_core::Metric = TRITONSERVER_Metric, 21, "metric";
     crate::metrics::MetricArgs = TRITONSERVER_MetricArgs, 22, "set of metric arguments";
     crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
     crate::trace::Trace = TRITONSERVER_InferenceTrace, 24, "trace";

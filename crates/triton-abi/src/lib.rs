@@ -47,3 +47,4 @@ mod way;
 
 pub use exports::names as exported_names;
 pub use loader::{LibraryBackends, LibraryOptions};
+pub use metrics::metric_registry;

@@ -53,9 +53,9 @@ impl LibraryBackends {
         Ok(Self { options, server, server_object, loaded: Mutex::default() })
     }
 
-    /// Says which server it is that backends may ask. Without one they get an error.
-    pub fn attach(&self, server: &Arc<Server>) {
-        self.server_object.attach(server);
+    /// Says which server it is that backends may ask, and how its metrics are told. Without a server they get an error.
+    pub fn attach(&self, server: &Arc<Server>, metrics: impl Fn(&Server) -> String + Send + Sync + 'static) {
+        self.server_object.attach(server, Box::new(metrics));
     }
 
     /// Whether a model has a library of its own for its backend, in its folder or by its configuration.

@@ -23,14 +23,17 @@ use crate::metrics::Snapshot;
 use crate::model::check_version;
 use crate::{call, describe};
 
+/// Tells the metrics of a server as text.
+type TellMetrics = Box<dyn Fn(&Server) -> String + Send + Sync>;
+
 /// The server in C's hands. It does not keep the server alive.
 #[derive(Default)]
-pub(crate) struct ServerObject(OnceLock<Weak<Server>>);
+pub(crate) struct ServerObject(OnceLock<(Weak<Server>, TellMetrics)>);
 
 impl ServerObject {
     /// Says which it is, once.
-    pub(crate) fn attach(&self, server: &Arc<Server>) {
-        self.0.get_or_init(|| Arc::downgrade(server));
+    pub(crate) fn attach(&self, server: &Arc<Server>, metrics: TellMetrics) {
+        self.0.get_or_init(|| (Arc::downgrade(server), metrics));
     }
 
     /// The server.
@@ -38,8 +41,20 @@ impl ServerObject {
     /// # Errors
     /// `Unavailable` if it is not there: not yet, or no longer.
     pub(crate) fn server(&self) -> Result<Arc<Server>> {
-        let server = self.0.get().and_then(Weak::upgrade);
-        server.ok_or_else(|| {
+        self.attached().map(|(server, _)| server)
+    }
+
+    /// Its metrics, as text.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is not there.
+    fn metrics(&self) -> Result<String> {
+        self.attached().map(|(server, metrics)| metrics(&server))
+    }
+
+    fn attached(&self) -> Result<(Arc<Server>, &TellMetrics)> {
+        let attached = self.0.get().and_then(|(server, metrics)| Some((server.upgrade()?, metrics)));
+        attached.ok_or_else(|| {
             Error::unavailable("there is no server: a model is looked at without one, or it has ended")
         })
     }
@@ -234,8 +249,8 @@ exports! {
     }
 
     fn TRITONSERVER_ServerMetrics(server: *mut TRITONSERVER_Server, metrics: *mut *mut TRITONSERVER_Metrics) {
-        server.get()?;
-        metrics.set(Handle::give(Arc::new(Snapshot::take()))?.as_c())?;
+        let text = server.get()?.metrics()?;
+        metrics.set(Handle::give(Arc::new(Snapshot(text)))?.as_c())?;
     }
 
     fn TRITONSERVER_ServerInferAsync(

@@ -55,7 +55,7 @@ fn serve(define: &str) -> Served {
     let backends = Backends::new(BTreeMap::new(), Some(Arc::clone(&libraries) as _));
     let source = BTreeMap::from([("m".to_owned(), Ok(spec))]);
     let server = Arc::new(Server::new(ServerOptions::default(), backends, Arc::new(source)));
-    libraries.attach(&server);
+    libraries.attach(&server, |_| "told".to_owned());
     let failures = server.start(None).unwrap();
     Served { server, failures, _folder: folder }
 }

@@ -44,6 +44,7 @@ impl Server {
         command
             .arg(format!("--model-repository={}", repository.display()))
             .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
+            .arg("--metrics-port=0")
             .args(extra);
         let (mut server, lines) = Self::spawned("nereid", command)?;
         // In this order, as gRPC is served first.

@@ -120,6 +120,13 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
+        of: "nereid-metrics",
+        rooms: Allowed::Only(&["nereid-core", "nereid-listener"]),
+        libraries: Allowed::Any,
+        never: &["aws-*", "axum*", "azure*", "google-cloud*", "object_store", "tonic*", "tract*"],
+        why: "a face knows core, and no source of models, no backend and no other face",
+    },
+    Rule {
         of: "nereid-onnx",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),

@@ -1,0 +1,70 @@
+//! All metrics as one text.
+
+use std::time::Duration;
+
+use nereid_core::{MetricKind, MetricRegistry, Server};
+
+use crate::machine::{self, Machine};
+use crate::text::{Labels, Text};
+use crate::{custom, models};
+
+const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
+const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
+
+/// What is told, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricsOptions {
+    /// Whether the machine's processors and memory are told.
+    pub cpu: bool,
+    /// The machine is looked at no more often than this.
+    pub interval: Duration,
+    /// Whether durations of requests are told as counters.
+    pub counter_latencies: bool,
+}
+
+impl Default for MetricsOptions {
+    fn default() -> Self {
+        Self { cpu: true, interval: Duration::from_secs(2), counter_latencies: true }
+    }
+}
+
+/// Tells the metrics of a server. It may be asked from several threads at once.
+pub struct Exposition {
+    options: MetricsOptions,
+    registry: MetricRegistry,
+    machine: Option<Machine>,
+}
+
+impl Exposition {
+    /// Tells of what `registry` has beside the server's own, whose names it reserves there.
+    pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
+        registry.reserve(models::names().chain(machine::NAMES).chain([PINNED_TOTAL, PINNED_USED]));
+        let machine = options.cpu.then(|| Machine::new(options.interval));
+        Self { options, registry, machine }
+    }
+
+    /// The metrics now, in the text form of Prometheus. Everything is read first and written then: nothing is locked for
+    /// longer than it takes to copy it.
+    pub fn text(&self, server: &Server) -> String {
+        let rows = models::rows(server);
+        let families = self.registry.snapshot();
+        let mut text = Text::default();
+        models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        custom::write(&mut text, &families, MetricKind::Counter);
+        models::write_gauges(&mut text, &rows);
+        // No pool of pinned memory is kept.
+        for (name, help) in [
+            (PINNED_TOTAL, "Pinned memory pool total memory size, in bytes"),
+            (PINNED_USED, "Pinned memory pool used memory size, in bytes"),
+        ] {
+            text.family(name, "gauge", help);
+            text.sample(name, "", &Labels::default(), 0);
+        }
+        if let Some(machine) = &self.machine {
+            machine.write(&mut text);
+        }
+        custom::write(&mut text, &families, MetricKind::Gauge);
+        custom::write(&mut text, &families, MetricKind::Histogram);
+        text.into_string()
+    }
+}

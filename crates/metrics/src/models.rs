@@ -1,0 +1,166 @@
+//! What is counted of each version of each model.
+
+use std::sync::Arc;
+
+use nereid_core::{FailureReason, MetricLabels, Model, Server, Totals};
+
+use crate::text::{Labels, Number, Text};
+
+/// A version at one moment.
+pub(crate) struct Row {
+    labels: Labels,
+    /// The labels with each reason for a failure.
+    reasons: [Labels; FailureReason::ALL.len()],
+    totals: Totals,
+    pending: usize,
+    load_seconds: f64,
+}
+
+/// All versions that can be asked.
+pub(crate) fn rows(server: &Server) -> Vec<Row> {
+    // Not held while their counters are read: a version that is taken out of service waits for who has it.
+    let models: Vec<_> = server.models().ready().cloned().collect();
+    models.into_iter().map(row).collect()
+}
+
+fn row(model: Arc<Model>) -> Row {
+    let labels = labels(&model);
+    let reasons = FailureReason::ALL.map(|reason| {
+        let mut labels = labels.clone();
+        labels.insert("reason".to_owned(), reason_name(reason).to_owned());
+        Labels::new(&labels)
+    });
+    let statistics = model.statistics();
+    Row {
+        labels: Labels::new(&labels),
+        reasons,
+        totals: statistics.totals(),
+        pending: model.pending(),
+        load_seconds: statistics.load_duration().as_secs_f64(),
+    }
+}
+
+fn reason_name(reason: FailureReason) -> &'static str {
+    match reason {
+        FailureReason::Backend => "BACKEND",
+        FailureReason::Cancelled => "CANCELED",
+        FailureReason::Other => "OTHER",
+        FailureReason::Rejected => "REJECTED",
+    }
+}
+
+fn labels(model: &Model) -> MetricLabels {
+    let mut labels = MetricLabels::new();
+    for (key, value) in &model.config().metric_tags {
+        // A name that Prometheus does not take would make it refuse the whole text; those with two underscores in front
+        // are its own.
+        let name = key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        labels.entry(format!("_{}", name.trim_start_matches('_'))).or_insert_with(|| value.clone());
+    }
+    let id = model.id();
+    if !id.namespace.is_empty() {
+        labels.insert("namespace".to_owned(), id.namespace.clone());
+    }
+    labels.insert("model".to_owned(), id.name.clone());
+    labels.insert("version".to_owned(), model.version().to_string());
+    labels
+}
+
+/// A counter that each version has one of.
+struct Counter {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Totals) -> u64,
+}
+
+const COUNTS: [Counter; 2] = [
+    Counter {
+        name: "nv_inference_count",
+        help: "Number of inferences performed (does not include cached requests)",
+        value: |totals| totals.inferences,
+    },
+    Counter {
+        name: "nv_inference_exec_count",
+        help: "Number of model executions performed (does not include cached requests)",
+        value: |totals| totals.executions,
+    },
+];
+
+const DURATIONS: [Counter; 5] = [
+    Counter {
+        name: "nv_inference_request_duration_us",
+        help: "Cumulative inference request duration in microseconds (includes cached requests)",
+        value: |totals| totals.request_ns / 1000,
+    },
+    Counter {
+        name: "nv_inference_queue_duration_us",
+        help: "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        value: |totals| totals.queue_ns / 1000,
+    },
+    Counter {
+        name: "nv_inference_compute_input_duration_us",
+        help: "Cumulative compute input duration in microseconds (does not include cached requests)",
+        value: |totals| totals.compute_input_ns / 1000,
+    },
+    Counter {
+        name: "nv_inference_compute_infer_duration_us",
+        help: "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        value: |totals| totals.compute_infer_ns / 1000,
+    },
+    Counter {
+        name: "nv_inference_compute_output_duration_us",
+        help: "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        value: |totals| totals.compute_output_ns / 1000,
+    },
+];
+
+const SUCCESS: Counter = Counter {
+    name: "nv_inference_request_success",
+    help: "Number of successful inference requests, all batch sizes",
+    value: |totals| totals.success,
+};
+const FAILURE: &str = "nv_inference_request_failure";
+const PENDING: &str = "nv_inference_pending_request_count";
+const LOAD: &str = "nv_model_load_duration_secs";
+
+/// The names of all families here.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let counters = [SUCCESS].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
+    counters.chain([FAILURE, PENDING, LOAD])
+}
+
+/// Writes the counters; those of durations only if they are wanted.
+pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
+    if rows.is_empty() {
+        return;
+    }
+    write_counter(text, rows, &SUCCESS);
+    text.family(FAILURE, "counter", "Number of failed inference requests, all batch sizes");
+    for row in rows {
+        for (labels, count) in row.reasons.iter().zip(row.totals.failures) {
+            text.sample(FAILURE, "", labels, count);
+        }
+    }
+    COUNTS.iter().for_each(|counter| write_counter(text, rows, counter));
+    if durations {
+        DURATIONS.iter().for_each(|counter| write_counter(text, rows, counter));
+    }
+}
+
+fn write_counter(text: &mut Text, rows: &[Row], counter: &Counter) {
+    text.family(counter.name, "counter", counter.help);
+    for row in rows {
+        text.sample(counter.name, "", &row.labels, (counter.value)(&row.totals));
+    }
+}
+
+/// Writes the gauges.
+pub(crate) fn write_gauges(text: &mut Text, rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    text.family(PENDING, "gauge", "Instantaneous number of pending requests awaiting execution per-model.");
+    rows.iter().for_each(|row| text.sample(PENDING, "", &row.labels, row.pending));
+    text.family(LOAD, "gauge", "Model load time in seconds");
+    rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
+}

@@ -1,0 +1,163 @@
+//! The options of metrics: where they are told, and which.
+
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use nereid_listener::Address;
+use nereid_metrics::MetricsOptions as FaceOptions;
+
+use super::boolean;
+
+/// The options of metrics.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsOptions {
+    /// Serve metrics.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub allow_metrics: bool,
+
+    /// Tell of the machine's processors and memory among the metrics.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    allow_cpu_metrics: bool,
+
+    /// Address or host name to serve metrics on. Default: that of --http-address.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_address: Option<String>,
+
+    /// Port to serve metrics on; 0 for any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8002)]
+    metrics_port: u16,
+
+    /// Milliseconds that what is told of the machine may be old.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000)]
+    metrics_interval_ms: u64,
+
+    /// Which metrics there are of latencies: counter_latencies (true by default). May be given several times.
+    #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
+    metrics_config: Vec<MetricsSetting>,
+}
+
+/// One `--metrics-config`.
+#[derive(Clone, Debug, PartialEq)]
+enum MetricsSetting {
+    CounterLatencies(bool),
+    /// There is no such setting. The reference passes over it.
+    Unknown(String),
+}
+
+impl MetricsOptions {
+    /// Where metrics are served, on a machine whose HTTP is served at that host.
+    pub(crate) fn address(&self, http_host: &str) -> Address {
+        let host = self.metrics_address.as_deref().unwrap_or(http_host).to_owned();
+        Address { host, port: self.metrics_port, share: false }
+    }
+
+    /// What the metrics face is told.
+    pub(crate) fn face(&self) -> FaceOptions {
+        let mut options = FaceOptions {
+            cpu: self.allow_metrics && self.allow_cpu_metrics,
+            interval: Duration::from_millis(self.metrics_interval_ms),
+            ..FaceOptions::default()
+        };
+        for setting in &self.metrics_config {
+            match setting {
+                MetricsSetting::CounterLatencies(wanted) => options.counter_latencies = *wanted,
+                MetricsSetting::Unknown(_) => {}
+            }
+        }
+        options
+    }
+
+    /// What about these options is worth a warning.
+    pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
+        self.metrics_config.iter().filter_map(|setting| match setting {
+            MetricsSetting::Unknown(name) => {
+                Some(format!("--metrics-config: there is no setting '{name}', and it is passed over"))
+            }
+            _ => None,
+        })
+    }
+}
+
+fn setting(text: &str) -> Result<MetricsSetting, String> {
+    let form = || "it has the form <setting>=<value>".to_owned();
+    let (name, value) = text.split_once('=').ok_or_else(form)?;
+    if name.is_empty() || value.is_empty() || name.contains(',') {
+        return Err(form());
+    }
+    let switch = || match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("{name} is true or false, not '{value}'")),
+    };
+    match name {
+        "counter_latencies" => switch().map(MetricsSetting::CounterLatencies),
+        _ => Ok(MetricsSetting::Unknown(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        metrics: MetricsOptions,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<MetricsOptions, clap::Error> {
+        Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.metrics)
+    }
+
+    #[test]
+    fn metrics_are_told_where_http_is_unless_said_otherwise() {
+        let address = |arguments: &[&str]| parsed(arguments).unwrap().address("::1");
+        assert_eq!(address(&[]), Address { host: "::1".into(), port: 8002, share: false });
+        let elsewhere = address(&["--metrics-address=127.0.0.1", "--metrics-port=9"]);
+        assert_eq!(elsewhere, Address { host: "127.0.0.1".into(), port: 9, share: false });
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_face() {
+        assert_eq!(parsed(&[]).unwrap().face(), FaceOptions::default());
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_left_out() {
+        assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().face().cpu);
+        assert!(!parsed(&["--allow-metrics=0"]).unwrap().face().cpu);
+        assert!(!parsed(&["--metrics-config=counter_latencies=false"]).unwrap().face().counter_latencies);
+        let last = ["--metrics-config=counter_latencies=false", "--metrics-config=counter_latencies=true"];
+        assert!(parsed(&last).unwrap().face().counter_latencies);
+        let interval = parsed(&["--metrics-interval-ms=50"]).unwrap().face().interval;
+        assert_eq!(interval, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn settings_that_there_are_not_are_told() {
+        let options = parsed(&["--metrics-config=colour=blue", "--metrics-config=counter_latencies=true"]);
+        let advice: Vec<_> = options.unwrap().advice().collect();
+        assert!(matches!(advice.as_slice(), [only] if only.contains("'colour'")), "{advice:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for argument in [
+            "--metrics-port=70000",
+            "--metrics-port=-1",
+            "--metrics-interval-ms=-1",
+            "--metrics-interval-ms=soon",
+            "--allow-metrics=perhaps",
+            "--allow-cpu-metrics=2",
+            "--metrics-config=counter_latencies",
+            "--metrics-config==true",
+            "--metrics-config=counter_latencies=",
+            "--metrics-config=name,counter_latencies=true",
+            "--metrics-config=counter_latencies=yes",
+        ] {
+            assert!(parsed(&[argument]).is_err(), "{argument}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+"""Metrics: what a collector reads of real traffic, and how their port behaves."""
+
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+import nereid_server
+from http_requests import LIMIT_S, assert_refused, infer, request, tensor
+from model_files import config, write_identity, write_model
+from scrapes import Scrape, get
+
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+COUNTERS = [
+    "nv_inference_request_success",
+    "nv_inference_request_failure",
+    "nv_inference_count",
+    "nv_inference_exec_count",
+    "nv_inference_request_duration_us",
+    "nv_inference_queue_duration_us",
+    "nv_inference_compute_input_duration_us",
+    "nv_inference_compute_infer_duration_us",
+    "nv_inference_compute_output_duration_us",
+]
+GAUGES = [
+    "nv_inference_pending_request_count",
+    "nv_model_load_duration_secs",
+    "nv_pinned_memory_pool_total_bytes",
+    "nv_pinned_memory_pool_used_bytes",
+    "nv_cpu_utilization",
+    "nv_cpu_memory_total_bytes",
+    "nv_cpu_memory_used_bytes",
+]
+
+
+def echo(repository, name, *extra, delay_ms=0):
+    """A model that takes its time and gives back what it gets."""
+    delay = f'parameters {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }}'
+    tensors = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
+    write_model(repository, name, config(name, "identity", *tensors, 8, "\n".join([delay, *extra])))
+
+
+def ask(server, model, batch=1, **parameters):
+    """One request over HTTP."""
+    body = {"inputs": [tensor("INPUT0", "INT32", [batch, 1], [[7]] * batch)], "parameters": parameters}
+    return infer(server, model, body).status
+
+
+def eventually(met, limit_s=LIMIT_S):
+    """Waits for what has to come, and tells whether it did."""
+    deadline = time.monotonic() + limit_s
+    while not met():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_requests_of_all_protocols_are_counted_before_they_are_answered(repository, serve):
+    echo(repository, "echo")
+    server = serve()
+    assert [ask(server, "echo"), ask(server, "echo", batch=3)] == [200, 200]
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        data = tritonclient.grpc.InferInput("INPUT0", [2, 1], "INT32")
+        data.set_data_from_numpy(np.zeros((2, 1), np.int32))
+        client.infer("echo", [data])
+    scrape = Scrape(server)
+    labels = {"model": "echo", "version": "1"}
+    counts = ("request_success", "count", "exec_count")
+    assert [scrape.value(f"nv_inference_{name}", **labels) for name in counts] == [3, 6, 3]
+    assert scrape.failures("echo") == {}
+    assert scrape.value("nv_inference_pending_request_count", **labels) == 0
+    whole = scrape.value("nv_inference_request_duration_us", **labels)
+    parts = ("queue", "compute_input", "compute_infer", "compute_output")
+    assert 0 < sum(scrape.value(f"nv_inference_{part}_duration_us", **labels) for part in parts) <= whole
+    assert 0 < scrape.value("nv_model_load_duration_secs", **labels) < LIMIT_S
+
+
+def test_families_are_those_of_the_reference_in_its_order(repository, serve):
+    echo(repository, "echo")
+    server = serve()
+    kinds = Scrape(server).kinds
+    assert list(kinds) == COUNTERS + GAUGES
+    assert set(kinds.values()) == {"counter", "gauge"}
+    assert all(kinds[name] == "counter" for name in COUNTERS)
+
+
+def test_the_machine_tells_of_itself(repository, serve):
+    server = serve("--metrics-interval-ms=0")
+    scrape = Scrape(server)
+    total, used = (scrape.value(f"nv_cpu_memory_{what}_bytes") for what in ("total", "used"))
+    assert 0 < used < total == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 <= scrape.value("nv_cpu_utilization") <= 1
+
+
+def test_what_is_not_wanted_is_left_out(repository, serve):
+    echo(repository, "echo")
+    server = serve("--allow-cpu-metrics=false", "--metrics-config=counter_latencies=false")
+    assert ask(server, "echo") == 200
+    scrape = Scrape(server)
+    assert not [name for name in scrape.kinds if "duration_us" in name or "cpu" in name]
+    assert scrape.value("nv_inference_request_success", model="echo", version="1") == 1
+
+
+def test_failures_are_told_apart_by_their_reason(repository, serve):
+    timeout = "default_timeout_microseconds: 60000000 allow_timeout_override: true timeout_action: REJECT"
+    policy = f"max_queue_size: 2 {timeout}"
+    echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=1000)
+    echo(repository, "idle", delay_ms=600)
+    server = serve()
+
+    def pending(model):
+        return Scrape(server).value("nv_inference_pending_request_count", model=model, version="1")
+
+    with ThreadPoolExecutor(8) as pool:
+        # As large as a batch may be, so that one is executed and one waits.
+        answered = [pool.submit(ask, server, "busy", batch=8) for _ in range(2)]
+        assert eventually(lambda: pending("busy") == 1)
+        assert ask(server, "busy", timeout=1000) == 503
+        answered.append(pool.submit(ask, server, "busy"))
+        assert eventually(lambda: pending("busy") == 2)
+        assert ask(server, "busy") == 503
+        assert [each.result() for each in answered] == [200, 200, 200]
+    scrape = Scrape(server)
+    assert scrape.failures("busy") == {"REJECTED": 2}
+    assert scrape.value("nv_inference_request_success", model="busy", version="1") == 3
+
+    # What does not fit the model never becomes a request of it.
+    assert_refused(infer(server, "busy", {"inputs": [tensor("INPUT0", "FP32", [1, 1], [1.0])]}), 400)
+    assert Scrape(server).failures("busy") == {"REJECTED": 2}
+
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        data = tritonclient.grpc.InferInput("INPUT0", [1, 1], "INT32")
+        data.set_data_from_numpy(np.zeros((1, 1), np.int32))
+        calls = [client.async_infer("idle", [data], callback=lambda result, error: None) for _ in range(2)]
+        assert eventually(lambda: pending("idle") == 1)
+        # The one that is executed is executed to its end.
+        for call in calls:
+            call.cancel()
+        assert eventually(lambda: Scrape(server).failures("idle") == {"CANCELED": 1})
+        assert eventually(lambda: Scrape(server).value("nv_inference_count", model="idle", version="1") == 1)
+    assert Scrape(server).failures("idle") == {"CANCELED": 1}
+
+
+def control(server, model, action):
+    answer = request(server, "POST", f"/v2/repository/models/{model}/{action}", "{}")
+    assert answer.status == 200, answer
+
+
+def test_counters_go_on_when_a_model_is_loaded_anew_and_end_when_it_is_unloaded(repository, serve):
+    echo(repository, "echo")
+    server = serve(*EXPLICIT)
+    labels = {"model": "echo", "version": "1"}
+
+    def success():
+        return Scrape(server).value("nv_inference_request_success", **labels)
+
+    for round_ in range(5):
+        assert ask(server, "echo") == 200
+        assert success() == round_ + 1
+        text = (repository / "echo" / "config.pbtxt").read_text()
+        (repository / "echo" / "config.pbtxt").write_text(f"{text}\n# changed {round_}\n")
+        control(server, "echo", "load")
+        assert success() == round_ + 1
+    control(server, "echo", "unload")
+    assert not [labels for _, labels in Scrape(server).samples if ("model", "echo") in labels]
+    control(server, "echo", "load")
+    assert success() == 0
+
+
+def test_tags_are_labels_whatever_they_hold(repository, serve):
+    tags = r'metric_tags { key: "a-b" value: "say \"so\" \\ and\nso" } metric_tags { key: "__é" value: "ü" }'
+    echo(repository, "echo", tags)
+    server = serve()
+    tags = {"_a_b": 'say "so" \\ and\nso', "_": "ü"}
+    assert Scrape(server).value("nv_inference_count", model="echo", version="1", **tags) == 0
+
+
+def test_models_of_one_name_are_told_apart_by_their_namespace(tmp_path, repository, serve):
+    other = tmp_path / "other"
+    other.mkdir()
+    echo(repository, "echo")
+    echo(other, "echo")
+    server = serve(f"--model-repository={other}", "--model-namespacing=true")
+    spaces = {dict(labels)["namespace"] for labels in Scrape(server).named("nv_inference_count")}
+    assert len(spaces) == 2
+
+
+def test_the_port_answers_as_the_reference_does(repository, serve):
+    server = serve()
+    for path in ("/metrics", "/metrics/", "/metrics?name=x"):
+        answer = get(server, path, headers={"Accept-Encoding": "gzip"})
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+        assert answer.headers["Content-Encoding"] is None and b"# HELP" in answer.body
+    for path in ("/", "/metric", "/v2"):
+        answer = get(server, path)
+        assert (answer.status, answer.body) == (200, b"")
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert get(server, method=method).status == 405
+
+
+def test_a_collector_keeps_its_connection(repository, serve):
+    server = serve()
+    connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
+    try:
+        for _ in range(3):
+            connection.request("GET", "/metrics")
+            local = connection.sock.getsockname()
+            assert b"nv_cpu_utilization" in connection.getresponse().read()
+        assert connection.sock.getsockname() == local
+    finally:
+        connection.close()
+
+
+def test_garbage_and_idle_clients_hold_up_nobody(repository, serve):
+    echo(repository, "echo")
+    server = serve()
+    address = ("127.0.0.1", server.metrics_port)
+    idle = [socket.create_connection(address) for _ in range(100)]
+    try:
+        for garbage in (b"\0" * 4096, b"GET /metrics HTTP/9.9\r\n\r\n", b"GET " + b"x" * (1 << 20)):
+            with socket.create_connection(address) as client:
+                try:
+                    client.sendall(garbage)
+                    client.settimeout(LIMIT_S)
+                    assert not client.recv(64).startswith(b"HTTP/1.1 200")
+                except ConnectionError:
+                    pass
+        assert Scrape(server).value("nv_inference_count", model="echo", version="1") == 0
+        assert ask(server, "echo") == 200
+    finally:
+        for client in idle:
+            client.close()
+
+
+def test_metrics_are_not_served_unless_they_are_allowed(repository, serve):
+    server = serve("--allow-metrics=false")
+    assert server.metrics_port is None
+
+
+def test_a_port_in_use_is_refused_with_one_clear_line(repository):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = nereid_server.refused_start(repository, f"--metrics-port={port}")
+    assert server.exit_code > 0
+    assert len(server.complaints) == 1 and f"metrics at 127.0.0.1:{port}" in server.complaints[0], server.log
+
+
+def test_an_address_of_its_own_is_taken(repository, serve):
+    server = serve("--metrics-address=127.0.0.2")
+    with pytest.raises(ConnectionError):
+        get(server)
+    connection = HTTPConnection("127.0.0.2", server.metrics_port, timeout=LIMIT_S)
+    connection.request("GET", "/metrics")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--metrics-port=70000",
+        "--metrics-interval-ms=-1",
+        "--metrics-config=counter_latencies",
+        "--metrics-config=counter_latencies=perhaps",
+    ],
+)
+def test_a_flag_with_an_impossible_value_is_refused(repository, flag):
+    server = nereid_server.refused_start(repository, flag)
+    assert server.exit_code > 0
+    assert flag.split("=")[0].removeprefix("--") in server.log
+
+
+def test_one_port_for_two_protocols_is_refused(repository):
+    server = nereid_server.refused_start(repository, "--http-port=18123", "--metrics-port=18123")
+    assert server.exit_code > 0 and "--metrics-port" in server.log
+
+
+def test_stopping_does_not_wait_for_idle_collectors(repository, serve):
+    write_identity(repository, "model", ["INT32"])
+    server = serve()
+    connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
+    try:
+        connection.request("GET", "/metrics")
+        connection.getresponse().read()
+        server.terminate()
+        assert server.wait_for_exit(10) == 0
+    finally:
+        connection.close()
