@@ -24,6 +24,7 @@ mod settings;
 mod shape;
 mod states;
 mod tensor;
+mod trace;
 mod turn;
 
 pub use backend::{
@@ -45,4 +46,7 @@ pub use settings::BackendSettings;
 pub use shape::Shape;
 pub use states::{SequenceState, SequenceStates};
 pub use tensor::{Buffers, Tensor};
+pub use trace::{
+    Activity, RequestTrace, TensorActivity, Trace, TraceLevel, TraceShare, TraceSink, TraceSubject,
+};
 pub use turn::{Turn, Turns};

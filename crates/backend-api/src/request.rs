@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Error, OutputAllocator, Parameters, Responder, Response, ResponseSink, Result, SequenceStates, Tensor,
-    Turn,
+    Error, OutputAllocator, Parameters, RequestTrace, Responder, Response, ResponseSink, Result,
+    SequenceStates, Tensor, Turn,
 };
 
 /// What a client asks for. Every protocol face builds this and hands it to the server.
@@ -35,6 +35,8 @@ pub struct InferRequest {
     pub timeout: Option<Duration>,
     /// Places the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,
+    /// Its trace, if it is traced.
+    pub trace: Option<RequestTrace>,
 }
 
 /// An output the client names.

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Answer, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, Response, ResponseKind, ResponseSink,
-    ResponseTimes, Result,
+    Answer, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, RequestTrace, Response, ResponseKind,
+    ResponseSink, ResponseTimes, Result, TensorActivity, TraceShare,
 };
 
 use self::unread::Unread;
@@ -36,6 +36,8 @@ pub(crate) struct InFlight {
     phases: [AtomicU64; 3],
     cancelled: AtomicBool,
     answers: Mutex<Answers>,
+    /// What hears of it, if it is traced.
+    trace: Option<Arc<TraceShare>>,
     /// The request's share of what the server takes in at a time.
     _slot: Option<Slot>,
 }
@@ -102,6 +104,7 @@ impl InFlight {
             phases: Default::default(),
             cancelled: AtomicBool::new(false),
             answers: Mutex::default(),
+            trace: request.trace.as_ref().map(RequestTrace::share),
             _slot: slot,
         })
     }
@@ -163,6 +166,7 @@ impl InFlight {
             *begin = next;
         }
         let [started, inputs_ready, outputs_ready] = begins;
+        self.trace_execution(begins, total);
         let statistics = self.model.statistics();
         statistics.record(ending, self.batch_size, total, started);
         if ending != Ending::Success {
@@ -197,6 +201,20 @@ impl InFlight {
         }
     }
 
+    /// Tells the trace what the marked phases say of the execution, unless it was not begun or the backend tells.
+    fn trace_execution(&self, [started, inputs_ready, outputs_ready]: [Duration; 3], ended: Duration) {
+        let Some(share) = &self.trace else { return };
+        let executed = self.phases[Phase::Started as usize].load(Ordering::Relaxed) != 0;
+        if executed && self.lock().compute == Compute::Marked {
+            share.trace().report_execution(&ExecutionTimes {
+                started: self.arrived + started,
+                inputs_ready: self.arrived + inputs_ready,
+                outputs_ready: self.arrived + outputs_ready,
+                ended: self.arrived + ended,
+            });
+        }
+    }
+
     /// Counts a response of a decoupled model by its place.
     fn record_response(&self, answer: Option<&Answer>) {
         let kind = match answer {
@@ -224,6 +242,9 @@ impl ResponseSink for InFlight {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         let Some(Accepted { answer, last, failed }) = self.accept(answer, last) else { return };
         let answer = answer.map(|answer| answer.map(|response| self.client_view(response)));
+        if let (Some(share), Some(Ok(response))) = (&self.trace, &answer) {
+            share.trace().report_tensors(TensorActivity::BackendOutput, &response.outputs);
+        }
         if self.model.is_decoupled() && self.lock().compute == Compute::Marked {
             self.record_response(answer.as_ref());
         }
@@ -271,6 +292,9 @@ impl ResponseSink for InFlight {
     }
 
     fn report(&self, times: ExecutionTimes) {
+        if let Some(share) = &self.trace {
+            share.trace().report_execution(&times);
+        }
         let times = ComputeTimes {
             input: times.inputs_ready.saturating_duration_since(times.started),
             infer: times.outputs_ready.saturating_duration_since(times.inputs_ready),

@@ -28,6 +28,7 @@ mod source;
 mod statistics;
 mod table;
 mod timer;
+mod trace_control;
 mod trace_settings;
 mod warm_up;
 
@@ -44,6 +45,7 @@ pub use metric_registry::{
 };
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
+pub use nereid_backend_api::TraceLevel;
 pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
@@ -56,4 +58,5 @@ pub use statistics::{
     Totals,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
-pub use trace_settings::{Change, TraceControl, TraceLevel, TraceMode, TraceSettings, TraceUpdate};
+pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
+pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
+    Activity, Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
+    TensorActivity, TraceSubject,
 };
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
@@ -308,6 +309,7 @@ impl Model {
         if let Some(checks) = &self.sequence_checks {
             checks.check(&request, batch_size)?;
         }
+        self.begin_trace(&mut request, arrived);
         let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, slot);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
@@ -323,6 +325,19 @@ impl Model {
             Enqueued::Wrong(error) => return Err(error),
         };
         Ok(ResponseStream::new(inflight, ticket))
+    }
+
+    /// Tells the trace of a request, if it has one, that it is taken and queued.
+    fn begin_trace(&self, request: &mut InferRequest, arrived: Instant) {
+        let Some(trace) = &mut request.trace else { return };
+        let subject = TraceSubject {
+            model_name: self.id.name.clone(),
+            model_version: self.version,
+            request_id: request.id.clone(),
+        };
+        trace.begin(subject, arrived);
+        trace.trace().report(Activity::QueueStart, Instant::now());
+        trace.trace().report_tensors(TensorActivity::QueueInput, &request.inputs);
     }
 
     /// Takes a request out of the queue that nobody waits for any more.

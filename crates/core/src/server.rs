@@ -20,7 +20,8 @@ use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{ModelId, ModelSource, Overrides};
 use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
-use crate::trace_settings::{TraceControl, TraceSettings};
+use crate::trace_control::{TraceControl, TraceStore};
+use crate::trace_settings::TraceSettings;
 
 /// The protocol extensions every face offers, by their names in Triton's documents.
 pub const EXTENSIONS: &[&str] = &[
@@ -65,6 +66,8 @@ pub struct ServerOptions {
     pub log: Arc<LogControl>,
     /// Which requests are traced at first.
     pub trace: TraceSettings,
+    /// Where traces go; `None` keeps the settings and traces nothing.
+    pub trace_store: Option<Arc<dyn TraceStore>>,
     /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
     pub hold_batches: usize,
     /// And so many requests of sequences that wait for a slot.
@@ -115,7 +118,7 @@ impl Server {
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
         let models = LifeCycle::new(backends.into(), source, services, threads, retries);
-        let trace = TraceControl::new(options.trace.clone());
+        let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
         Self { options, models, limit, trace, open: AtomicBool::new(false) }
     }
 

@@ -138,7 +138,9 @@ pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     };
     let (mut head, body) = match reply.into_parts() {
         (head, Contents::Whole(body)) => (head, body),
-        (head, stream @ Contents::Stream(_)) => return Response::from_parts(head, stream),
+        (head, other @ (Contents::Stream(_) | Contents::Traced(_))) => {
+            return Response::from_parts(head, other);
+        }
     };
     let compressed = if body.len() <= SHORT_PLAIN {
         compressed(&body, encoding)

@@ -8,14 +8,17 @@ mod json_tensor;
 pub mod offline;
 mod region;
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use hyper::header::HeaderValue;
-use nereid_core::Signature;
-use nereid_core::backend_api::{Error, Result};
+use nereid_core::backend_api::{Error, RequestTrace, Result, Trace};
+use nereid_core::{Model, Signature};
 use nereid_shared_memory::Regions;
 
 use crate::body::Pieces;
 use crate::compression::{self, Encoding};
-use crate::reply::Reply;
+use crate::reply::{self, Reply};
 use crate::routes::Call;
 
 /// Tells where a body's JSON ends and its binary tensors begin.
@@ -25,8 +28,8 @@ const HEADER_LENGTH: &str = "inference-header-content-length";
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
-    let Call { face, target, headers, .. } = call;
+pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+    let Call { face, target, .. } = call;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
     let model = face.server.model(&target.model, version)?;
@@ -37,6 +40,22 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
             model.name()
         )));
     }
+    match call.draw_trace() {
+        None => answer_with(call, &model, body, None).await,
+        Some(trace) => {
+            let outcome = answer_with(call, &model, body, Some(&trace)).await;
+            Ok(reply::traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace))
+        }
+    }
+}
+
+async fn answer_with(
+    call: &Call<'_>,
+    model: &Model,
+    mut body: Pieces,
+    trace: Option<&Arc<Trace>>,
+) -> Result<Reply> {
+    let Call { face, target, headers, .. } = call;
     match Encoding::of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {
@@ -50,9 +69,14 @@ pub(crate) async fn answer(call: &Call<'_>, mut body: Pieces) -> Result<Reply> {
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
-    request.model_version = version;
+    request.model_version = target.version()?;
+    request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     let mut answers = face.server.infer(request)?;
-    let response = answers.single().await?;
+    let response = answers.single().await;
+    if let Some(trace) = trace {
+        trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
+    }
+    let response = response?;
     let reply = encode::encode(&answers, response, &format)?;
     memory.check()?;
     Ok(match Encoding::of_answer(headers) {

@@ -2,13 +2,15 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use nereid_core::backend_api::Error;
+use nereid_core::backend_api::{Error, Trace};
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -23,6 +25,26 @@ pub(crate) enum Contents {
     Whole(Pieces),
     /// It comes bit by bit.
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
+    /// It is traced.
+    Traced(Box<Traced>),
+}
+
+/// A body whose end is told to a trace: it was handed to the connection to the end, or is not wanted any more.
+pub(crate) struct Traced {
+    contents: Contents,
+    trace: Arc<Trace>,
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        self.trace.stamp("HTTP_SEND_END", Instant::now());
+    }
+}
+
+/// An answer that is about to be sent, told to the trace of its request.
+pub(crate) fn traced(reply: Reply, trace: Arc<Trace>) -> Reply {
+    trace.stamp("HTTP_SEND_START", Instant::now());
+    reply.map(|contents| Contents::Traced(Box::new(Traced { contents, trace })))
 }
 
 impl Default for Contents {
@@ -42,6 +64,7 @@ impl Body for Contents {
         match self.get_mut() {
             Self::Whole(pieces) => Poll::Ready(pieces.next_frame().map(Ok)),
             Self::Stream(stream) => stream.as_mut().poll_frame(context),
+            Self::Traced(traced) => Pin::new(&mut traced.contents).poll_frame(context),
         }
     }
 
@@ -49,6 +72,7 @@ impl Body for Contents {
         match self {
             Self::Whole(pieces) => pieces.pieces.is_empty(),
             Self::Stream(stream) => stream.is_end_stream(),
+            Self::Traced(traced) => traced.contents.is_end_stream(),
         }
     }
 
@@ -56,6 +80,7 @@ impl Body for Contents {
         match self {
             Self::Whole(pieces) => SizeHint::with_exact(pieces.left),
             Self::Stream(stream) => stream.size_hint(),
+            Self::Traced(traced) => traced.contents.size_hint(),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The one table of routes, finding a request's place in it, and who may go there.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use nereid_core::ApiGroup;
-use nereid_core::backend_api::{Error, InferRequest, Result};
+use nereid_core::backend_api::{Error, InferRequest, Result, Trace};
 
 use crate::body::{Pieces, decoded};
 use crate::infer::{self, generate};
@@ -132,9 +134,21 @@ pub(crate) struct Call<'a> {
     pub headers: &'a HeaderMap,
     /// The head as it was received, if the headers' spelling matters.
     pub head: &'a [u8],
+    /// When its head and all of it had arrived, if anything is traced.
+    pub arrived: Option<(Instant, Instant)>,
 }
 
 impl Call<'_> {
+    /// Draws whether the inference that it asks for is traced, and tells its trace when it arrived.
+    pub(crate) fn draw_trace(&self) -> Option<Arc<Trace>> {
+        let (head, body) = self.arrived?;
+        let header = |name: &str| self.headers.get(name)?.to_str().ok();
+        let trace = self.face.server.trace().draw(&self.target.model, header)?;
+        trace.stamp("HTTP_RECV_START", head);
+        trace.stamp("HTTP_RECV_END", body);
+        Some(trace)
+    }
+
     /// Sets the headers that models get as parameters.
     ///
     /// # Errors
@@ -157,6 +171,8 @@ pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace)
         Ok(found) => found,
         Err(reply) => return *reply,
     };
+    let tracing = face.server.trace().is_on();
+    let head_arrived = tracing.then(Instant::now);
     let body = if parts.method == Method::POST {
         match Pieces::read(body, face.options.max_body_size, pace).await {
             Ok(body) => body,
@@ -166,7 +182,8 @@ pub(crate) async fn answer(face: &Face, request: Request<Incoming>, pace: &Pace)
         Pieces::default()
     };
     let _busy = pace.busy();
-    let call = Call { face, target, headers: &parts.headers, head: &head };
+    let arrived = head_arrived.map(|head| (head, Instant::now()));
+    let call = Call { face, target, headers: &parts.headers, head: &head, arrived };
     perform(action, &call, body, pace).await.unwrap_or_else(|error| reply::error(&error))
 }
 

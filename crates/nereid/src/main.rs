@@ -15,6 +15,7 @@ mod options;
 mod poll;
 mod run;
 mod table;
+mod traces;
 
 use std::process::ExitCode;
 use std::sync::Arc;

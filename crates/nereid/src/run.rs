@@ -21,7 +21,7 @@ use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::{backends, gpus, poll, table};
+use crate::{backends, gpus, poll, table, traces};
 
 /// Runs until a signal ends it.
 ///
@@ -90,7 +90,10 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let http = http.map(|http| http.serve(&runtime, &server, &shutdown)).transpose()?;
     let faces = grpc.into_iter().chain(metrics).chain(http).collect();
     runtime.block_on(stop).map_err(|error| format!("cannot wait for a signal: {error}"))?;
-    drain(&runtime, &server, faces, &shutdown, options.exit_timeout())
+    let drained = drain(&runtime, &server, faces, &shutdown, options.exit_timeout());
+    // Also where requests are still in progress: what was traced of others is kept.
+    server.trace().close();
+    drained
 }
 
 fn server_options(
@@ -112,6 +115,7 @@ fn server_options(
         hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
         hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
         log,
+        trace_store: traces::store(&trace),
         trace,
         gpus,
         host_policies: options.host_policies()?,

@@ -126,6 +126,8 @@ fn view(request: &Request) -> Result<Lent<RequestObject>> {
         priority: request.priority,
         timeout: request.timeout,
         allocator: None,
+        // What a backend's batcher looks at is no request of its own.
+        trace: None,
     };
     let way = Way::new(Responder::new(Arc::new(Nowhere), None), Arc::default());
     Lent::new(Arc::new(RequestObject::new(copy, way)?))

@@ -199,6 +199,7 @@ impl Fields {
             priority: self.priority,
             timeout: (self.timeout_us > 0).then(|| Duration::from_micros(self.timeout_us)),
             allocator: Some(Arc::clone(&placement) as _),
+            trace: None,
         };
         release.armed.store(true, Relaxed);
         Ok((request, placement, release))

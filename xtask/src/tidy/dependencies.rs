@@ -127,6 +127,13 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
+        of: "nereid-trace",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
+        libraries: Allowed::Any,
+        never: &["axum*", "opentelemetry*", "reqwest", "tonic*", "tract*"],
+        why: "trace stores what core traces, and knows no face and no backend",
+    },
+    Rule {
         of: "nereid-onnx",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),

@@ -4,37 +4,7 @@ use std::str::FromStr;
 
 use nereid_backend_api::{Error, Result};
 
-use super::{Change, TraceLevel, TraceUpdate};
-
-impl TraceLevel {
-    /// The names of what is traced; `OFF` if nothing is.
-    pub fn names(self) -> Vec<&'static str> {
-        let level = [(self.timestamps, "TIMESTAMPS"), (self.tensors, "TENSORS")];
-        let names: Vec<_> = level.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
-        if names.is_empty() { vec!["OFF"] } else { names }
-    }
-
-    /// The level that these names make; a name that is not known is passed over. `None` if none is known.
-    ///
-    /// # Errors
-    /// `InvalidArg` for `OFF` beside others.
-    pub fn named(names: &[&str]) -> Result<Option<Self>> {
-        let mut level = Self::default();
-        let mut known = false;
-        for name in names {
-            match *name {
-                "OFF" if names.len() > 1 => {
-                    return Err(Error::invalid_arg("trace_level 'OFF' does not go together with others"));
-                }
-                "OFF" => known = true,
-                "TIMESTAMPS" => (level.timestamps, known) = (true, true),
-                "TENSORS" => (level.tensors, known) = (true, true),
-                _ => {}
-            }
-        }
-        Ok(known.then_some(level))
-    }
-}
+use super::{Change, TraceUpdate};
 
 impl TraceUpdate {
     /// Takes over the value of a setting that is a number, or clears it if there is none. Other settings are passed over.
@@ -78,24 +48,6 @@ mod tests {
     use nereid_backend_api::ErrorCode;
 
     use super::*;
-
-    #[test]
-    fn levels_have_names() {
-        let level = |timestamps, tensors| TraceLevel { timestamps, tensors };
-        for (names, expected) in [
-            (&["OFF"][..], Some(level(false, false))),
-            (&["TIMESTAMPS"], Some(level(true, false))),
-            (&["TENSORS", "other"], Some(level(false, true))),
-            (&["TIMESTAMPS", "TENSORS"], Some(level(true, true))),
-            (&["other"], None),
-            (&[], None),
-        ] {
-            assert_eq!(TraceLevel::named(names).unwrap(), expected, "{names:?}");
-        }
-        assert!(TraceLevel::named(&["OFF", "TENSORS"]).is_err());
-        assert_eq!(level(false, false).names(), ["OFF"]);
-        assert_eq!(level(true, true).names(), ["TIMESTAMPS", "TENSORS"]);
-    }
 
     #[test]
     fn numbers_are_set_and_cleared_and_what_is_none_is_refused() {

@@ -5,7 +5,9 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -13,9 +15,9 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response as HttpResponse, StatusCode};
 use jiter::Jiter;
 use nereid_core::backend_api::{
-    Answer, Buffer, Buffers, Error, InferRequest, Response, Result, Shape, Tensor,
+    Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{InputSignature, ResponseStream, Signature};
+use nereid_core::{InputSignature, Model, ResponseStream, Signature};
 
 use super::decode::too_large;
 use super::encode;
@@ -32,8 +34,16 @@ use crate::routes::Call;
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
 pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
-    let mut answers = ask(call, body)?;
-    let first = answers.next().await.transpose()?;
+    let (model, trace) = begin(call)?;
+    let outcome = one_with(call, &model, body, trace.as_ref()).await;
+    finish(outcome, trace)
+}
+
+async fn one_with(call: &Call<'_>, model: &Model, body: Pieces, trace: Option<&Arc<Trace>>) -> Result<Reply> {
+    let mut answers = ask(call, model, body, trace)?;
+    let first = answers.next().await;
+    answered(trace);
+    let first = first.transpose()?;
     // The status is that of the first answer, as with the reference, whatever follows.
     Ok(match (first, answers.next().await) {
         (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
@@ -55,28 +65,65 @@ pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
 /// # Errors
 /// What is wrong with the request. What goes wrong later is an event of its own.
 pub(crate) async fn stream(call: &Call<'_>, body: Pieces, pace: &Pace) -> Result<Reply> {
-    let mut answers = ask(call, body)?;
+    let (model, trace) = begin(call)?;
+    let outcome = stream_with(call, &model, body, pace, trace.clone()).await;
+    finish(outcome, trace)
+}
+
+async fn stream_with(
+    call: &Call<'_>,
+    model: &Model,
+    body: Pieces,
+    pace: &Pace,
+    trace: Option<Arc<Trace>>,
+) -> Result<Reply> {
+    let mut answers = ask(call, model, body, trace.as_ref())?;
     let first = answers.next().await;
     let (status, first) = match first {
         None => (StatusCode::OK, None),
         Some(answer) => {
+            answered(trace.as_ref());
             let outcome = answer.and_then(|response| flat(&answers, response));
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
             (status, Some(event(outcome)))
         }
     };
-    let events = Events { answers, first, _busy: pace.busy() };
+    let events = Events { answers, first, trace, _busy: pace.busy() };
     let mut reply = HttpResponse::new(Contents::Stream(Box::pin(events)));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     Ok(reply)
 }
 
+/// The model that is asked, and what hears of it if it is traced.
+fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
+    let model = call.face.server.model(&call.target.model, call.target.version()?)?;
+    Ok((model, call.draw_trace()))
+}
+
+/// Tells that an answer of the model's is there.
+fn answered(trace: Option<&Arc<Trace>>) {
+    if let Some(trace) = trace {
+        trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
+    }
+}
+
+/// The reply, told to the trace also where it is that of an error.
+fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
+    match trace {
+        None => outcome,
+        Some(trace) => Ok(reply::traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace)),
+    }
+}
+
 /// Hands the request in.
-fn ask(call: &Call<'_>, mut body: Pieces) -> Result<ResponseStream> {
+fn ask(
+    call: &Call<'_>,
+    model: &Model,
+    mut body: Pieces,
+    trace: Option<&Arc<Trace>>,
+) -> Result<ResponseStream> {
     let Call { face, target, headers, .. } = call;
-    let version = target.version()?;
-    let model = face.server.model(&target.model, version)?;
     if Encoding::of_request(headers) != Ok(Encoding::Identity) {
         return Err(Error::invalid_arg("a compressed body is not taken by generate; send it as it is"));
     }
@@ -88,7 +135,8 @@ fn ask(call: &Call<'_>, mut body: Pieces) -> Result<ResponseStream> {
     let mut request = decode(&json, model.signature(), limit)?;
     call.forward_headers(&mut request)?;
     request.model_name = target.model.clone().into_owned();
-    request.model_version = version;
+    request.model_version = target.version()?;
+    request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     face.server.infer(request)
 }
 
@@ -240,6 +288,7 @@ fn event(outcome: Result<Vec<u8>>) -> Bytes {
 struct Events {
     answers: ResponseStream,
     first: Option<Bytes>,
+    trace: Option<Arc<Trace>>,
     _busy: Busy,
 }
 
@@ -261,6 +310,9 @@ impl Body for Events {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let answer = ready!(self.answers.poll_next(context));
+        if answer.is_some() {
+            answered(self.trace.as_ref());
+        }
         Poll::Ready(answer.map(|answer| Ok(Frame::data(self.event(answer)))))
     }
 }

@@ -12,7 +12,7 @@ use nereid_core::{TraceLevel, TraceMode, TraceSettings};
 pub(crate) struct TraceOptions {
     /// What is traced: level (OFF, TIMESTAMPS, TENSORS), rate, count and mode (triton, opentelemetry); for mode triton:
     /// file and log-frequency; for mode opentelemetry: url, resource, bsp_max_queue_size, bsp_schedule_delay and
-    /// bsp_max_export_batch_size. May be given several times. The settings are kept and told, but no trace is written.
+    /// bsp_max_export_batch_size. May be given several times.
     #[arg(long, value_name = "[MODE,]SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     trace_config: Vec<TraceSetting>,
 

@@ -1,0 +1,222 @@
+//! Which requests are traced: the settings that hold now, and the drawing of lots by them.
+//!
+//! Where traces go, and in which form, is a [`TraceStore`]'s affair. A request is drawn once, by the face that brings it;
+//! while tracing is off that costs reading one flag.
+
+mod parent;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use nereid_backend_api::{Result, Trace, TraceSink};
+
+pub use self::parent::TraceParent;
+use crate::trace_settings::{Specified, TraceMode, TraceSettings, TraceUpdate};
+
+/// Where traces go.
+pub trait TraceStore: fmt::Debug + Send + Sync {
+    /// What takes the traces of requests that are drawn while these settings hold. It is dropped when they no longer
+    /// hold and the last of its traces is over.
+    fn open(&self, settings: &TraceSettings) -> Arc<dyn TraceStream>;
+
+    /// Stores what it has. What is traced after that is lost. It may take its time.
+    fn close(&self);
+}
+
+/// What takes the traces of requests that were drawn by the same settings.
+pub trait TraceStream: Send + Sync {
+    /// A request is going to be traced, perhaps as part of a `parent` that its client told of. `last` says that no
+    /// further one is, unless the settings change: so many were counted as were asked for.
+    ///
+    /// What is given hears of the request until it is dropped.
+    fn begin(&self, parent: Option<TraceParent>, last: bool) -> Arc<dyn TraceSink>;
+}
+
+/// The settings of the server and of its models as they are now.
+pub struct TraceControl {
+    initial: TraceSettings,
+    store: Option<Arc<dyn TraceStore>>,
+    /// Whether any of the settings traces anything.
+    on: AtomicBool,
+    live: ArcSwap<Live>,
+    specified: Mutex<AllSpecified>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct AllSpecified {
+    global: Specified,
+    /// Only those that set something.
+    models: BTreeMap<String, Specified>,
+}
+
+/// The settings that hold.
+#[derive(Clone)]
+struct Live {
+    global: Arc<Setting>,
+    /// Of models that set something.
+    models: BTreeMap<String, Arc<Setting>>,
+}
+
+/// Settings that hold, and how far they have come.
+struct Setting {
+    settings: TraceSettings,
+    drawn: Mutex<Drawn>,
+    stream: Option<Arc<dyn TraceStream>>,
+}
+
+struct Drawn {
+    /// So many requests took part.
+    seen: u64,
+    /// So many more are traced; -1 for any number.
+    left: i32,
+}
+
+impl Live {
+    fn of(&self, model: Option<&str>) -> &Arc<Setting> {
+        model.and_then(|name| self.models.get(name)).unwrap_or(&self.global)
+    }
+}
+
+impl Setting {
+    fn new(settings: TraceSettings, store: Option<&Arc<dyn TraceStore>>) -> Arc<Self> {
+        // Nothing is opened for settings that trace nothing. Only those from the start may be such with a level, and a
+        // rate of 0 among them, which leaves the choice to clients.
+        let wanted = !settings.level.is_off()
+            && (settings.mode == TraceMode::OpenTelemetry || !settings.file.is_empty());
+        let stream = store.filter(|_| wanted).map(|store| store.open(&settings));
+        let drawn = Mutex::new(Drawn { seen: 0, left: settings.count });
+        Arc::new(Self { settings, drawn, stream })
+    }
+
+    fn drawn(&self) -> MutexGuard<'_, Drawn> {
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings, with what is left of their count.
+    fn current(&self) -> TraceSettings {
+        TraceSettings { count: self.drawn().left, ..self.settings.clone() }
+    }
+
+    /// One in so many requests, until enough were traced. One that has a parent is traced in any case.
+    fn draw(&self, parent: Option<TraceParent>) -> Option<Arc<Trace>> {
+        let stream = self.stream.as_ref()?;
+        let rate = u64::from(self.settings.rate);
+        let mut drawn = self.drawn();
+        let mut hit = false;
+        if rate > 0 && drawn.left != 0 {
+            drawn.seen += 1;
+            hit = drawn.seen % rate == 0;
+        }
+        if hit && drawn.left > 0 {
+            drawn.left -= 1;
+        }
+        if !hit && parent.is_none() {
+            return None;
+        }
+        // While it is locked: the last one to be drawn is the last one to begin, too.
+        let sink = stream.begin(parent, hit && drawn.left == 0);
+        drop(drawn);
+        Some(Trace::new(self.settings.level, 0, sink))
+    }
+}
+
+impl TraceControl {
+    /// Begins with these settings for all models. Without a store nothing is traced.
+    pub fn new(initial: TraceSettings, store: Option<Arc<dyn TraceStore>>) -> Self {
+        let global = Setting::new(initial.clone(), store.as_ref());
+        let on = AtomicBool::new(global.stream.is_some());
+        let live = ArcSwap::from_pointee(Live { global, models: BTreeMap::new() });
+        Self { initial, store, on, live, specified: Mutex::default() }
+    }
+
+    /// Whether any request may be traced.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Draws whether a request to that model is traced. `header` gives what its client said under a name, for settings
+    /// by which clients have a say.
+    pub fn draw<'h>(&self, model: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<Arc<Trace>> {
+        if !self.is_on() {
+            return None;
+        }
+        let live = self.live.load();
+        let setting = live.of(Some(model));
+        let parent = match setting.settings.mode {
+            TraceMode::OpenTelemetry if setting.stream.is_some() => TraceParent::read(header),
+            TraceMode::OpenTelemetry | TraceMode::Triton => None,
+        };
+        setting.draw(parent)
+    }
+
+    /// The settings for a model, or for all, with what is left of their count.
+    pub fn settings(&self, model: Option<&str>) -> TraceSettings {
+        self.live.load().of(model).current()
+    }
+
+    /// Changes the settings of a model, or those for all, and gives what they then are. They begin to draw anew.
+    ///
+    /// # Errors
+    /// `InvalidArg` if these settings, or those of a model that follows them, could not trace what they are to trace.
+    /// Nothing is changed then.
+    pub fn update(&self, model: Option<&str>, update: &TraceUpdate) -> Result<TraceSettings> {
+        // It is replaced as a whole, so a panic while it was locked leaves nothing half-done.
+        let mut specified = self.specified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = Live::clone(&self.live.load());
+        let mut updated = specified.clone();
+        let mut changed = BTreeMap::new();
+        match model {
+            None => {
+                updated.global = left(updated.global, &live.global).updated(update);
+                let global = updated.global.over(&self.initial);
+                global.check("all models")?;
+                for (name, own) in &mut updated.models {
+                    *own = left(*own, live.of(Some(name)));
+                    let settings = own.over(&global);
+                    settings.check(&format!("model '{name}'"))?;
+                    changed.insert(name.clone(), settings);
+                }
+                live.global = Setting::new(global, self.store.as_ref());
+            }
+            Some(name) => {
+                let own = updated.models.remove(name).map(|own| left(own, live.of(model)));
+                let own = own.unwrap_or_default().updated(update);
+                live.models.remove(name);
+                if own != Specified::default() {
+                    let settings = own.over(&live.global.current());
+                    settings.check(&format!("model '{name}'"))?;
+                    updated.models.insert(name.to_owned(), own);
+                    changed.insert(name.to_owned(), settings);
+                }
+            }
+        }
+        for (name, settings) in changed {
+            live.models.insert(name, Setting::new(settings, self.store.as_ref()));
+        }
+        *specified = updated;
+        let current = live.of(model).current();
+        let on = live.models.values().chain([&live.global]).any(|setting| setting.stream.is_some());
+        self.live.store(Arc::new(live));
+        self.on.store(on, Ordering::Relaxed);
+        Ok(current)
+    }
+
+    /// Stores what was traced. Nothing is traced from then on. It may take its time.
+    pub fn close(&self) {
+        self.on.store(false, Ordering::Relaxed);
+        if let Some(store) = &self.store {
+            store.close();
+        }
+    }
+}
+
+/// What is set, where a count that is set has come down to what is left of it.
+fn left(specified: Specified, live: &Setting) -> Specified {
+    Specified { count: specified.count.map(|_| live.drawn().left), ..specified }
+}
+
+#[cfg(test)]
+mod tests;

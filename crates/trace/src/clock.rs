@@ -1,0 +1,53 @@
+//! Moments as traces have them: nanoseconds of the monotonic clock.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often the two clocks are read one right after the other.
+const READINGS: usize = 8;
+
+/// One moment, by the monotonic clock and by the one that `Instant` reads, which is the same clock on Linux but does not
+/// tell its time. Of several readings, the one in which the least time went by.
+static MOMENT: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
+    let read = |_| {
+        let before = Instant::now();
+        let now = clock_gettime(ClockId::Monotonic);
+        let took = before.elapsed();
+        let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default());
+        let now = seconds + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or_default());
+        (took, before + took / 2, now)
+    };
+    let (_, instant, now) = (0..READINGS).map(read).min().unwrap_or_else(|| read(0));
+    (instant, now)
+});
+
+/// Nanoseconds of the monotonic clock, as `std::chrono::steady_clock` has them in Triton.
+pub(crate) fn monotonic(at: Instant) -> u64 {
+    let (instant, now) = *MOMENT;
+    let since = match at.checked_duration_since(instant) {
+        Some(after) => now + after,
+        None => now.saturating_sub(instant.saturating_duration_since(at)),
+    };
+    nanos(since)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_as_far_apart_as_they_are_and_follow_the_clock() {
+        let (now, step) = (Instant::now(), Duration::from_nanos(17));
+        assert_eq!(monotonic(now + step) - monotonic(now), 17);
+        let clock = clock_gettime(ClockId::Monotonic);
+        let clock =
+            u64::try_from(clock.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(clock.tv_nsec).unwrap();
+        assert!(clock >= monotonic(now) && clock - monotonic(now) < 1_000_000_000);
+    }
+}

@@ -1,0 +1,191 @@
+//! Traces in files, in the form of Triton's: an array of objects. Each says of a trace, told by its `id`, one thing: which
+//! request it is, when the request reached a stage, or what a tensor held.
+//!
+//! Where settings give a frequency, so many traces go into each of `FILE.0`, `FILE.1` and so on. Where they give a count,
+//! the traces go into the next such file together when the count is reached. All others go into `FILE` itself, when their
+//! settings end, as they do with the server.
+//!
+//! A trace is put into words while its request is on its way, and written when all of it is there, by a thread of its
+//! own (`writer.rs`).
+
+mod array;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nereid_backend_api::{Activity, Tensor, TensorActivity, Trace, TraceSink};
+use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
+
+use self::writer::{Finished, Writer};
+use crate::{clock, tensor_text};
+
+/// Writes traces to files.
+#[derive(Debug)]
+pub struct TraceFiles {
+    writer: Arc<Writer>,
+    /// The number of the next stream.
+    next: AtomicU64,
+}
+
+impl TraceFiles {
+    /// Writes to this file, and to those named after it. What is there is replaced when the first trace is written.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { writer: Arc::new(Writer::new(path.into())), next: AtomicU64::new(0) }
+    }
+}
+
+impl TraceStore for TraceFiles {
+    fn open(&self, settings: &TraceSettings) -> Arc<dyn TraceStream> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Stream(Arc::new(Series {
+            number,
+            frequency: settings.log_frequency,
+            progress: Mutex::default(),
+            writer: Arc::clone(&self.writer),
+        })))
+    }
+
+    fn close(&self) {
+        self.writer.close();
+    }
+}
+
+struct Stream(Arc<Series>);
+
+impl TraceStream for Stream {
+    fn begin(&self, _: Option<TraceParent>, last: bool) -> Arc<dyn TraceSink> {
+        let mut progress = self.0.progress();
+        progress.begun += 1;
+        progress.all_begun |= last;
+        drop(progress);
+        Arc::new(Record { series: Arc::clone(&self.0), texts: Mutex::default() })
+    }
+}
+
+/// The traces that were drawn by the same settings. Dropped with the last of them and the settings.
+struct Series {
+    number: u64,
+    /// So many traces go into each file; 0 if nothing is said.
+    frequency: u32,
+    progress: Mutex<Progress>,
+    writer: Arc<Writer>,
+}
+
+#[derive(Default)]
+struct Progress {
+    begun: u64,
+    finished: u64,
+    /// Whether no further one begins.
+    all_begun: bool,
+}
+
+impl Series {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Series {
+    fn drop(&mut self) {
+        self.writer.end(self.number);
+    }
+}
+
+/// One request's trace and those derived from it. Dropped when all of it is there.
+struct Record {
+    series: Arc<Series>,
+    /// What was told of each trace, by its id.
+    texts: Mutex<BTreeMap<u64, String>>,
+}
+
+impl Record {
+    /// Adds an object; `write` appends what follows its id.
+    fn add(&self, id: u64, write: impl FnOnce(&mut String)) {
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = texts.entry(id).or_default();
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a string does not fail, here and below.
+        let _ = write!(text, "{comma}{{\"id\":{id}");
+        write(text);
+        text.push('}');
+    }
+
+    fn add_timestamp(&self, id: u64, name: &str, at: Instant) {
+        let at = clock::monotonic(at);
+        self.add(id, |text| {
+            let _ = write!(text, ",\"timestamps\":[{{\"name\":{},\"ns\":{at}}}]", json(name));
+        });
+    }
+}
+
+/// A text as JSON has it.
+fn json(text: &str) -> serde_json::Value {
+    text.into()
+}
+
+impl TraceSink for Record {
+    fn activity(&self, trace: &Arc<Trace>, activity: Activity<'_>, at: Instant) {
+        if activity == Activity::RequestStart
+            && let Some(subject) = trace.subject()
+        {
+            self.add(trace.id(), |text| {
+                let (name, version) = (json(&subject.model_name), subject.model_version);
+                let _ = write!(text, ",\"model_name\":{name},\"model_version\":{version}");
+                if !subject.request_id.is_empty() {
+                    let _ = write!(text, ",\"request_id\":{}", json(&subject.request_id));
+                }
+                if trace.parent() != 0 {
+                    let _ = write!(text, ",\"parent_id\":{}", trace.parent());
+                }
+            });
+        }
+        self.add_timestamp(trace.id(), activity.name(), at);
+    }
+
+    fn tensor(&self, trace: &Arc<Trace>, activity: TensorActivity, tensor: &Tensor) {
+        let (name, data) = (json(&tensor.name), json(&tensor_text::of(tensor)));
+        let shape: Vec<_> = tensor.shape.iter().map(ToString::to_string).collect();
+        let (shape, data_type) = (shape.join(","), tensor.data_type);
+        self.add(trace.id(), |text| {
+            let _ = write!(
+                text,
+                ",\"activity\":\"{}\",\"tensor\":{{\"name\":{name},\"data\":{data},\"shape\":\"{shape}\",\
+                 \"dtype\":\"{data_type}\"}}",
+                activity.name()
+            );
+        });
+    }
+
+    fn stamp(&self, trace: &Trace, name: &'static str, at: Instant) {
+        self.add_timestamp(trace.id(), name, at);
+    }
+
+    fn derived(self: Arc<Self>) -> Arc<dyn TraceSink> {
+        self
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let texts = std::mem::take(&mut *self.texts.lock().unwrap_or_else(PoisonError::into_inner));
+        let texts: Vec<_> = texts.into_values().collect();
+        let series = &self.series;
+        // Handed on while it is locked: the one that completes the count is handed on last.
+        let mut progress = series.progress();
+        progress.finished += 1;
+        series.writer.take(Finished {
+            series: series.number,
+            text: texts.join(","),
+            frequency: series.frequency,
+            completes: progress.all_begun && progress.finished == progress.begun,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The thread that writes traces to files. Requests hand finished traces to it and never wait for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use super::array::ArrayFile;
+
+/// So many bytes of traces may wait to be written. What comes then is lost.
+const MOST_WAITING: usize = 256 << 20;
+
+/// So many bytes of the traces for one file are kept until there are enough of them. Then they are written all the same.
+const MOST_KEPT: usize = 1 << 20;
+
+/// How long the end waits for what is to be written.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A trace of which nothing more will be heard.
+pub(super) struct Finished {
+    /// The number of the series that it belongs to.
+    pub series: u64,
+    /// Its objects, with commas between them.
+    pub text: String,
+    /// So many traces of the series go into each file; 0 if nothing is said.
+    pub frequency: u32,
+    /// Whether the series has as many traces with it as it should have.
+    pub completes: bool,
+}
+
+enum Message {
+    Finished(Finished),
+    /// Nothing more comes of that series.
+    End(u64),
+}
+
+/// What waits, and the thread that writes it.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// The length of the texts among them.
+    bytes: usize,
+    /// So many were lost because too much waited.
+    lost: u64,
+    started: bool,
+    closed: bool,
+    /// Whether the thread has ended.
+    done: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writer {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { path, queue, changed }) }
+    }
+
+    /// Takes a trace, unless too much waits already.
+    pub(super) fn take(&self, trace: Finished) {
+        let mut queue = self.shared.lock();
+        if queue.closed {
+            return;
+        }
+        if queue.bytes + trace.text.len() > MOST_WAITING {
+            queue.lost += 1;
+            return;
+        }
+        if !queue.started {
+            let shared = Arc::clone(&self.shared);
+            if let Err(error) = Builder::new().name("trace-writer".into()).spawn(move || shared.run()) {
+                tracing::error!("a trace is lost: the thread that writes it cannot be started: {error}");
+                return;
+            }
+            queue.started = true;
+        }
+        queue.bytes += trace.text.len();
+        queue.messages.push_back(Message::Finished(trace));
+        drop(queue);
+        self.shared.changed.notify_all();
+    }
+
+    /// Nothing more comes of that series.
+    pub(super) fn end(&self, series: u64) {
+        let mut queue = self.shared.lock();
+        if queue.started && !queue.closed {
+            queue.messages.push_back(Message::End(series));
+            drop(queue);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Writes all that was taken, as if all series had ended, and takes no more.
+    pub(super) fn close(&self) {
+        let mut queue = self.shared.lock();
+        queue.closed = true;
+        self.shared.changed.notify_all();
+        let unwritten = |queue: &mut Queue| queue.started && !queue.done;
+        let waited = self.shared.changed.wait_timeout_while(queue, PATIENCE, unwritten);
+        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if unwritten(&mut queue) {
+            tracing::error!("traces are lost: they were not written within {} seconds", PATIENCE.as_secs());
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut files = Files::new(&self.path);
+        loop {
+            let mut queue = self.lock();
+            while queue.messages.is_empty() && !queue.closed {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            let closed = queue.closed;
+            let messages = std::mem::take(&mut queue.messages);
+            queue.bytes = 0;
+            let lost = std::mem::take(&mut queue.lost);
+            drop(queue);
+            if lost > 0 {
+                tracing::warn!("{lost} traces are lost: they came faster than they could be written");
+            }
+            for message in messages {
+                match message {
+                    Message::Finished(trace) => files.add(trace),
+                    Message::End(series) => files.end(series),
+                }
+            }
+            if closed {
+                files.end_all();
+                self.lock().done = true;
+                self.changed.notify_all();
+                return;
+            }
+        }
+    }
+}
+
+/// The files, as the thread has them.
+struct Files<'p> {
+    path: &'p Path,
+    /// The number of the next file that is named after the first.
+    index: u64,
+    main: Option<ArrayFile>,
+    /// Of each series, what waits until there are enough traces for a file.
+    kept: HashMap<u64, Kept>,
+    /// Whether writing failed last time.
+    failing: bool,
+}
+
+#[derive(Default)]
+struct Kept {
+    traces: u32,
+    text: String,
+    /// How many traces `text` has.
+    unwritten: u32,
+    /// The numbered file that they go into, if some of them did already, and its number.
+    file: Option<ArrayFile>,
+    number: u64,
+    /// Whether the series has a frequency, and so goes into numbered files only.
+    numbered: bool,
+    /// Whether some of them went into the first file.
+    in_main: bool,
+}
+
+impl<'p> Files<'p> {
+    fn new(path: &'p Path) -> Self {
+        Self { path, index: 0, main: None, kept: HashMap::new(), failing: false }
+    }
+
+    fn add(&mut self, trace: Finished) {
+        let mut kept = self.kept.remove(&trace.series).unwrap_or_default();
+        kept.numbered = trace.frequency > 0;
+        kept.traces += 1;
+        kept.unwritten += 1;
+        if !kept.text.is_empty() && !trace.text.is_empty() {
+            kept.text.push(',');
+        }
+        kept.text.push_str(&trace.text);
+        let enough = kept.numbered && kept.traces >= trace.frequency;
+        if enough || trace.completes {
+            let numbered = !kept.in_main;
+            self.write(&mut kept, numbered);
+            // The next file begins.
+            return;
+        }
+        if kept.text.len() > MOST_KEPT {
+            let numbered = kept.numbered;
+            self.write(&mut kept, numbered);
+        }
+        self.kept.insert(trace.series, kept);
+    }
+
+    fn end(&mut self, series: u64) {
+        if let Some(mut kept) = self.kept.remove(&series) {
+            let numbered = kept.numbered;
+            self.write(&mut kept, numbered);
+        }
+    }
+
+    fn end_all(&mut self) {
+        let mut series: Vec<_> = self.kept.keys().copied().collect();
+        series.sort_unstable();
+        series.into_iter().for_each(|series| self.end(series));
+    }
+
+    /// Writes what is kept of a series, to its numbered file or to the first one.
+    fn write(&mut self, kept: &mut Kept, numbered: bool) {
+        let text = std::mem::take(&mut kept.text);
+        let traces = std::mem::take(&mut kept.unwritten);
+        if text.is_empty() {
+            return;
+        }
+        let (path, outcome) = if numbered {
+            if kept.file.is_none() {
+                kept.number = self.index;
+                self.index += 1;
+            }
+            let mut path = self.path.as_os_str().to_owned();
+            path.push(format!(".{}", kept.number));
+            (PathBuf::from(&path), append(&mut kept.file, path.as_ref(), &text))
+        } else {
+            kept.in_main = true;
+            (self.path.to_owned(), append(&mut self.main, self.path, &text))
+        };
+        let failed = outcome.is_err();
+        match outcome {
+            Ok(()) if self.failing => tracing::info!("traces are written to '{}' again", path.display()),
+            Ok(()) => {}
+            Err(error) => tracing::error!(
+                "{traces} traces are lost: they cannot be written to '{}': {error}; --trace-config=triton,file= takes a \
+                 file in a folder that this server may write to",
+                path.display()
+            ),
+        }
+        self.failing = failed;
+    }
+}
+
+fn append(file: &mut Option<ArrayFile>, path: &Path, text: &str) -> io::Result<()> {
+    let file = match file {
+        Some(file) => file,
+        None => file.insert(ArrayFile::create(path)?),
+    };
+    file.append(text)
+}
