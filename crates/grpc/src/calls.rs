@@ -22,7 +22,8 @@ use crate::companions::{Companions, HEALTH};
 use crate::messages::{MAX_MESSAGE_SIZE, Messages};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
-use crate::{Compression, Face, GrpcOptions, deadline};
+use crate::tracing::Called;
+use crate::{Compression, Face, GrpcOptions, deadline, tracing};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
@@ -127,7 +128,10 @@ where
         if let Err(status) = self.permitted(group, request.headers()) {
             return Answering::Refused(Some(status));
         }
-        let request = request.map(Messages::new);
+        let mut request = request.map(Messages::new);
+        if group == Some(ApiGroup::Inference) && self.face.server.trace().is_on() {
+            request.extensions_mut().insert(Called::now());
+        }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         let answer = if group == Some(ApiGroup::Inference) {
             self.inference.call(request)
@@ -162,7 +166,7 @@ impl Future for Answering {
             Self::Refused(status) => status.take(),
             Self::Called { answer, limit } => {
                 if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-                    return Poll::Ready(answer);
+                    return Poll::Ready(answer.map(tracing::watched));
                 }
                 let over = limit.as_mut().is_some_and(|limit| limit.as_mut().poll(context).is_ready());
                 if !over {

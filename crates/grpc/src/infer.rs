@@ -10,10 +10,12 @@ use nereid_core::ResponseStream;
 use nereid_core::backend_api::{Error, Parameters, Response, Result, Tensor};
 use nereid_shared_memory::RequestMemory;
 use tonic::Request;
+use tonic::metadata::MetadataMap;
 
 use crate::infer::decode::Decoded;
 use crate::metadata::version;
 use crate::proto::{ModelInferRequest, ModelInferResponse};
+use crate::tracing::{Called, Sending};
 use crate::{Face, forward};
 
 /// A request that the server has.
@@ -23,6 +25,8 @@ pub(crate) struct Asked {
     pub empty_final: bool,
     /// Length of its inputs in bytes.
     pub byte_size: usize,
+    /// What hears of it, if it is traced.
+    pub trace: Option<Sending>,
     memory: RequestMemory,
 }
 
@@ -45,24 +49,43 @@ impl Asked {
 pub(crate) fn ask(
     face: &Face,
     message: ModelInferRequest,
+    trace: Option<&Sending>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<Asked> {
     let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
+    request.trace = trace.map(Sending::request);
     let answers = face.server.infer(request)?;
-    Ok(Asked { answers, empty_final, byte_size, memory })
+    Ok(Asked { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
-/// Answers a request of one response.
+/// Answers a request of one response. The answer comes with what hears of it, if it is traced.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn answer(face: &Face, request: Request<ModelInferRequest>) -> Result<ModelInferResponse> {
-    let (metadata, _, message) = request.into_parts();
-    // Found first: a request to a model that is not there is not worth decoding.
-    let model =
-        face.server.model(&message.model_name, version(&message.model_version, &message.model_name)?)?;
+pub(crate) async fn answer(
+    face: &Face,
+    request: Request<ModelInferRequest>,
+) -> (Result<ModelInferResponse>, Option<Sending>) {
+    let (metadata, extensions, message) = request.into_parts();
+    let called = extensions.get::<Called>();
+    if let Err(error) = check(face, &message) {
+        return (Err(error), None);
+    }
+    let trace = called.and_then(|called| Sending::draw(face, &message, &metadata, *called));
+    let outcome = answer_with(face, &metadata, message, trace.as_ref()).await;
+    if let Some(trace) = &trace {
+        trace.begin();
+    }
+    (outcome, trace)
+}
+
+/// Whether the model that is asked is there, and gives one answer. Found first: a request to a model that is not there is
+/// not worth decoding.
+fn check(face: &Face, message: &ModelInferRequest) -> Result<()> {
+    let version = version(&message.model_version, &message.model_name)?;
+    let model = face.server.model(&message.model_name, version)?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(
             "model '{}' is decoupled: it gives any number of answers, and ModelInfer takes models that give one; \
@@ -70,8 +93,20 @@ pub(crate) async fn answer(face: &Face, request: Request<ModelInferRequest>) -> 
             model.name()
         )));
     }
-    drop(model);
-    let mut asked = ask(face, message, |parameters| forward::headers(&face.options, &metadata, parameters))?;
-    let response = asked.answers.single().await?;
-    asked.encode(response)
+    Ok(())
+}
+
+async fn answer_with(
+    face: &Face,
+    metadata: &MetadataMap,
+    message: ModelInferRequest,
+    trace: Option<&Sending>,
+) -> Result<ModelInferResponse> {
+    let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
+    let mut asked = ask(face, message, trace, forward)?;
+    let response = asked.answers.single().await;
+    if let Some(trace) = trace {
+        trace.answered();
+    }
+    asked.encode(response?)
 }

@@ -23,6 +23,7 @@ mod status;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod tracing;
 mod transport;
 
 use std::sync::Arc;

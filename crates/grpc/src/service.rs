@@ -50,7 +50,14 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        answer(infer::answer(&self.0, request).await)
+        let (outcome, trace) = infer::answer(&self.0, request).await;
+        let mut answer = answer(outcome);
+        match (trace, &mut answer) {
+            (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
+            (Some(trace), Err(_)) => trace.end(),
+            (None, _) => {}
+        }
+        answer
     }
 
     type ModelStreamInferStream = Conversation;

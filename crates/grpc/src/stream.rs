@@ -20,6 +20,7 @@ use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 
 use self::answers::{Decoupled, Refused, Single, Told};
@@ -27,6 +28,7 @@ use self::load::Load;
 use crate::infer::{self, Asked};
 use crate::metadata::version;
 use crate::proto::{ModelInferRequest, ModelStreamInferResponse};
+use crate::tracing::{Called, Sending};
 use crate::{Face, deadline, forward};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
@@ -58,6 +60,12 @@ pub(crate) struct Conversation {
     /// Ends when the client waits no longer.
     limit: Option<Pin<Box<Sleep>>>,
     ended: bool,
+    /// The stream's headers, for the traces of its requests.
+    metadata: MetadataMap,
+    /// Since when its next request is awaited, if anything was traced then.
+    awaited: Option<Called>,
+    /// What hears of the message that is being sent.
+    sending: Option<Sending>,
 }
 
 enum Queued {
@@ -74,6 +82,8 @@ impl Conversation {
         let ends_at_error =
             metadata.get(END_AT_ERROR).is_some_and(|value| value.as_encoded_bytes() == b"true");
         let limit = deadline::of(metadata.as_ref());
+        let awaited = request.extensions().get::<Called>().copied();
+        let metadata = metadata.clone();
         Self {
             requests: request.into_inner(),
             reading: true,
@@ -87,6 +97,9 @@ impl Conversation {
             shutdown: Box::pin(face.shutdown.clone().cancelled_owned()),
             limit: limit.map(|limit| Box::pin(sleep(limit))),
             ended: false,
+            metadata,
+            awaited,
+            sending: None,
             face,
         }
     }
@@ -133,7 +146,8 @@ impl Conversation {
         let (id, version) = (message.id.clone(), message.model_version.clone());
         // Of a model that is not there it is not known.
         let decoupled = self.is_decoupled(&message);
-        let asked = decoupled.clone().and_then(|_| self.ask(message));
+        let trace = if decoupled.is_ok() { self.draw(&message) } else { None };
+        let asked = decoupled.clone().and_then(|_| self.ask(message, trace.as_ref()));
         let decoupled = decoupled.unwrap_or(false);
         let share = self.load.share(asked.as_ref().map_or(0, |asked| asked.byte_size));
         match asked {
@@ -149,8 +163,19 @@ impl Conversation {
         Ok(self.face.server.model(&message.model_name, version)?.is_decoupled())
     }
 
-    fn ask(&self, message: ModelInferRequest) -> Result<Asked> {
-        infer::ask(&self.face, message, |parameters| {
+    /// Draws whether a request is traced.
+    fn draw(&mut self, message: &ModelInferRequest) -> Option<Sending> {
+        if !self.face.server.trace().is_on() {
+            self.awaited = None;
+            return None;
+        }
+        let now = Called::now();
+        let since = self.awaited.replace(now).unwrap_or(now);
+        Sending::draw(&self.face, message, &self.metadata, since)
+    }
+
+    fn ask(&self, message: ModelInferRequest, trace: Option<&Sending>) -> Result<Asked> {
+        infer::ask(&self.face, message, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }
@@ -164,7 +189,11 @@ impl Conversation {
             return Poll::Ready(Some(Err(deadline::exceeded())));
         }
         loop {
-            if let Poll::Ready(told) = self.poll_answer(context) {
+            if let Poll::Ready(mut told) = self.poll_answer(context) {
+                self.sending = told.trace.take();
+                if let Some(trace) = &self.sending {
+                    trace.begin();
+                }
                 let ending = told.status.filter(|_| self.ends_at_error);
                 return Poll::Ready(Some(ending.map_or(Ok(told.message), Err)));
             }
@@ -186,6 +215,10 @@ impl Stream for Conversation {
     type Item = Item;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        // The message before is on its way.
+        if let Some(sent) = self.sending.take() {
+            sent.end();
+        }
         if self.ended {
             return Poll::Ready(None);
         }

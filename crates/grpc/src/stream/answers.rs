@@ -12,6 +12,7 @@ use crate::infer::Asked;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferResponse, ModelStreamInferResponse};
 use crate::status;
+use crate::tracing::Sending;
 
 /// The parameter of each response that says whether it is the last one to its request.
 const FINAL: &str = "triton_final_response";
@@ -20,6 +21,8 @@ const FINAL: &str = "triton_final_response";
 pub(super) struct Told {
     pub message: ModelStreamInferResponse,
     pub status: Option<Status>,
+    /// What hears of the message, if its request is traced.
+    pub trace: Option<Sending>,
 }
 
 impl Told {
@@ -28,14 +31,14 @@ impl Told {
             error_message: error.message().to_owned(),
             infer_response: Some(response),
         };
-        Self { message, status: Some(status::of(error)) }
+        Self { message, status: Some(status::of(error)), trace: None }
     }
 
     fn answered(mut response: ModelInferResponse, last: bool) -> Self {
         set_final(&mut response, last);
         let message =
             ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) };
-        Self { message, status: None }
+        Self { message, status: None, trace: None }
     }
 }
 
@@ -80,14 +83,18 @@ impl Pending {
     }
 
     fn told(&self, outcome: Result<ModelInferResponse>, last: bool) -> Told {
-        match outcome {
+        if let Some(trace) = &self.asked.trace {
+            trace.answered();
+        }
+        let told = match outcome {
             Ok(response) => Told::answered(response, last),
             Err(error) => {
                 let mut response = self.empty();
                 set_final(&mut response, last);
                 Told::failed(response, &error)
             }
-        }
+        };
+        Told { trace: self.asked.trace.clone(), ..told }
     }
 }
 

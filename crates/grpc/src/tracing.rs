@@ -1,0 +1,105 @@
+//! What this face tells the traces of requests: when it waited for them, and when their answers were sent.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Frame, SizeHint};
+use nereid_core::backend_api::{RequestTrace, Trace};
+use tonic::body::Body;
+use tonic::metadata::MetadataMap;
+
+use crate::Face;
+use crate::proto::ModelInferRequest;
+
+/// Since when a request is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Called(Instant);
+
+impl Called {
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+}
+
+/// The trace of a request whose answers are sent.
+#[derive(Clone)]
+pub(crate) struct Sending(Arc<Trace>);
+
+impl Sending {
+    /// Draws whether a request is traced that was awaited for that long.
+    pub(crate) fn draw(
+        face: &Face,
+        message: &ModelInferRequest,
+        metadata: &MetadataMap,
+        called: Called,
+    ) -> Option<Self> {
+        let header = |name: &str| metadata.get(name)?.to_str().ok();
+        let trace = face.server.trace().draw(&message.model_name, header)?;
+        trace.stamp("GRPC_WAITREAD_START", called.0);
+        trace.stamp("GRPC_WAITREAD_END", Instant::now());
+        Some(Self(trace))
+    }
+
+    /// The trace, as a request goes with it.
+    pub(crate) fn request(&self) -> RequestTrace {
+        RequestTrace::new(Arc::clone(&self.0))
+    }
+
+    /// An answer is there.
+    pub(crate) fn answered(&self) {
+        self.0.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
+    }
+
+    /// A message is about to be sent.
+    pub(crate) fn begin(&self) {
+        self.0.stamp("GRPC_SEND_START", Instant::now());
+    }
+
+    /// A message was handed to the connection.
+    pub(crate) fn end(&self) {
+        self.0.stamp("GRPC_SEND_END", Instant::now());
+    }
+}
+
+/// The response to a call, whose trace hears of its end if it has one.
+pub(crate) fn watched(mut response: Response<Body>) -> Response<Body> {
+    match response.extensions_mut().remove::<Sending>() {
+        Some(sending) => response.map(|body| Body::new(Watched { body, sending })),
+        None => response,
+    }
+}
+
+struct Watched {
+    body: Body,
+    sending: Sending,
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.sending.end();
+    }
+}
