@@ -15,9 +15,10 @@ use nereid_core::{ResponseStream, Server};
 use triton_sys::*;
 
 use crate::allocator::Placement;
-use crate::handle::Handle;
+use crate::handle::{Handle, Lent};
 use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
+use crate::trace::{Sent, TraceObject};
 
 /// Stops an inference.
 #[derive(Clone)]
@@ -45,26 +46,35 @@ struct Call {
     placement: Arc<Placement>,
     complete: unsafe extern "C" fn(*mut TRITONSERVER_InferenceResponse, u32, *mut c_void),
     userp: AtomicPtr<c_void>,
+    /// Of its trace, if that is not C's to delete.
+    _trace: Option<Lent<TraceObject>>,
 }
 
 /// Sends a request. Its answers come to the function that it was given for them, perhaps before this returns.
 ///
 /// # Errors
 /// The server does not take the request: it is not given back, and not answered.
-pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>) -> Result<()> {
-    let request = handle.get()?;
-    let (call, release) = {
-        let mut fields = request.fields();
+pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
+    let object = handle.get()?;
+    let (mut request, placement, release, complete, userp) = {
+        let fields = object.fields();
         let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
         let complete = fields.complete.ok_or_else(no_complete)?;
         let userp = AtomicPtr::new(fields.complete_userp.load(Ordering::Relaxed));
         let (request, placement, release) = fields.build(server, handle)?;
-        let stream = server.infer(request).inspect_err(|_| release.disarm())?;
-        fields.canceller = Some(Canceller { call: stream.canceller(), cancelled: Arc::default() });
-        let (stream, wakes) = (Mutex::new(Some(stream)), AtomicUsize::new(0));
-        (Arc::new(Call { stream, wakes, placement, complete, userp }), release)
+        (request, placement, release, complete, userp)
     };
-    // From here on functions of the backend may be called: nothing is locked.
+    // From here on functions of the backend may be called, those of its trace first: nothing is locked.
+    let (trace, trace_handle) = match trace {
+        Some(sent) => (Some(sent.trace), sent.handle),
+        None => (None, None),
+    };
+    request.trace = trace;
+    let stream = server.infer(request).inspect_err(|_| release.disarm())?;
+    let canceller = Canceller { call: stream.canceller(), cancelled: Arc::default() };
+    object.fields().canceller = Some(canceller);
+    let (stream, wakes) = (Mutex::new(Some(stream)), AtomicUsize::new(0));
+    let call = Arc::new(Call { stream, wakes, placement, complete, userp, _trace: trace_handle });
     drop(release);
     call.wake();
     Ok(())

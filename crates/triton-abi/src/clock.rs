@@ -23,6 +23,16 @@ pub(crate) fn instant(nanos: u64) -> Instant {
     moment.unwrap_or_else(Instant::now)
 }
 
+/// The moment as backends have it.
+pub(crate) fn nanos(at: Instant) -> u64 {
+    let (instant, then) = *MOMENT;
+    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    match at.checked_duration_since(instant) {
+        Some(later) => then.saturating_add(nanos(later)),
+        None => then.saturating_sub(nanos(instant.saturating_duration_since(at))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,5 +43,6 @@ mod tests {
         assert_eq!(instant(base + 5) - instant(base), Duration::from_nanos(5));
         assert_eq!(instant(base) - instant(base - 7), Duration::from_nanos(7));
         assert!(instant(base) <= Instant::now());
+        assert_eq!([base - 9, base, base + 9].map(|then| nanos(instant(then))), [base - 9, base, base + 9]);
     }
 }

@@ -127,6 +127,11 @@ impl<T: Object> Lent<T> {
         Handle::give(object).map(Self)
     }
 
+    /// Takes over a handle that C was given.
+    pub(crate) fn adopt(handle: Handle<T>) -> Self {
+        Self(handle)
+    }
+
     pub(crate) fn handle(&self) -> Handle<T> {
         self.0
     }
@@ -201,6 +206,6 @@ objects! {
     nereid_core::Metric = TRITONSERVER_Metric, 21, "metric";
     crate::metrics::MetricArgs = TRITONSERVER_MetricArgs, 22, "set of metric arguments";
     crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
-    crate::trace::Trace = TRITONSERVER_InferenceTrace, 24, "trace";
+    crate::trace::TraceObject = TRITONSERVER_InferenceTrace, 24, "trace";
     crate::state::State = TRITONBACKEND_State, 25, "state";
 }

@@ -48,7 +48,8 @@ impl Output {
     }
 }
 
-fn address(buffer: &Buffer) -> *const c_void {
+/// Where a buffer lies.
+pub(crate) fn address(buffer: &Buffer) -> *const c_void {
     match (buffer.as_host(), buffer.as_device()) {
         (Some(bytes), _) => bytes.as_ptr().cast(),
         (None, Some(device)) => usize::try_from(device.address).map_or(ptr::null(), ptr::without_provenance),

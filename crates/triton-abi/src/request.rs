@@ -14,6 +14,7 @@ use crate::instance::{at, count};
 use crate::names::memory_to_c;
 use crate::parameter::{self, Parameter};
 use crate::text::c_string;
+use crate::trace::TraceObject;
 use crate::way::Way;
 
 /// What a request consists of, shared with its inputs.
@@ -31,6 +32,7 @@ pub(crate) struct RequestObject {
     /// Made when they are asked for.
     parameters: OnceLock<Vec<Parameter>>,
     output_names: OnceLock<Vec<CString>>,
+    trace: OnceLock<Lent<TraceObject>>,
 }
 
 impl RequestObject {
@@ -56,7 +58,8 @@ impl RequestObject {
         };
         let inputs = (0..data.request.inputs.len()).map(input).collect::<Result<_>>()?;
         let (parameters, output_names) = (OnceLock::new(), OnceLock::new());
-        Ok(Self { data, id, correlation_id, inputs, parameters, output_names })
+        let trace = OnceLock::new();
+        Ok(Self { data, id, correlation_id, inputs, parameters, output_names, trace })
     }
 
     /// The way to answer it.
@@ -223,8 +226,16 @@ exports! {
         request: *mut TRITONBACKEND_Request,
         trace: *mut *mut TRITONSERVER_InferenceTrace,
     ) {
-        request.get()?;
-        // Requests are not traced.
         trace.set(ptr::null_mut())?;
+        let request = request.get()?;
+        let Some(traced) = &request.data.request.trace else { return Ok(()) };
+        let handle = match request.trace.get() {
+            Some(handle) => handle,
+            None => {
+                let lent = Lent::new(TraceObject::new(Arc::clone(traced.trace())))?;
+                request.trace.get_or_init(|| lent)
+            }
+        };
+        trace.set(handle.handle().as_c())?;
     }
 }

@@ -259,10 +259,7 @@ exports! {
         trace: *mut TRITONSERVER_InferenceTrace,
     ) {
         let server = server.get()?.server()?;
-        call::start(&server, inference_request)?;
-        if !trace.is_null() {
-            // It is the server's from here on, and requests are not traced: there is nothing to wait for.
-            crate::trace::end(trace)?;
-        }
+        let trace = if trace.is_null() { None } else { Some(crate::trace::send(trace)?) };
+        call::start(&server, inference_request, trace)?;
     }
 }

@@ -1,65 +1,80 @@
-//! Traces, as far as they are objects: who makes one may name it, derive others from it and report events of its own.
-//!
-//! Requests are not traced: nothing else is reported to a trace.
+//! Traces, as C has them: those of requests that the server traces, those that C makes with functions that hear of them
+//! (`trace/told.rs`), and those derived from either for inner requests.
 
+mod told;
+
+use std::any::Any;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Activity, Error, RequestTrace, Result, Trace, TraceLevel};
 use triton_sys::*;
 
+use self::told::Told;
 use crate::boundary::exports;
-use crate::handle::Handle;
+use crate::clock::instant;
+use crate::handle::{Handle, Lent};
 use crate::text::c_string;
 
-/// The id of the next trace.
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
 /// A trace in C's hands.
-pub(crate) struct Trace {
-    id: u64,
-    parent: u64,
-    level: TRITONSERVER_InferenceTraceLevel,
-    activity: TRITONSERVER_InferenceTraceActivityFn_t,
-    tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
-    release: TRITONSERVER_InferenceTraceReleaseFn_t,
-    userp: AtomicPtr<c_void>,
+pub(crate) struct TraceObject {
+    trace: Arc<Trace>,
+    model_name: OnceLock<CString>,
+    request_id: OnceLock<CString>,
+    /// As C was given it last. What was given before that is void.
     context: Mutex<CString>,
 }
 
-impl Trace {
-    fn new(
-        level: TRITONSERVER_InferenceTraceLevel,
-        parent: u64,
-        activity: TRITONSERVER_InferenceTraceActivityFn_t,
-        tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
-        release: TRITONSERVER_InferenceTraceReleaseFn_t,
-        userp: *mut c_void,
-    ) -> Arc<Self> {
-        let (id, userp) = (NEXT.fetch_add(1, Relaxed), AtomicPtr::new(userp));
-        Arc::new(Self {
-            id,
-            parent,
-            level,
-            activity,
-            tensor_activity,
-            release,
-            userp,
-            context: Mutex::default(),
-        })
+impl TraceObject {
+    pub(crate) fn new(trace: Arc<Trace>) -> Arc<Self> {
+        let (model_name, request_id) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { trace, model_name, request_id, context: Mutex::default() })
+    }
+
+    /// Whether C's functions hear of it. They also hear when it is C's again.
+    fn is_told(&self) -> Option<&Told> {
+        (self.trace.sink() as &dyn Any).downcast_ref()
     }
 }
 
-/// Says that nothing more will be reported: the trace is its maker's again.
-pub(crate) fn end(handle: Handle<Trace>) -> Result<()> {
-    let trace = handle.get()?;
-    if let Some(release) = trace.release {
-        // SAFETY: the function was given for this call, with these arguments.
-        unsafe { release(handle.as_c(), trace.userp.load(Relaxed)) }
+/// The trace that a request is sent with, and the handle to it if it is not C's to delete.
+pub(crate) struct Sent {
+    pub trace: RequestTrace,
+    /// Kept until the request is answered.
+    pub handle: Option<Lent<TraceObject>>,
+}
+
+/// From here on the trace is the server's: C has it again, or it is gone, when nothing more is told of the request.
+pub(crate) fn send(handle: Handle<TraceObject>) -> Result<Sent> {
+    let object = handle.get()?;
+    let trace = RequestTrace::new(Arc::clone(&object.trace));
+    let handle = object.is_told().is_none().then(|| Lent::adopt(handle));
+    Ok(Sent { trace, handle })
+}
+
+fn level(bits: TRITONSERVER_InferenceTraceLevel) -> TraceLevel {
+    // The first two are deprecated names of the third.
+    let timestamps = TRITONSERVER_TRACE_LEVEL_MIN.0
+        | TRITONSERVER_TRACE_LEVEL_MAX.0
+        | TRITONSERVER_TRACE_LEVEL_TIMESTAMPS.0;
+    TraceLevel {
+        timestamps: bits.0 & timestamps != 0,
+        tensors: bits.0 & TRITONSERVER_TRACE_LEVEL_TENSORS.0 != 0,
     }
-    Ok(())
+}
+
+fn make(level: TraceLevel, parent: u64, told: Told) -> Result<Handle<TraceObject>> {
+    let trace = Trace::new(level, parent, Arc::new(told));
+    handle_of(&trace)
+}
+
+/// A handle to a new trace.
+fn handle_of(trace: &Arc<Trace>) -> Result<Handle<TraceObject>> {
+    match (trace.sink() as &dyn Any).downcast_ref::<Told>() {
+        Some(told) => told.handle(trace),
+        None => Handle::give(TraceObject::new(Arc::clone(trace))),
+    }
 }
 
 exports! {
@@ -71,8 +86,8 @@ exports! {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) {
-        let object = Trace::new(level, parent_id, activity_fn, None, release_fn, trace_userp);
-        trace.set(Handle::give(object)?.as_c())?;
+        let told = Told::new(activity_fn, None, release_fn, trace_userp);
+        trace.set(make(self::level(level), parent_id, told)?.as_c())?;
     }
 
     fn TRITONSERVER_InferenceTraceTensorNew(
@@ -84,8 +99,8 @@ exports! {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) {
-        let object = Trace::new(level, parent_id, activity_fn, tensor_activity_fn, release_fn, trace_userp);
-        trace.set(Handle::give(object)?.as_c())?;
+        let told = Told::new(activity_fn, tensor_activity_fn, release_fn, trace_userp);
+        trace.set(make(self::level(level), parent_id, told)?.as_c())?;
     }
 
     fn TRITONSERVER_InferenceTraceReportActivity(
@@ -94,17 +109,11 @@ exports! {
         activity_name: *const c_char,
     ) {
         let object = trace.get()?;
-        if activity_name.read()?.is_empty() {
+        let name = activity_name.read()?;
+        if name.is_empty() {
             return Err(Error::invalid_arg("an activity of a trace needs a name"));
         }
-        if object.level.0 & TRITONSERVER_TRACE_LEVEL_TIMESTAMPS.0 == 0 {
-            return Ok(());
-        }
-        if let Some(tell) = object.activity {
-            let activity = TRITONSERVER_TRACE_CUSTOM_ACTIVITY;
-            // SAFETY: the function was given for this call, with these arguments.
-            unsafe { tell(trace.as_c(), activity, timestamp, object.userp.load(Relaxed)) }
-        }
+        object.trace.report(Activity::Custom(&name), instant(timestamp));
     }
 
     fn TRITONSERVER_InferenceTraceDelete(trace: *mut TRITONSERVER_InferenceTrace) {
@@ -112,11 +121,11 @@ exports! {
     }
 
     fn TRITONSERVER_InferenceTraceId(trace: *mut TRITONSERVER_InferenceTrace, id: *mut u64) {
-        id.set(trace.get()?.id)?;
+        id.set(trace.get()?.trace.id())?;
     }
 
     fn TRITONSERVER_InferenceTraceParentId(trace: *mut TRITONSERVER_InferenceTrace, parent_id: *mut u64) {
-        parent_id.set(trace.get()?.parent)?;
+        parent_id.set(trace.get()?.trace.parent())?;
     }
 
     /// A trace that no request was sent with is of no model.
@@ -124,21 +133,27 @@ exports! {
         trace: *mut TRITONSERVER_InferenceTrace,
         model_name: *mut *const c_char,
     ) {
-        trace.get()?;
-        model_name.set(c"".as_ptr())?;
+        let object = trace.get()?;
+        let name = object.trace.subject().map(|subject| {
+            object.model_name.get_or_init(|| c_string(&subject.model_name)).as_ptr()
+        });
+        model_name.set(name.unwrap_or(c"".as_ptr()))?;
     }
 
     fn TRITONSERVER_InferenceTraceModelVersion(trace: *mut TRITONSERVER_InferenceTrace, model_version: *mut i64) {
-        trace.get()?;
-        model_version.set(-1)?;
+        let version = trace.get()?.trace.subject().map(|subject| subject.model_version);
+        model_version.set(version.map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX)))?;
     }
 
     fn TRITONSERVER_InferenceTraceRequestId(
         trace: *mut TRITONSERVER_InferenceTrace,
         request_id: *mut *const c_char,
     ) {
-        trace.get()?;
-        request_id.set(c"".as_ptr())?;
+        let object = trace.get()?;
+        let id = object.trace.subject().map(|subject| {
+            object.request_id.get_or_init(|| c_string(&subject.request_id)).as_ptr()
+        });
+        request_id.set(id.unwrap_or(c"".as_ptr()))?;
     }
 
     fn TRITONSERVER_InferenceTraceSpawnChildTrace(
@@ -146,33 +161,27 @@ exports! {
         child_trace: *mut *mut TRITONSERVER_InferenceTrace,
     ) {
         child_trace.set(ptr::null_mut())?;
-        let parent = trace.get()?;
-        let userp = parent.userp.load(Relaxed);
-        let child = Trace::new(
-            parent.level,
-            parent.id,
-            parent.activity,
-            parent.tensor_activity,
-            parent.release,
-            userp,
-        );
-        child_trace.set(Handle::give(child)?.as_c())?;
+        let child = trace.get()?.trace.derive();
+        child_trace.set(handle_of(&child)?.as_c())?;
     }
 
     fn TRITONSERVER_InferenceTraceSetContext(
         trace: *mut TRITONSERVER_InferenceTrace,
         trace_context: *const c_char,
     ) {
-        let context = c_string(&trace_context.read()?);
-        *trace.get()?.context.lock().unwrap_or_else(PoisonError::into_inner) = context;
+        trace.get()?.trace.set_context(&*trace_context.read()?);
     }
 
     fn TRITONSERVER_InferenceTraceContext(
         trace: *mut TRITONSERVER_InferenceTrace,
         trace_context: *mut *const c_char,
     ) {
-        let trace = trace.get()?;
-        let context = trace.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = trace.get()?;
+        let text = object.trace.context();
+        let mut context = object.context.lock().unwrap_or_else(PoisonError::into_inner);
+        if context.to_bytes() != text.as_bytes() {
+            *context = c_string(&text);
+        }
         trace_context.set(context.as_ptr())?;
     }
 }
