@@ -14,7 +14,7 @@ INFERENCE = ["/v2/models/{model}/infer", "/v2/models/{model}/generate", "/v2/mod
 # What cannot be loaded, opened or parsed is answered with 500, as the reference does; the document allows what leads
 # there.
 MAY_FAIL = (
-    r"^/v2/(repository/models/\{model\}/load|systemsharedmemory/region/\{region\}/register"
+    r"^/v2/(repository/models/\{model\}/load|(system|cuda)sharedmemory/region/\{region\}/register"
     r"|models/.*/(infer|generate|generate_stream))$"
 )
 ALL_PHASES = "--phases=examples,coverage,fuzzing"

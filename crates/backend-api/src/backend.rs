@@ -66,6 +66,12 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether its instances take inputs in the memory of a device as they are. For those that do not, the server
+    /// copies them to host memory first.
+    fn reads_device_memory(&self) -> bool {
+        false
+    }
+
     /// Whether its instances would answer requests, as far as can be found out. It may block, and is asked at any time,
     /// beside executions, on a thread of its own; only where the model [tells](Self::tells_readiness).
     ///

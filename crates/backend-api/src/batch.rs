@@ -56,6 +56,22 @@ impl Batch {
         self.requests.iter().map(Request::batch_size).sum()
     }
 
+    /// Brings inputs that lie in a device's memory where the processor can read them. Requests for which that fails are
+    /// answered with the reason, and leave the batch. Made for the server, see
+    /// [`Model::reads_device_memory`](crate::Model::reads_device_memory).
+    pub fn bring_inputs_to_host(&mut self) {
+        if !self.requests.iter().any(Request::has_inputs_on_device) {
+            return;
+        }
+        let requests = std::mem::take(&mut self.requests);
+        for mut request in requests {
+            match request.bring_inputs_to_host() {
+                Ok(()) => self.requests.push(request),
+                Err(error) => request.answer(Err(error)),
+            }
+        }
+    }
+
     /// The inputs are in place; the model runs now.
     pub fn inputs_ready(&mut self) {
         let now = Instant::now();
@@ -126,7 +142,8 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::{Answer, InferRequest, Responder, ResponseSink};
+    use crate::testing::{Card, on_card};
+    use crate::{Answer, DataType, InferRequest, Responder, ResponseSink, Tensor};
 
     /// Notes what happens to a batch, in order.
     #[derive(Default)]
@@ -172,6 +189,35 @@ mod tests {
             batch.complete([Ok(Response::default())]);
         });
         assert_eq!(log, ["Started", "InputsReady", "OutputsReady", "executed 2", "answered"]);
+    }
+
+    #[test]
+    fn inputs_on_a_device_are_brought_here_and_those_that_cannot_be_are_answered() {
+        let (good, bad, wrong) =
+            (Card::holding(b"12345678"), Card::holding(b"12345678"), Card::holding(b"123"));
+        bad.fail();
+        let log = Arc::new(Log::default());
+        let request = |card: &Arc<Card>, data_type| {
+            let mut input = Tensor::new("X", data_type, [2], vec![]);
+            input.buffers = [on_card(card)].into_iter().collect();
+            let request = InferRequest { inputs: vec![input], ..InferRequest::default() };
+            Request::new(request, 1, Responder::new(Arc::<Log>::clone(&log), None))
+        };
+        let requests = vec![
+            request(&bad, DataType::Int32),
+            request(&good, DataType::Int32),
+            request(&wrong, DataType::Bytes),
+        ];
+        assert!(requests[1].touches_device());
+        let mut batch = Batch::new(requests, Arc::<Log>::clone(&log));
+        batch.bring_inputs_to_host();
+        assert_eq!(batch.requests().len(), 1);
+        let left = &batch.requests()[0];
+        assert!(!left.has_inputs_on_device() && !left.touches_device());
+        assert_eq!(&*left.input("X").unwrap().contiguous().unwrap(), b"12345678");
+        let told = log.0.lock().unwrap()[3..].to_vec();
+        assert_eq!(told[0], "tensor 'X' in the memory of a device: the card is gone");
+        assert!(told[1].starts_with("tensor 'X': "), "{told:?}");
     }
 
     #[test]

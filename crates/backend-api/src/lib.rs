@@ -24,6 +24,8 @@ mod settings;
 mod shape;
 mod states;
 mod tensor;
+#[cfg(test)]
+mod testing;
 mod trace;
 mod turn;
 
@@ -35,9 +37,9 @@ pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
-pub use memory::{Buffer, DeviceBuffer, Memory, MemoryKind, MemoryUsage};
+pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKind, MemoryUsage};
 pub use nereid_model_config::{DataType, ModelConfig};
-pub use output::{OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
+pub use output::{DeviceOutput, OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
 pub use parameters::{ParameterValue, Parameters};
 pub use request::{CorrelationId, InferRequest, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};

@@ -1,10 +1,11 @@
 //! Where a tensor's bytes lie, and reference-counted pieces of them.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::Result;
 
 /// A place in which memory can lie: its kind and the device's number (0 for host memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +82,30 @@ pub struct DeviceBuffer {
     /// Length in bytes.
     pub len: usize,
     /// Dropped with the last piece.
-    pub owner: Arc<dyn Any + Send + Sync>,
+    pub owner: Arc<dyn DeviceMemory>,
+}
+
+/// What other processes open a device's memory with: CUDA's `cudaIpcMemHandle_t`.
+pub type IpcHandle = [u8; 64];
+
+/// Memory of a device: keeps it allocated, and knows how the processor gets at it.
+pub trait DeviceMemory: Send + Sync {
+    /// Copies bytes from `address` on out of the device, and waits until they are there.
+    ///
+    /// # Errors
+    /// They do not lie within this memory, or what the driver says.
+    fn read(&self, address: u64, target: &mut [u8]) -> Result<()>;
+
+    /// Copies bytes to the device, from `address` on, and waits until they are there.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn write(&self, address: u64, source: &[u8]) -> Result<()>;
+
+    /// What it was opened with, if another process allocated it.
+    fn ipc_handle(&self) -> Option<&IpcHandle> {
+        None
+    }
 }
 
 impl Buffer {
@@ -135,6 +159,21 @@ impl Buffer {
         match &self.contents {
             Contents::Host(bytes) => Some(bytes),
             Contents::Device(_) => None,
+        }
+    }
+
+    /// The bytes where the processor can read them. Those of a device are copied, which takes its time.
+    ///
+    /// # Errors
+    /// What the device's driver says.
+    pub fn to_host(&self) -> Result<Bytes> {
+        match &self.contents {
+            Contents::Host(bytes) => Ok(bytes.clone()),
+            Contents::Device(device) => {
+                let mut bytes = vec![0; device.len];
+                device.owner.read(device.address, &mut bytes)?;
+                Ok(bytes.into())
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nereid_model_config::DataType;
 
-use crate::{Buffer, Memory, Result, Shape};
+use crate::{Buffer, DeviceBuffer, Memory, MemoryKind, Result, Shape};
 
 /// An output that needs memory.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,11 @@ pub trait OutputAllocator: Send + Sync {
     fn preferred_memory(&self, _name: &str, _byte_size: Option<usize>) -> Memory {
         Memory::HOST
     }
+
+    /// Whether it places any output in a device's memory, which takes its time to be written.
+    fn places_on_device(&self) -> bool {
+        false
+    }
 }
 
 /// Writable memory that an [`OutputAllocator`] gave.
@@ -49,8 +54,50 @@ pub trait PlacedMemory: Send {
     /// The bytes to write, if the processor can write them.
     fn as_mut_slice(&mut self) -> Option<&mut [u8]>;
 
+    /// The memory, if it is a device's that the device is to write.
+    fn as_device(&self) -> Option<Buffer> {
+        None
+    }
+
     /// The memory after it was written, to go into a response. Dropping the buffer gives the memory back.
-    fn freeze(self: Box<Self>) -> Buffer;
+    ///
+    /// # Errors
+    /// What was written cannot be brought where it belongs.
+    fn freeze(self: Box<Self>) -> Result<Buffer>;
+}
+
+/// A device's memory for one output. A backend that asked for just that memory has its device write there. Any other
+/// writes to host memory, which is copied when it is complete.
+pub struct DeviceOutput {
+    target: DeviceBuffer,
+    device: i64,
+    staged: Option<Vec<u8>>,
+}
+
+impl DeviceOutput {
+    /// Memory of `device`, for an output whose backend would like it in `preferred`.
+    pub fn new(target: DeviceBuffer, device: i64, preferred: Memory) -> Self {
+        let wanted = preferred == Memory { kind: MemoryKind::Gpu, device };
+        let staged = (!wanted).then(|| vec![0; target.len]);
+        Self { target, device, staged }
+    }
+}
+
+impl PlacedMemory for DeviceOutput {
+    fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        self.staged.as_deref_mut()
+    }
+
+    fn as_device(&self) -> Option<Buffer> {
+        self.staged.is_none().then(|| Buffer::device(self.target.clone(), self.device))
+    }
+
+    fn freeze(self: Box<Self>) -> Result<Buffer> {
+        if let Some(staged) = &self.staged {
+            self.target.owner.write(self.target.address, staged)?;
+        }
+        Ok(Buffer::device(self.target, self.device))
+    }
 }
 
 /// Writable memory for one output.
@@ -79,11 +126,23 @@ impl OutputBuffer {
         }
     }
 
-    /// The contents for a response, without a copy.
-    pub fn freeze(self) -> Buffer {
+    /// The memory, if it is a device's that the device is to write: only a backend that [preferred](OutputSpec) it is
+    /// given that.
+    pub fn as_device(&self) -> Option<Buffer> {
+        match &self.0 {
+            Kind::Own(_) => None,
+            Kind::Placed(memory) => memory.as_device(),
+        }
+    }
+
+    /// The contents for a response.
+    ///
+    /// # Errors
+    /// They cannot be brought where the caller wants them.
+    pub fn freeze(self) -> Result<Buffer> {
         match self.0 {
-            Kind::Own(bytes) => Buffer::host(Bytes::from(bytes)),
-            Kind::Placed(memory) => memory.freeze().into_placed(),
+            Kind::Own(bytes) => Ok(Buffer::host(Bytes::from(bytes))),
+            Kind::Placed(memory) => Ok(memory.freeze()?.into_placed()),
         }
     }
 }

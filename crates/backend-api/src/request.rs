@@ -119,6 +119,26 @@ impl Request {
         })
     }
 
+    /// Whether an input lies in a device's memory.
+    pub fn has_inputs_on_device(&self) -> bool {
+        self.request.inputs.iter().any(Tensor::is_on_device)
+    }
+
+    /// Whether it takes copies from or to a device to execute it.
+    pub fn touches_device(&self) -> bool {
+        self.has_inputs_on_device()
+            || self.request.allocator.as_ref().is_some_and(|allocator| allocator.places_on_device())
+    }
+
+    /// Brings the inputs where the processor can read them, and checks what could not be checked before.
+    pub(crate) fn bring_inputs_to_host(&mut self) -> Result<()> {
+        for input in self.request.inputs.iter_mut().filter(|input| input.is_on_device()) {
+            input.bring_to_host()?;
+            input.check_contents()?;
+        }
+        Ok(())
+    }
+
     /// Whether the client wants the output of that name.
     pub fn wants(&self, output: &str) -> bool {
         if self.is_filler() {

@@ -188,18 +188,25 @@ impl Responder {
             .map_or(Memory::HOST, |allocator| allocator.preferred_memory(output, byte_size))
     }
 
-    /// The answer with its outputs where the caller wants them.
+    /// The answer with its outputs where the caller wants them, and otherwise where the processor can read them.
     fn placed(&self, answer: Answer) -> Answer {
-        let Some(allocator) = &self.allocator else { return answer };
         let mut response = answer?;
+        self.place_all(&mut response)?;
+        for output in &mut response.outputs {
+            if !output.buffers.iter().any(Buffer::is_placed) {
+                output.bring_to_host()?;
+            }
+        }
+        Ok(response)
+    }
+
+    fn place_all(&self, response: &mut Response) -> Result<()> {
+        let Some(allocator) = &self.allocator else { return Ok(()) };
         let placed = |output: &Tensor| output.buffers.iter().any(Buffer::is_placed);
         if !response.outputs.iter().any(placed) {
             allocator.begin_response()?;
         }
-        for output in &mut response.outputs {
-            place(output, allocator.as_ref())?;
-        }
-        Ok(response)
+        response.outputs.iter_mut().try_for_each(|output| place(output, allocator.as_ref()))
     }
 }
 
@@ -218,7 +225,13 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
         data_type: output.data_type,
         shape: &output.shape,
         byte_size: output.byte_size(),
-        preferred: output.buffers.first().map_or(Memory::HOST, Buffer::memory),
+        // It is the processor that copies it there.
+        preferred: output
+            .buffers
+            .first()
+            .map(Buffer::memory)
+            .filter(|it| it.is_host())
+            .unwrap_or(Memory::HOST),
     };
     let Some(mut memory) = allocator.allocate(&spec)? else { return Ok(()) };
     let contents = output.contiguous()?;
@@ -234,13 +247,13 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
         }
         None => {
             return Err(Error::unsupported(format!(
-                "output '{}' is wanted in device memory, which this backend does not write",
+                "output '{}' is wanted in the memory of a device, which the processor does not write",
                 output.name
             )));
         }
     }
     drop(contents);
-    output.buffers = SmallVec::from_buf([memory.freeze().into_placed()]);
+    output.buffers = SmallVec::from_buf([memory.freeze()?.into_placed()]);
     Ok(())
 }
 

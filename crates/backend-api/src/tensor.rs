@@ -45,13 +45,34 @@ impl Tensor {
         self.buffers.iter().map(Buffer::len).sum()
     }
 
-    /// The contents as one run of host memory: without a copy when they lie in one piece.
+    /// Whether a piece of it lies in a device's memory.
+    pub fn is_on_device(&self) -> bool {
+        self.buffers.iter().any(|buffer| !buffer.memory().is_host())
+    }
+
+    /// Brings the pieces that lie in a device's memory where the processor can read them.
     ///
     /// # Errors
-    /// `Unsupported` if a piece lies in device memory.
+    /// What the device's driver says.
+    pub fn bring_to_host(&mut self) -> Result<()> {
+        for buffer in &mut self.buffers {
+            if !buffer.memory().is_host() {
+                let bytes = buffer.to_host().map_err(|error| named(error, &self.name))?;
+                *buffer = Buffer::host(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The contents as one run of host memory: without a copy when they lie there in one piece.
+    ///
+    /// # Errors
+    /// What the driver of a device says that a piece lies on.
     pub fn contiguous(&self) -> Result<Cow<'_, [u8]>> {
-        if let [buffer] = self.buffers.as_slice() {
-            return Ok(Cow::Borrowed(self.host(buffer)?));
+        if let [buffer] = self.buffers.as_slice()
+            && let Some(bytes) = buffer.as_host()
+        {
+            return Ok(Cow::Borrowed(bytes));
         }
         let mut joined = Vec::with_capacity(self.byte_size());
         self.copy_to(&mut joined)?;
@@ -61,25 +82,22 @@ impl Tensor {
     /// Appends the contents to `target`.
     ///
     /// # Errors
-    /// `Unsupported` if a piece lies in device memory.
+    /// What the driver of a device says that a piece lies on.
     pub fn copy_to(&self, target: &mut Vec<u8>) -> Result<()> {
         for buffer in &self.buffers {
-            target.extend_from_slice(self.host(buffer)?);
+            match buffer.as_host() {
+                Some(bytes) => target.extend_from_slice(bytes),
+                None => {
+                    target.extend_from_slice(&buffer.to_host().map_err(|error| named(error, &self.name))?)
+                }
+            }
         }
         Ok(())
     }
 
-    fn host<'a>(&self, buffer: &'a Buffer) -> Result<&'a [u8]> {
-        buffer.as_host().map(|bytes| &bytes[..]).ok_or_else(|| {
-            Error::unsupported(format!(
-                "tensor '{}' lies in device memory, which is not read here",
-                self.name
-            ))
-        })
-    }
-
     /// Checks that the contents are as long as type and shape say: by size for a fixed-size type, element by element
-    /// for BYTES. Contents of BYTES in device memory cannot be looked at and are taken on trust.
+    /// for BYTES. Contents of BYTES in device memory are not looked at before they are [brought
+    /// here](Self::bring_to_host).
     ///
     /// # Errors
     /// `InvalidArg` that names the tensor, what it has and what it should have.
@@ -89,10 +107,8 @@ impl Tensor {
         })?;
         match self.data_type.byte_size() {
             Some(size) => self.check_size(count, size),
-            None if self.buffers.iter().all(|buffer| buffer.as_host().is_some()) => {
-                self.check_elements(count)
-            }
-            None => Ok(()),
+            None if self.is_on_device() => Ok(()),
+            None => self.check_elements(count),
         }
     }
 
@@ -127,11 +143,14 @@ impl Tensor {
     }
 }
 
+fn named(error: Error, tensor: &str) -> Error {
+    error.context(format_args!("tensor '{tensor}' in the memory of a device"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DeviceBuffer;
-    use std::sync::Arc;
+    use crate::testing::{Card, on_card};
 
     fn in_pieces(pieces: &[&'static [u8]]) -> Tensor {
         let buffers = pieces.iter().map(|piece| Buffer::host(Bytes::from_static(piece))).collect();
@@ -168,11 +187,29 @@ mod tests {
     }
 
     #[test]
-    fn device_memory_is_not_read() {
-        let device = DeviceBuffer { address: 1 << 40, len: 8, owner: Arc::new(()) };
-        let mut tensor = Tensor::new("X", DataType::Int32, [2], Bytes::new());
-        tensor.buffers = SmallVec::from_buf([Buffer::device(device, 0)]);
+    fn contents_on_a_device_are_brought_here_to_be_read() {
+        let card = Card::holding(b"\x01\0\0\0ab");
+        let mut tensor = in_pieces(&[b"\x01\0\0\0x"]);
+        tensor.buffers.push(on_card(&card));
+        assert!(tensor.is_on_device());
         tensor.check_contents().unwrap();
-        assert!(tensor.contiguous().is_err());
+        assert_eq!(&*tensor.contiguous().unwrap(), b"\x01\0\0\0x\x01\0\0\0ab");
+        tensor.bring_to_host().unwrap();
+        assert!(!tensor.is_on_device());
+        assert_eq!(tensor.buffers[1].as_host().unwrap(), "\x01\0\0\0ab");
+        // Now that they can be looked at, they are.
+        assert!(tensor.check_contents().is_err());
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_an_error_with_the_tensors_name() {
+        let card = Card::holding(b"12345678");
+        card.fail();
+        let mut tensor = Tensor::new("X", DataType::Int32, [2], Bytes::new());
+        tensor.buffers = SmallVec::from_buf([on_card(&card)]);
+        let told = "tensor 'X' in the memory of a device: the card is gone";
+        assert_eq!(tensor.contiguous().unwrap_err().message(), told);
+        assert_eq!(tensor.bring_to_host().unwrap_err().message(), told);
+        assert!(tensor.is_on_device());
     }
 }

@@ -190,6 +190,7 @@ impl Pool {
         self.cost.mean() < AT_ONCE
             && self.slots.iter().all(|slot| slot.placement.is_any())
             && self.model.runs_at_once(request)
+            && !request.touches_device()
     }
 
     /// Takes executions to have been that long of late.
@@ -224,7 +225,13 @@ impl Pool {
     /// Executes requests on the calling thread. Nobody but `monitor` hears of it.
     fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
         let slot = &self.slots[instance];
-        let batch = Batch::new(requests, monitor);
+        let mut batch = Batch::new(requests, monitor);
+        if !self.model.reads_device_memory() {
+            batch.bring_inputs_to_host();
+            if batch.requests().is_empty() {
+                return;
+            }
+        }
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
         // A batch dropped by a panic answers its requests; the instance goes on with the next one.
         if catch_unwind(AssertUnwindSafe(|| executing.execute(batch))).is_err() {

@@ -127,23 +127,23 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<CudaSharedMemoryStatusRequest>,
     ) -> Answer<CudaSharedMemoryStatusResponse> {
-        answer(shared_memory::cuda_status(&request.get_ref().name))
+        answer(shared_memory::cuda_status(&self.0.options.regions, &request.get_ref().name))
     }
 
     async fn cuda_shared_memory_register(
         &self,
         request: Request<CudaSharedMemoryRegisterRequest>,
     ) -> Answer<CudaSharedMemoryRegisterResponse> {
-        let registered = shared_memory::cuda_register(request.get_ref());
+        let registered = shared_memory::cuda_register(&self.0.options.regions, request.get_ref());
         answer(registered.map(|()| CudaSharedMemoryRegisterResponse {}))
     }
 
     async fn cuda_shared_memory_unregister(
         &self,
-        _: Request<CudaSharedMemoryUnregisterRequest>,
+        request: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> Answer<CudaSharedMemoryUnregisterResponse> {
-        // There is none, and forgetting none is no error.
-        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
+        let unregistered = shared_memory::cuda_unregister(&self.0.options.regions, &request.get_ref().name);
+        answer(unregistered.map(|()| CudaSharedMemoryUnregisterResponse {}))
     }
 
     async fn trace_setting(&self, request: Request<TraceSettingRequest>) -> Answer<TraceSettingResponse> {

@@ -1,15 +1,16 @@
-//! Registration of shared memory regions. CUDA regions are refused: nothing here reads a GPU's memory.
+//! Registration of shared memory regions, of the system and of GPUs.
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_shared_memory::{RegionStatus as Status, Regions};
+use nereid_shared_memory::{CudaRegionStatus as CudaStatus, RegionStatus as Status, Regions};
 
+use crate::proto::cuda_shared_memory_status_response::RegionStatus as CudaRegionStatus;
 use crate::proto::system_shared_memory_status_response::RegionStatus;
 use crate::proto::{
     CudaSharedMemoryRegisterRequest, CudaSharedMemoryStatusResponse, SystemSharedMemoryRegisterRequest,
     SystemSharedMemoryStatusResponse,
 };
 
-/// One region, or all.
+/// One region of the system, or all.
 ///
 /// # Errors
 /// `NotFound` if there is no such region.
@@ -21,7 +22,7 @@ pub(crate) fn status(regions: &Regions, name: &str) -> Result<SystemSharedMemory
     Ok(SystemSharedMemoryStatusResponse { regions: found.into_iter().map(wire).collect() })
 }
 
-/// Registers a region.
+/// Registers a region of the system.
 ///
 /// # Errors
 /// As [`Regions::register`]; a region needs a name.
@@ -30,7 +31,7 @@ pub(crate) fn register(regions: &Regions, request: &SystemSharedMemoryRegisterRe
     regions.register(&request.name, &request.key, request.offset, request.byte_size)
 }
 
-/// Forgets one region, or all.
+/// Forgets one region of the system, or all.
 ///
 /// # Errors
 /// `Unsupported` if clients may not use shared memory.
@@ -38,27 +39,35 @@ pub(crate) fn unregister(regions: &Regions, name: &str) -> Result<()> {
     if name.is_empty() { regions.unregister_all() } else { regions.unregister(name) }
 }
 
-/// One CUDA region, of which there are none, or all.
+/// One CUDA region, or all.
 ///
 /// # Errors
-/// `NotFound` if one is named.
-pub(crate) fn cuda_status(name: &str) -> Result<CudaSharedMemoryStatusResponse> {
-    if name.is_empty() {
-        return Ok(CudaSharedMemoryStatusResponse::default());
-    }
-    Err(Error::not_found(format!("there is no CUDA shared memory region '{name}'")))
+/// `NotFound` if there is no such region.
+pub(crate) fn cuda_status(regions: &Regions, name: &str) -> Result<CudaSharedMemoryStatusResponse> {
+    let found = if name.is_empty() { regions.all_cuda() } else { vec![regions.cuda_status(name)?] };
+    let wire = |CudaStatus { name, device_id, byte_size }| {
+        // The number of a GPU that is there.
+        let device_id = device_id.unsigned_abs();
+        (name.clone(), CudaRegionStatus { name, device_id, byte_size })
+    };
+    Ok(CudaSharedMemoryStatusResponse { regions: found.into_iter().map(wire).collect() })
 }
 
-/// Refuses to register a CUDA region.
+/// Registers a CUDA region.
 ///
 /// # Errors
-/// Always: what is wrong with the request, or that there is no GPU.
-pub(crate) fn cuda_register(request: &CudaSharedMemoryRegisterRequest) -> Result<()> {
+/// As [`Regions::register_cuda`]; a region needs a name.
+pub(crate) fn cuda_register(regions: &Regions, request: &CudaSharedMemoryRegisterRequest) -> Result<()> {
     named(&request.name)?;
-    Err(Error::invalid_arg(format!(
-        "CUDA shared memory region '{}' cannot be registered: this server uses no GPU memory",
-        request.name
-    )))
+    regions.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)
+}
+
+/// Forgets one CUDA region, or all.
+///
+/// # Errors
+/// `Unsupported` if clients may not use shared memory.
+pub(crate) fn cuda_unregister(regions: &Regions, name: &str) -> Result<()> {
+    if name.is_empty() { regions.unregister_all_cuda() } else { regions.unregister_cuda(name) }
 }
 
 fn named(name: &str) -> Result<()> {

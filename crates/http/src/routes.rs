@@ -218,8 +218,7 @@ async fn perform(action: Action, call: &Call<'_>, body: Pieces, pace: &Pace) -> 
         Action::UnregisterRegion => shared_memory::unregister(call),
         Action::CudaStatus => shared_memory::cuda_status(call),
         Action::CudaRegister => shared_memory::cuda_register(call, body),
-        // There is none, and forgetting none is no error.
-        Action::CudaUnregister => Ok(reply::empty(StatusCode::OK)),
+        Action::CudaUnregister => shared_memory::cuda_unregister(call),
     }
 }
 

@@ -1,8 +1,10 @@
-//! Registration of shared memory regions. CUDA regions are refused: nothing here reads a GPU's memory.
+//! Registration of shared memory regions, of the system and of GPUs.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
-use nereid_core::backend_api::{Error, ErrorCode, Result};
-use nereid_shared_memory::RegionStatus;
+use nereid_core::backend_api::{Error, Result};
+use nereid_shared_memory::{CudaRegionStatus, RegionStatus};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -25,7 +27,20 @@ impl From<RegionStatus> for Region {
     }
 }
 
-/// The region that the path names, or all.
+#[derive(Serialize)]
+struct CudaRegion {
+    name: String,
+    device_id: i64,
+    byte_size: u64,
+}
+
+impl From<CudaRegionStatus> for CudaRegion {
+    fn from(CudaRegionStatus { name, device_id, byte_size }: CudaRegionStatus) -> Self {
+        Self { name, device_id, byte_size }
+    }
+}
+
+/// The region of the system that the path names, or all.
 ///
 /// # Errors
 /// `NotFound` if there is no such region.
@@ -39,7 +54,7 @@ pub(crate) fn status(call: &Call<'_>) -> Result<Reply> {
     Ok(reply::json(StatusCode::OK, &regions))
 }
 
-/// Registers a region.
+/// Registers a region of the system.
 ///
 /// # Errors
 /// Which member is wrong, or why the memory cannot be had.
@@ -51,15 +66,11 @@ pub(crate) fn register(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let offset = members.value("offset").map_or(Ok(0), |offset| bytes("offset", offset))?;
     let Some(byte_size) = members.value("byte_size") else { return Err(missing("byte_size")) };
     let byte_size = bytes("byte_size", byte_size)?;
-    call.face.options.regions.register(name, key, offset, byte_size).map_err(|error| match error.code() {
-        // The reference answers 400.
-        ErrorCode::AlreadyExists => Error::invalid_arg(error.message().to_owned()),
-        _ => error,
-    })?;
+    call.face.options.regions.register(name, key, offset, byte_size)?;
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// Forgets the region that the path names, or all.
+/// Forgets the region of the system that the path names, or all.
 ///
 /// # Errors
 /// `Unsupported` if clients may not use shared memory.
@@ -71,30 +82,55 @@ pub(crate) fn unregister(call: &Call<'_>) -> Result<Reply> {
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// The CUDA region that the path names, of which there are none, or all.
+/// The CUDA region that the path names, or all.
 ///
 /// # Errors
-/// `NotFound` if the path names one.
+/// `NotFound` if there is no such region.
 pub(crate) fn cuda_status(call: &Call<'_>) -> Result<Reply> {
-    match &*call.target.region {
-        "" => Ok(reply::json_bytes(StatusCode::OK, "[]")),
-        name => Err(Error::not_found(format!("there is no CUDA shared memory region '{name}'"))),
-    }
+    let regions = &call.face.options.regions;
+    let regions = match &*call.target.region {
+        "" => regions.all_cuda(),
+        name => vec![regions.cuda_status(name)?],
+    };
+    let regions: Vec<CudaRegion> = regions.into_iter().map(CudaRegion::from).collect();
+    Ok(reply::json(StatusCode::OK, &regions))
 }
 
-/// Refuses to register a CUDA region.
+/// Registers a CUDA region.
 ///
 /// # Errors
-/// Always: what is wrong with the request, or that there is no GPU.
+/// Which member is wrong, or why the memory cannot be had.
 pub(crate) fn cuda_register(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let name = named(call)?;
     let members = Members::read(call.face, body)?;
-    if members.value("raw_handle").is_none() {
-        return Err(missing("raw_handle"));
+    let Some(handle) = members.value("raw_handle") else { return Err(missing("raw_handle")) };
+    let handle = handle.get("b64").and_then(Value::as_str);
+    let handle =
+        handle.ok_or_else(|| Error::internal("'raw_handle' is not an object with a string 'b64'"))?;
+    let count = |name: &str| {
+        let value = members.value(name).ok_or_else(|| Error::internal(missing(name).message().to_owned()))?;
+        bytes(name, value)
+    };
+    let (byte_size, device) = (count("byte_size")?, count("device_id")?);
+    let handle = STANDARD
+        .decode(handle)
+        .map_err(|error| Error::invalid_arg(format!("'raw_handle' is not base64: {error}")))?;
+    // No GPU has so high a number.
+    let device = i64::try_from(device).unwrap_or(i64::MAX);
+    call.face.options.regions.register_cuda(name, &handle, device, byte_size)?;
+    Ok(reply::empty(StatusCode::OK))
+}
+
+/// Forgets the CUDA region that the path names, or all.
+///
+/// # Errors
+/// `Unsupported` if clients may not use shared memory.
+pub(crate) fn cuda_unregister(call: &Call<'_>) -> Result<Reply> {
+    match &*call.target.region {
+        "" => call.face.options.regions.unregister_all_cuda()?,
+        name => call.face.options.regions.unregister_cuda(name)?,
     }
-    Err(Error::invalid_arg(format!(
-        "CUDA shared memory region '{name}' cannot be registered: this server uses no GPU memory"
-    )))
+    Ok(reply::empty(StatusCode::OK))
 }
 
 fn named<'c>(call: &'c Call<'_>) -> Result<&'c str> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Backend, Model, ModelContext, Result};
 use nereid_core::Backends;
+use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
-use nereid_repository::Gpus;
-use nereid_triton_abi::LibraryBackends;
+use nereid_triton_abi::{LibraryBackends, LibraryOptions};
 
+use crate::gpus::Gpus;
 use crate::onnx_engine::OnnxEngine;
 use crate::options::ConfigurationOptions;
 
@@ -22,8 +23,15 @@ pub(crate) struct Installed {
 
 impl Installed {
     /// The one place where backends are registered, each with its settings.
-    pub(crate) fn new(options: &ConfigurationOptions) -> Result<Self> {
-        let libraries = Arc::new(LibraryBackends::new(options.libraries())?);
+    /// `pools` is what they may borrow memory from.
+    pub(crate) fn new(options: &ConfigurationOptions, gpus: &Gpus, pools: Pools) -> Result<Self> {
+        let libraries = LibraryOptions {
+            cuda: gpus.cuda.clone(),
+            pools: Arc::new(pools),
+            gpus: gpus.numbers.clone(),
+            ..options.libraries()
+        };
+        let libraries = Arc::new(LibraryBackends::new(libraries)?);
         let directory = Some(options.backend_directory());
         let onnxruntime = OnnxEngine::new(options.backend_settings("onnxruntime"), directory);
         let own: [(&str, Arc<dyn Backend>); 2] =
@@ -66,9 +74,12 @@ impl Backend for OwnBackend {
 }
 
 /// Which of the machine's GPUs the models of each backend may use: all, if it uses any.
-pub(crate) fn gpus(machine: &[i32], backends: &BTreeMap<String, Arc<dyn Backend>>) -> Gpus {
+pub(crate) fn gpus(
+    machine: &[i32],
+    backends: &BTreeMap<String, Arc<dyn Backend>>,
+) -> nereid_repository::Gpus {
     let (machine, backends) = (machine.to_vec(), backends.clone());
-    Gpus::new(move |backend| {
+    nereid_repository::Gpus::new(move |backend| {
         // Not asked for nothing: the answer may take loading a library.
         let uses = !machine.is_empty() && backends.get(backend).is_some_and(|backend| backend.uses_gpus());
         if uses { machine.clone() } else { Vec::new() }

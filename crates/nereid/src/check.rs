@@ -15,6 +15,7 @@ mod repository;
 use std::io::Write;
 use std::process::ExitCode;
 
+use nereid_cuda::Pools;
 use nereid_repository::ReadOptions;
 
 use crate::backends::Installed;
@@ -32,14 +33,17 @@ struct Settings<'a> {
 
 /// Prints what it finds. Fails where a model, or a repository, would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
-    let backends = match Installed::new(&options.configurations) {
-        Ok(backends) => backends,
+    let found = gpus::find(&options.configurations.driver).and_then(|gpus| {
+        let backends = Installed::new(&options.configurations, &gpus, Pools::default());
+        Ok((gpus.numbers, backends.map_err(|error| error.to_string())?))
+    });
+    let (gpus, backends) = match found {
+        Ok(found) => found,
         Err(error) => {
             eprintln!("nereid check: {error}");
             return ExitCode::FAILURE;
         }
     };
-    let gpus = gpus::of_machine();
     let mut reading = options.configurations.read_options();
     reading.gpus = backends::gpus(&gpus, &backends.named);
     if let Some(name) = &options.complete {

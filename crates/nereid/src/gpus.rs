@@ -1,18 +1,84 @@
-//! Which GPUs there are, by what NVIDIA's driver shows of itself in the file system.
+//! Which GPUs there are, by NVIDIA's driver; where its library is not there, by what it shows of itself in the file
+//! system.
 //!
-//! Loads no library. GPUs are numbered as CUDA numbers them: from 0 on, those alone that `CUDA_VISIBLE_DEVICES` names,
-//! where it is set.
+//! GPUs are numbered as CUDA numbers them: from 0 on, those alone that `CUDA_VISIBLE_DEVICES` names, where it is set.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::{env, fs};
+
+use nereid_cuda::{Cuda, CudaError, PoolSizes, Pools};
+
+use crate::options::gpu::DriverOptions;
 
 /// Has a folder for each GPU.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The numbers of the GPUs that this process may use.
-pub(crate) fn of_machine() -> Vec<i32> {
+/// The GPUs that this process may use.
+#[derive(Default)]
+pub(crate) struct Gpus {
+    /// Their numbers.
+    pub numbers: Vec<i32>,
+    /// What their memory is used with, if the driver's library is there.
+    pub cuda: Option<Arc<Cuda>>,
+}
+
+impl Gpus {
+    /// The memory of theirs that backends may borrow.
+    pub(crate) fn pools(&self, sizes: &PoolSizes) -> Pools {
+        self.cuda.as_ref().map_or_else(Pools::default, |cuda| Pools::new(cuda, &self.numbers, sizes))
+    }
+}
+
+/// Finds the GPUs.
+///
+/// # Errors
+/// A driver library was asked for that cannot be loaded.
+pub(crate) fn find(options: &DriverOptions) -> Result<Gpus, String> {
+    let Some((library, asked_for)) = options.library() else {
+        return Ok(Gpus { numbers: listed(), cuda: None });
+    };
+    match Cuda::open(library) {
+        Ok(cuda) => {
+            let numbers = capable(&cuda, options.min_supported_compute_capability);
+            Ok(Gpus { numbers, cuda: Some(cuda) })
+        }
+        Err(error @ CudaError::NotLoaded { .. }) if asked_for => Err(error.to_string()),
+        Err(error @ CudaError::NotLoaded { .. }) => {
+            let numbers = listed();
+            if !numbers.is_empty() {
+                tracing::warn!("{error}: the memory of GPUs cannot be used");
+            }
+            Ok(Gpus { numbers, cuda: None })
+        }
+        Err(error) => {
+            tracing::warn!("no GPU is used: {error}");
+            Ok(Gpus::default())
+        }
+    }
+}
+
+/// The numbers of the driver's GPUs that can compute as much as is asked for.
+fn capable(cuda: &Cuda, least: f64) -> Vec<i32> {
+    let capable = cuda.devices().filter(|gpu| {
+        let capability = f64::from(gpu.capability.major) + f64::from(gpu.capability.minor) / 10.0;
+        let is_capable = capability >= least;
+        let used = if is_capable { "used" } else { "not used: --min-supported-compute-capability is higher" };
+        tracing::info!(
+            "GPU {}, {} with compute capability {}, is {used}",
+            gpu.number,
+            gpu.name,
+            gpu.capability
+        );
+        is_capable
+    });
+    capable.map(|gpu| gpu.number).collect()
+}
+
+/// The numbers of those that the file system tells of.
+fn listed() -> Vec<i32> {
     let visible = env::var_os(VISIBLE).map(|names| names.to_string_lossy().into_owned());
     let count = visible_count(&uuids(Path::new(DRIVER)), visible.as_deref());
     (0..).take(count).collect()

@@ -1,6 +1,7 @@
 //! The command line: each option is declared once, here. Names, defaults and meaning are the reference's where it has
 //! the option.
 
+pub(crate) mod gpu;
 pub(crate) mod grpc;
 mod host_policy;
 pub(crate) mod http;
@@ -18,11 +19,13 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nereid_backend_api::BackendSettings;
 use nereid_core::{HostPolicies, LogFormat, LogSettings, ModelControl, RateLimit, ResourceLimit};
+use nereid_cuda::Cuda;
 use nereid_listener::Address;
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
 use nereid_triton_abi::LibraryOptions;
 
+use self::gpu::{DriverOptions, PoolOptions};
 use self::grpc::GrpcOptions;
 use self::host_policy::HostPolicySetting;
 use self::http::HttpOptions;
@@ -138,6 +141,9 @@ pub(crate) struct Options {
     pub allow_client_shm: bool,
 
     #[command(flatten)]
+    pub pools: PoolOptions,
+
+    #[command(flatten)]
     pub trace: TraceOptions,
 
     /// Verbose messages: 0 or false for none; 1 or true for some, and more for more.
@@ -188,6 +194,9 @@ pub(crate) struct ConfigurationOptions {
     /// Setting of a backend, or of all backends if none is named. May be given several times.
     #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
     pub backend_config: Vec<BackendSetting>,
+
+    #[command(flatten)]
+    pub driver: DriverOptions,
 }
 
 /// A setting for one backend, or for all.
@@ -234,6 +243,8 @@ impl ConfigurationOptions {
                 .map(|setting| (setting.backend.clone(), setting.key.clone(), setting.value.clone()))
                 .collect(),
             complete: self.read_options().complete,
+            min_compute_capability: self.driver.min_supported_compute_capability,
+            ..LibraryOptions::default()
         }
     }
 
@@ -288,8 +299,8 @@ impl Options {
     }
 
     /// The shared memory that clients register: one set for all protocols.
-    pub(crate) fn regions(&self) -> Arc<Regions> {
-        Arc::new(if self.allow_client_shm { Regions::default() } else { Regions::closed() })
+    pub(crate) fn regions(&self, cuda: Option<Arc<Cuda>>) -> Arc<Regions> {
+        Arc::new(if self.allow_client_shm { Regions::new(cuda) } else { Regions::closed() })
     }
 
     /// Where metrics are served.

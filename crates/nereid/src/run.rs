@@ -42,20 +42,22 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         .build()
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     // Taken before the models are loaded, so that a port in use is known at once.
-    let regions = options.regions();
+    let gpus = gpus::find(&options.configurations.driver)?;
+    let regions = options.regions(gpus.cuda.clone());
     let http = Http::bind(&options.http, Arc::clone(&regions))?;
     let grpc = Grpc::bind(&options.grpc, regions)?;
     let metrics = Metrics::bind(options)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let gpus = gpus::of_machine();
-    let backends = Installed::new(&options.configurations).map_err(|error| error.to_string())?;
+    let pools = gpus.pools(&options.pools.sizes());
+    let backends =
+        Installed::new(&options.configurations, &gpus, pools).map_err(|error| error.to_string())?;
     let mut reading = options.configurations.read_options();
-    reading.gpus = backends::gpus(&gpus, &backends.named);
+    reading.gpus = backends::gpus(&gpus.numbers, &backends.named);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
-    let server_options = server_options(options, log, trace, gpus)?;
+    let server_options = server_options(options, log, trace, gpus.numbers)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
     let exposition = Arc::new(Exposition::new(options.metrics.face(), nereid_triton_abi::metric_registry()));
     let told = Arc::clone(&exposition);

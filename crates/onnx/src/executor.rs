@@ -339,7 +339,7 @@ impl Served {
             }
             let (shape, contents) = match (value, target) {
                 (Some(value), _) => engine.read(&output.port, value)?,
-                (None, Some(target)) => (target.shape, Contents::Placed(target.memory.freeze())),
+                (None, Some(target)) => (target.shape, Contents::Placed(target.memory.freeze()?)),
                 (None, None) => return Err(Error::internal(format!("output '{name}' was not given"))),
             };
             let parts = self.parts(output, shape, &members)?;

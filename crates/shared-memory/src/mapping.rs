@@ -56,15 +56,15 @@ impl Drop for Mapping {
     }
 }
 
-/// A piece of a region. It keeps the memory mapped.
+/// A piece of a region in host memory. It keeps the memory mapped.
 #[derive(Clone, Debug)]
-pub struct Slice {
+pub(crate) struct HostSlice {
     mapping: Arc<Mapping>,
     offset: usize,
     length: usize,
 }
 
-impl Slice {
+impl HostSlice {
     /// A piece of a mapping; `None` if it does not lie within.
     pub(crate) fn of(mapping: &Arc<Mapping>, offset: usize, length: usize) -> Option<Self> {
         let within = offset.checked_add(length).is_some_and(|end| end <= mapping.length);
@@ -77,27 +77,22 @@ impl Slice {
     }
 
     /// Length in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it holds no byte.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
     /// The bytes where they lie. They may change at any time.
-    pub fn buffer(&self) -> Buffer {
+    pub(crate) fn buffer(&self) -> Buffer {
         Buffer::host(Bytes::from_owner(self.clone()))
     }
 
     /// The bytes as they are now, in memory of our own.
-    pub fn copied(&self) -> Buffer {
+    pub(crate) fn copied(&self) -> Buffer {
         Buffer::host(self.as_ref().to_vec())
     }
 
     /// Whether two pieces have a byte in common.
-    pub fn overlaps(&self, other: &Self) -> bool {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (start, other_start) = (self.start() as usize, other.start() as usize);
         start < other_start + other.length && other_start < start + self.length
     }
@@ -107,7 +102,7 @@ impl Slice {
     ///
     /// # Errors
     /// `Unavailable`, with the region's name.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !self.mapping.is_broken() {
             return Ok(());
         }
@@ -131,7 +126,7 @@ impl Slice {
     }
 }
 
-impl AsRef<[u8]> for Slice {
+impl AsRef<[u8]> for HostSlice {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as the slice lives, and bytes may have any value. Other processes may change
         // them meanwhile: what has to stay as it was checked is copied first.

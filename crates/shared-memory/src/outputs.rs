@@ -1,8 +1,11 @@
 //! Outputs that a client wants in its regions.
 
-use nereid_backend_api::{Buffer, Error, OutputAllocator, OutputSpec, PlacedMemory, Result};
+use nereid_backend_api::{
+    Buffer, DeviceOutput, Error, Memory, MemoryKind, OutputAllocator, OutputSpec, PlacedMemory, Result,
+};
 
-use crate::mapping::Slice;
+use crate::mapping::HostSlice;
+use crate::slice::{Place, Slice};
 
 /// Where one output goes.
 #[derive(Clone, Debug)]
@@ -47,13 +50,34 @@ impl OutputAllocator for PlacedOutputs {
         let others =
             self.placements.iter().filter(|other| other.output != output.name).map(|other| &other.memory);
         let aside = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));
-        let aside = aside.then(|| vec![0; memory.len()]);
-        Ok(Some(Box::new(Placed { memory, aside })))
+        Ok(Some(match memory.0 {
+            Place::Host(memory) => {
+                let aside = aside.then(|| vec![0; memory.len()]);
+                Box::new(Placed { memory, aside })
+            }
+            Place::Device(memory) => {
+                let preferred = if aside { Memory::HOST } else { output.preferred };
+                Box::new(DeviceOutput::new(memory.contents(), memory.device(), preferred))
+            }
+        }))
+    }
+
+    fn preferred_memory(&self, name: &str, _byte_size: Option<usize>) -> Memory {
+        match self.placements.iter().find(|placement| placement.output == name) {
+            Some(Placement { memory: Slice(Place::Device(slice)), .. }) => {
+                Memory { kind: MemoryKind::Gpu, device: slice.device() }
+            }
+            _ => Memory::HOST,
+        }
+    }
+
+    fn places_on_device(&self) -> bool {
+        self.placements.iter().any(|placement| matches!(placement.memory.0, Place::Device(_)))
     }
 }
 
 struct Placed {
-    memory: Slice,
+    memory: HostSlice,
     aside: Option<Vec<u8>>,
 }
 
@@ -65,11 +89,11 @@ impl PlacedMemory for Placed {
         })
     }
 
-    fn freeze(mut self: Box<Self>) -> Buffer {
+    fn freeze(mut self: Box<Self>) -> Result<Buffer> {
         if let Some(aside) = self.aside.take() {
             self.memory.as_mut_slice().copy_from_slice(&aside);
         }
-        self.memory.buffer()
+        Ok(self.memory.buffer())
     }
 }
 

@@ -1,15 +1,20 @@
-//! The regions that clients registered, by name.
+//! The regions that clients registered, by name. Those of the system and those of GPUs share their names.
+
+mod cuda;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, ErrorCode, Result};
+use nereid_cuda::{Cuda, ImportedMemory};
 use rustix::fs::{FileType, Mode, fstat};
 use rustix::param::page_size;
 use rustix::shm::{self, OFlags};
 
-use crate::mapping::{Mapping, Slice};
+use crate::mapping::{HostSlice, Mapping};
+use crate::slice::{DeviceSlice, Place, Slice};
 
 /// The Python backend's own memory has names that begin so. Clients have no business there.
 const RESERVED: &str = "triton_python_backend_shm_region_";
@@ -27,20 +32,58 @@ pub struct RegionStatus {
     pub byte_size: u64,
 }
 
-#[derive(Debug)]
-struct Region {
-    status: RegionStatus,
-    mapping: Arc<Mapping>,
+pub use cuda::CudaRegionStatus;
+
+enum Region {
+    System { status: RegionStatus, mapping: Arc<Mapping> },
+    Cuda { status: CudaRegionStatus, memory: Arc<ImportedMemory> },
+}
+
+impl Region {
+    fn system(&self) -> Option<&RegionStatus> {
+        match self {
+            Self::System { status, .. } => Some(status),
+            Self::Cuda { .. } => None,
+        }
+    }
+
+    fn cuda(&self) -> Option<&CudaRegionStatus> {
+        match self {
+            Self::System { .. } => None,
+            Self::Cuda { status, .. } => Some(status),
+        }
+    }
+
+    fn byte_size(&self) -> u64 {
+        match self {
+            Self::System { status, .. } => status.byte_size,
+            Self::Cuda { status, .. } => status.byte_size,
+        }
+    }
+
+    fn slice(&self, start: usize, length: usize) -> Option<Slice> {
+        let place = match self {
+            Self::System { mapping, .. } => Place::Host(HostSlice::of(mapping, start, length)?),
+            Self::Cuda { memory, .. } => Place::Device(DeviceSlice::of(memory, start, length)?),
+        };
+        Some(Slice(place))
+    }
 }
 
 /// All registered regions.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Regions {
     by_name: RwLock<BTreeMap<String, Region>>,
+    cuda: Option<Arc<Cuda>>,
     closed: bool,
 }
 
 impl Regions {
+    /// No regions yet; those of GPUs, too, may be registered where there is a driver.
+    pub fn new(cuda: Option<Arc<Cuda>>) -> Self {
+        Self { cuda, ..Self::default() }
+    }
+
     /// Regions that no client may register: there are none.
     pub fn closed() -> Self {
         Self { closed: true, ..Self::default() }
@@ -79,10 +122,7 @@ impl Regions {
         // Held to the end: of two that register one name, one is refused.
         let mut regions = self.write();
         if regions.contains_key(name) {
-            return Err(Error::new(
-                nereid_backend_api::ErrorCode::AlreadyExists,
-                format!("there is a shared memory region '{name}' already; unregister it first"),
-            ));
+            return Err(taken(name));
         }
         let cannot_open = |error: io::Error| {
             Error::internal(format!("cannot open shared memory object '{key}' for region '{name}': {error}"))
@@ -111,44 +151,52 @@ impl Regions {
             usize::try_from(byte_size).map_err(|_| refuse("it does not fit the address space".into()))?;
         let mapping = Mapping::new(name, &file, offset, length).map_err(|error| refuse(error.to_string()))?;
         let status = RegionStatus { name: name.into(), key: key.into(), offset, byte_size };
-        regions.insert(name.to_owned(), Region { status, mapping: Arc::new(mapping) });
+        regions.insert(name.to_owned(), Region::System { status, mapping: Arc::new(mapping) });
         Ok(())
     }
 
-    /// Forgets a region. Requests that use it go on to do so. That there is none of that name is no error.
+    /// Forgets a region of the system. Requests that use it go on to do so. That there is none of that name is no error.
     ///
     /// # Errors
     /// `Unsupported` if clients may register none.
     pub fn unregister(&self, name: &str) -> Result<()> {
         self.check_open()?;
-        let removed = self.write().remove(name);
-        // Unmapped without the lock.
-        drop(removed);
+        self.forget(|named, region| named == name && region.system().is_some());
         Ok(())
     }
 
-    /// Forgets all regions, likewise.
+    /// Forgets all regions of the system, likewise.
     ///
     /// # Errors
     /// `Unsupported` if clients may register none.
     pub fn unregister_all(&self) -> Result<()> {
         self.check_open()?;
-        let removed = std::mem::take(&mut *self.write());
-        drop(removed);
+        self.forget(|_, region| region.system().is_some());
         Ok(())
     }
 
-    /// All regions, by name.
-    pub fn all(&self) -> Vec<RegionStatus> {
-        self.read().values().map(|region| region.status.clone()).collect()
+    fn forget(&self, which: impl Fn(&str, &Region) -> bool) {
+        let removed: Vec<_> = self.write().extract_if(.., |name, region| which(name, region)).collect();
+        // Given back without the lock.
+        drop(removed);
     }
 
-    /// One region.
+    /// All regions of the system, by name.
+    pub fn all(&self) -> Vec<RegionStatus> {
+        self.read().values().filter_map(Region::system).cloned().collect()
+    }
+
+    /// One region of the system.
     ///
     /// # Errors
     /// `NotFound` if there is none of that name.
     pub fn status(&self, name: &str) -> Result<RegionStatus> {
-        self.read().get(name).map(|region| region.status.clone()).ok_or_else(|| unknown(name))
+        match self.read().get(name) {
+            None => Err(unknown(name)),
+            Some(region) => region.system().cloned().ok_or_else(|| {
+                Error::not_found(format!("region '{name}' is one of CUDA shared memory, not of the system's"))
+            }),
+        }
     }
 
     /// `length` bytes of a region from `offset` on.
@@ -160,20 +208,29 @@ impl Regions {
         let region = regions.get(name).ok_or_else(|| unknown(name))?;
         let slice = match (usize::try_from(offset), usize::try_from(length)) {
             // No tensor begins behind the last byte, not even an empty one, as with the reference.
-            (Ok(start), Ok(length)) if offset < region.status.byte_size => {
-                Slice::of(&region.mapping, start, length)
-            }
+            (Ok(start), Ok(length)) if offset < region.byte_size() => region.slice(start, length),
             _ => None,
         };
         let slice = slice.ok_or_else(|| {
             Error::invalid_arg(format!(
                 "shared memory region '{name}' has {} bytes, and {length} from {offset} on do not lie within",
-                region.status.byte_size
+                region.byte_size()
             ))
         })?;
         slice.check()?;
         Ok(slice)
     }
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.read().keys()).finish()
+    }
+}
+
+fn taken(name: &str) -> Error {
+    let message = format!("there is a shared memory region '{name}' already; unregister it first");
+    Error::new(ErrorCode::AlreadyExists, message)
 }
 
 fn unknown(name: &str) -> Error {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Buffer, DataType, OutputAllocator, Result};
 
-use crate::mapping::Slice;
 use crate::outputs::{PlacedOutputs, Placement};
+use crate::slice::Slice;
 
 /// What a request uses of the regions. Kept until its answer is sent.
 #[derive(Debug, Default)]
@@ -16,9 +16,10 @@ pub struct RequestMemory {
 
 impl RequestMemory {
     /// The contents of an input that lies in `memory`. They are read where they lie, unless they are BYTES: their lengths
-    /// are relied upon once they are checked, and that memory may change at any time.
+    /// are relied upon once they are checked, and that memory may change at any time. Those in a GPU's memory stay there
+    /// in any case, for who can read them there.
     pub fn input(&mut self, memory: Slice, data_type: DataType) -> Buffer {
-        let buffer = if data_type == DataType::Bytes { memory.copied() } else { memory.buffer() };
+        let buffer = memory.input(data_type);
         self.inputs.push(memory);
         buffer
     }

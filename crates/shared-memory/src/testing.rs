@@ -3,8 +3,20 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nereid_backend_api::Result;
 use rustix::fs::Mode;
 use rustix::shm::{self, OFlags};
+
+use crate::mapping::HostSlice;
+use crate::slice::{Place, Slice};
+
+/// A slice of memory that the processor reads.
+pub(crate) fn host(slice: Result<Slice>) -> HostSlice {
+    match slice.unwrap().0 {
+        Place::Host(slice) => slice,
+        Place::Device(slice) => panic!("{slice:?}"),
+    }
+}
 
 /// A shared memory object that is gone when this is dropped.
 pub(crate) struct Object {

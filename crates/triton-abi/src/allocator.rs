@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Buffer, DeviceBuffer, Error, Memory, MemoryKind, OutputAllocator, OutputSpec, PlacedMemory, Result,
+    Buffer, DeviceBuffer, DeviceOutput, Error, IpcHandle, Memory, MemoryKind, OutputAllocator, OutputSpec,
+    PlacedMemory, Result,
 };
+use nereid_cuda::{Cuda, ForeignMemory};
 use triton_sys::*;
 
 use crate::attributes::BufferAttributes;
@@ -50,13 +52,20 @@ pub(crate) struct Placement {
     given: Mutex<Vec<(usize, AtomicPtr<c_void>)>>,
     /// The request is not released before its last output is placed.
     _release: Arc<Release>,
+    /// What the memory of GPUs is copied with.
+    cuda: Option<Arc<Cuda>>,
 }
 
 impl Placement {
-    pub(crate) fn new(handle: Handle<Allocator>, userp: *mut c_void, release: Arc<Release>) -> Result<Self> {
+    pub(crate) fn new(
+        handle: Handle<Allocator>,
+        userp: *mut c_void,
+        release: Arc<Release>,
+        cuda: Option<Arc<Cuda>>,
+    ) -> Result<Self> {
         let allocator = handle.get()?;
         let (userp, given) = (AtomicPtr::new(userp), Mutex::default());
-        Ok(Self { handle, allocator, userp, given, _release: release })
+        Ok(Self { handle, allocator, userp, given, _release: release, cuda })
     }
 
     /// What the allocator gave along with the buffer that begins there.
@@ -66,15 +75,17 @@ impl Placement {
         found.map_or(ptr::null_mut(), |place| given.swap_remove(place).1.into_inner())
     }
 
+    /// Has the allocator say what else it knows of a buffer: what other processes open its memory with.
     fn tell_attributes(
         &self,
         name: &CStr,
         memory: Memory,
         byte_size: usize,
         given: *mut c_void,
-    ) -> Result<()> {
-        let Some(tell) = self.allocator.more().attributes else { return Ok(()) };
-        let attributes = Lent::new(BufferAttributes::new(memory, byte_size))?;
+    ) -> Result<Option<IpcHandle>> {
+        let Some(tell) = self.allocator.more().attributes else { return Ok(None) };
+        let said = BufferAttributes::new(memory, byte_size);
+        let attributes = Lent::new(Arc::clone(&said))?;
         // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
             tell(
@@ -85,7 +96,8 @@ impl Placement {
                 given,
             )
         };
-        error::from_c(Handle::of(outcome))
+        error::from_c(Handle::of(outcome))?;
+        Ok(said.ipc_handle())
     }
 }
 
@@ -125,10 +137,20 @@ impl OutputAllocator for Placement {
         if address.is_null() && output.byte_size > 0 {
             return Err(Error::internal(format!("output '{}' was placed at a null pointer", output.name)));
         }
-        self.tell_attributes(&name, memory, output.byte_size, given)?;
+        let ipc_handle = self.tell_attributes(&name, memory, output.byte_size, given)?;
+        let begins = if memory.is_host() { placed.address_for_response().addr() } else { address.addr() };
         let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((placed.address_for_response().addr(), AtomicPtr::new(given)));
-        Ok(Some(Box::new(placed)))
+        all.push((begins, AtomicPtr::new(given)));
+        drop(all);
+        if memory.is_host() {
+            return Ok(Some(Box::new(placed)));
+        }
+        let (address, len) = (address.addr() as u64, output.byte_size);
+        // SAFETY: the allocator gave so many bytes there, to be written until they go back, which `placed` holds off.
+        let owner = unsafe { ForeignMemory::new(self.cuda.as_ref(), memory.device, address, len, placed) };
+        let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
+        let target = DeviceBuffer { address, len, owner };
+        Ok(Some(Box::new(DeviceOutput::new(target, memory.device, output.preferred))))
     }
 
     fn begin_response(&self) -> Result<()> {
@@ -160,7 +182,7 @@ impl OutputAllocator for Placement {
     }
 }
 
-/// Memory that an allocator gave, until it goes back.
+/// Memory that an allocator gave, until it goes back. As [`PlacedMemory`] it is host memory.
 struct Placed {
     address: AtomicPtr<c_void>,
     byte_size: usize,
@@ -186,17 +208,14 @@ impl PlacedMemory for Placed {
         self.memory.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(address, self.byte_size) })
     }
 
-    fn freeze(self: Box<Self>) -> Buffer {
+    fn freeze(self: Box<Self>) -> Result<Buffer> {
         let memory = self.memory;
-        match memory.kind {
-            MemoryKind::Cpu => Buffer::host(Bytes::from_owner(Written(*self))),
-            MemoryKind::CpuPinned => Buffer::pinned(Bytes::from_owner(Written(*self)), memory.device),
-            MemoryKind::Gpu => {
-                let address = self.address.load(Relaxed).addr() as u64;
-                let device = DeviceBuffer { address, len: self.byte_size, owner: Arc::from(self as Box<_>) };
-                Buffer::device(device, memory.device)
-            }
-        }
+        let written = Bytes::from_owner(Written(*self));
+        Ok(match memory.kind {
+            MemoryKind::CpuPinned => Buffer::pinned(written, memory.device),
+            // That of a GPU is placed as such.
+            MemoryKind::Cpu | MemoryKind::Gpu => Buffer::host(written),
+        })
     }
 }
 

@@ -1,29 +1,44 @@
 //! Where a buffer lies and how long it is.
 
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Buffer, Memory, MemoryUsage, Result};
+use nereid_backend_api::{Buffer, IpcHandle, Memory, MemoryUsage, Result};
 use triton_sys::*;
 
 use crate::boundary::{Out, exports};
 use crate::handle::Handle;
 use crate::names::{memory_from_c, memory_to_c};
 
-/// What is said of a buffer. The handle for other processes is the caller's affair: it is kept and given back.
+/// What is said of a buffer.
 pub(crate) struct BufferAttributes {
     place: Mutex<(Memory, usize)>,
+    /// The caller's, who keeps it as long as this, or that of the buffer.
     cuda_ipc_handle: AtomicPtr<c_void>,
+    /// Keeps its handle.
+    _of: Option<Buffer>,
 }
 
 impl BufferAttributes {
     pub(crate) fn new(memory: Memory, byte_size: usize) -> Arc<Self> {
-        Arc::new(Self { place: Mutex::new((memory, byte_size)), cuda_ipc_handle: AtomicPtr::default() })
+        let place = Mutex::new((memory, byte_size));
+        Arc::new(Self { place, cuda_ipc_handle: AtomicPtr::default(), _of: None })
     }
 
     pub(crate) fn of(buffer: &Buffer) -> Arc<Self> {
-        Self::new(buffer.memory(), buffer.len())
+        let handle = buffer.as_device().and_then(|device| device.owner.ipc_handle());
+        let handle = handle.map_or(ptr::null_mut(), |handle| ptr::from_ref(handle).cast_mut().cast());
+        let place = Mutex::new((buffer.memory(), buffer.len()));
+        Arc::new(Self { place, cuda_ipc_handle: AtomicPtr::new(handle), _of: Some(buffer.clone()) })
+    }
+
+    /// What other processes open the memory with, if it was said.
+    pub(crate) fn ipc_handle(&self) -> Option<IpcHandle> {
+        let handle = self.cuda_ipc_handle.load(Relaxed).cast::<IpcHandle>();
+        // SAFETY: what callers set is null or a handle, which they keep as long as the attributes; it has no alignment.
+        (!handle.is_null()).then(|| unsafe { handle.read_unaligned() })
     }
 
     pub(crate) fn place(&self) -> (Memory, usize) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{Error, Result};
+use nereid_cuda::Pools;
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 use triton_sys::*;
@@ -28,12 +29,12 @@ pub(crate) struct BackendObject {
 
 impl BackendObject {
     /// A backend of that name that lies in `directory`; `settings` is a JSON document.
-    pub(crate) fn new(name: &str, directory: &Path, settings: String) -> Result<Self> {
+    pub(crate) fn new(name: &str, directory: &Path, settings: String, pools: &Arc<Pools>) -> Result<Self> {
         Ok(Self {
             name: c_string(name),
             directory: c_string(&directory.to_string_lossy()),
             settings: Lent::new(Message::new(settings))?,
-            manager: Lent::new(Arc::default())?,
+            manager: Lent::new(Arc::new(MemoryManager::new(Arc::clone(pools))))?,
             policy: AtomicU32::new(TRITONBACKEND_EXECUTION_BLOCKING.0),
             state: AtomicPtr::default(),
         })
@@ -59,12 +60,18 @@ impl Attributes {
         self.parallel.load(Relaxed)
     }
 
-    /// The instances to make where a configuration does not say. Those on GPUs are left out: none is offered to
-    /// libraries. Nothing is said by what comes to one instance on the processor.
-    pub(crate) fn preferred(&self) -> Vec<ModelInstanceGroup> {
+    /// The instances to make where a configuration does not say, on a machine with these GPUs. Groups on GPUs are held to
+    /// those that are there, and left out where none of theirs is. Nothing is said by what comes to one instance on the
+    /// processor.
+    pub(crate) fn preferred(&self, gpus: &[i32]) -> Vec<ModelInstanceGroup> {
         let mut groups = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        groups.retain(|group| group.kind() != Kind::Gpu);
-        let says_nothing = |group: &ModelInstanceGroup| group.kind() != Kind::Model && group.count <= 1;
+        groups.retain_mut(|group| {
+            let named = !group.gpus.is_empty();
+            group.gpus.retain(|gpu| group.kind != Kind::Gpu as i32 || gpus.contains(gpu));
+            group.kind() != Kind::Gpu || (!gpus.is_empty() && named != group.gpus.is_empty())
+        });
+        let on_processor = |group: &ModelInstanceGroup| matches!(group.kind(), Kind::Auto | Kind::Cpu);
+        let says_nothing = |group: &ModelInstanceGroup| on_processor(group) && group.count <= 1;
         if let [only] = &groups[..]
             && says_nothing(only)
         {
@@ -166,5 +173,32 @@ exports! {
         enabled: bool,
     ) {
         backend_attributes.get()?.parallel.store(enabled, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferred_groups_on_gpus_are_held_to_those_that_are_there() {
+        let group = |kind: Kind, gpus: &[i32]| ModelInstanceGroup {
+            kind: kind as i32,
+            count: 1,
+            gpus: gpus.to_vec(),
+            ..ModelInstanceGroup::default()
+        };
+        let preferred = |groups: &[ModelInstanceGroup], gpus: &[i32]| {
+            let attributes = Attributes::default();
+            *attributes.preferred.lock().unwrap() = groups.to_vec();
+            attributes.preferred(gpus)
+        };
+        let (some, any, model) = (group(Kind::Gpu, &[1, 3]), group(Kind::Gpu, &[]), group(Kind::Model, &[]));
+        let all = [some.clone(), any.clone(), model.clone()];
+        assert_eq!(preferred(&all, &[]), std::slice::from_ref(&model));
+        assert_eq!(preferred(&all, &[0]), [any.clone(), model.clone()]);
+        assert_eq!(preferred(&all, &[0, 1]), [group(Kind::Gpu, &[1]), any, model]);
+        assert_eq!(preferred(&[group(Kind::Cpu, &[])], &[0]), []);
+        assert_eq!(preferred(&[some], &[1]), [group(Kind::Gpu, &[1])]);
     }
 }

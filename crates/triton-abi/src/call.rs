@@ -61,7 +61,7 @@ pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Op
         let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
         let complete = fields.complete.ok_or_else(no_complete)?;
         let userp = AtomicPtr::new(fields.complete_userp.load(Ordering::Relaxed));
-        let (request, placement, release) = fields.build(server, handle)?;
+        let (request, placement, release) = fields.build(server, handle, object.cuda())?;
         (request, placement, release, complete, userp)
     };
     // From here on functions of the backend may be called, those of its trace first: nothing is locked.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Buffer, Buffers, CorrelationId, DataType, DeviceBuffer, Error, ErrorCode, InferRequest, Memory,
-    ParameterValue, Parameters, RequestedOutput, Result, SequenceFlags, Tensor,
+    Buffer, Buffers, CorrelationId, DataType, DeviceBuffer, Error, ErrorCode, InferRequest, IpcHandle,
+    Memory, ParameterValue, Parameters, RequestedOutput, Result, SequenceFlags, Tensor,
 };
 use nereid_core::Server;
+use nereid_cuda::{Cuda, ForeignMemory};
 use triton_sys::*;
 
 use crate::allocator::{Allocator, Placement};
@@ -22,7 +23,11 @@ use crate::names::{data_type_from_c, memory_from_c};
 use crate::text::c_string;
 
 /// A request in the hands of who makes it. It may be sent again when it was given back.
-pub(crate) struct InferenceRequest(Mutex<Fields>);
+pub(crate) struct InferenceRequest {
+    fields: Mutex<Fields>,
+    /// What the memory of GPUs is copied with.
+    cuda: Option<Arc<Cuda>>,
+}
 
 /// What was set.
 pub(crate) struct Fields {
@@ -54,7 +59,14 @@ struct Input {
     data_type: DataType,
     shape: Vec<i64>,
     /// Addresses and lengths. They are the caller's, who keeps them until the request is given back.
-    pieces: Vec<(AtomicPtr<c_void>, usize, Memory)>,
+    pieces: Vec<GivenPiece>,
+}
+
+struct GivenPiece {
+    address: AtomicPtr<c_void>,
+    len: usize,
+    memory: Memory,
+    ipc_handle: Option<IpcHandle>,
 }
 
 /// Gives the request back to who made it, when nothing uses what belongs to it any more.
@@ -100,24 +112,32 @@ impl AsRef<[u8]> for Piece {
 }
 
 impl Input {
-    fn buffers(&self, release: &Arc<Release>) -> Buffers {
-        let buffer = |(address, len, memory): &(AtomicPtr<c_void>, usize, Memory)| {
-            let address = address.load(Relaxed);
-            let piece = Piece { address: AtomicPtr::new(address), len: *len, _release: Arc::clone(release) };
+    fn buffers(&self, release: &Arc<Release>, cuda: Option<&Arc<Cuda>>) -> Buffers {
+        let buffer = |piece: &GivenPiece| {
+            let GivenPiece { len, memory, ipc_handle, .. } = *piece;
+            let address = piece.address.load(Relaxed);
             if memory.is_host() {
-                Buffer::host(Bytes::from_owner(piece))
-            } else {
-                let address = address.addr() as u64;
-                Buffer::device(DeviceBuffer { address, len: *len, owner: Arc::new(piece) }, memory.device)
+                let address = AtomicPtr::new(address);
+                return Buffer::host(Bytes::from_owner(Piece {
+                    address,
+                    len,
+                    _release: Arc::clone(release),
+                }));
             }
+            let (address, device) = (address.addr() as u64, memory.device);
+            // SAFETY: who made the request keeps so many bytes there until it is given back, which the release holds
+            // off. Inputs are only read.
+            let owner = unsafe { ForeignMemory::new(cuda, device, address, len, Arc::clone(release)) };
+            let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
+            Buffer::device(DeviceBuffer { address, len, owner }, device)
         };
         self.pieces.iter().map(buffer).collect()
     }
 }
 
 impl InferenceRequest {
-    pub(crate) fn new(model_name: String, model_version: i64) -> Self {
-        Self(Mutex::new(Fields {
+    pub(crate) fn new(model_name: String, model_version: i64, cuda: Option<Arc<Cuda>>) -> Self {
+        let fields = Mutex::new(Fields {
             model_name,
             model_version,
             id: CString::default(),
@@ -137,12 +157,18 @@ impl InferenceRequest {
             complete: None,
             complete_userp: AtomicPtr::default(),
             canceller: None,
-        }))
+        });
+        Self { fields, cuda }
+    }
+
+    /// The driver of the GPUs, if there is one.
+    pub(crate) fn cuda(&self) -> Option<&Arc<Cuda>> {
+        self.cuda.as_ref()
     }
 
     pub(crate) fn fields(&self) -> MutexGuard<'_, Fields> {
         // Each change is one assignment, insertion or removal.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,6 +188,7 @@ impl Fields {
         &self,
         server: &Server,
         handle: Handle<InferenceRequest>,
+        cuda: Option<&Arc<Cuda>>,
     ) -> Result<(InferRequest, Arc<Placement>, Arc<Release>)> {
         let release = Arc::new(Release {
             function: self.release,
@@ -170,10 +197,11 @@ impl Fields {
             armed: AtomicBool::new(false),
         });
         let userp = self.allocator_userp.load(Relaxed);
-        let placement = Arc::new(Placement::new(self.allocator, userp, Arc::clone(&release))?);
+        let placement = Placement::new(self.allocator, userp, Arc::clone(&release), cuda.cloned())?;
+        let placement = Arc::new(placement);
         let model_version = version(self.model_version)?;
         let input = |(name, input): (&String, &Input)| {
-            let buffers = input.buffers(&release);
+            let buffers = input.buffers(&release, cuda);
             if self.raw.as_ref() == Some(name) {
                 return server.model(&self.model_name, model_version)?.signature().raw_input(buffers);
             }
@@ -211,12 +239,18 @@ impl Fields {
             .ok_or_else(|| Error::invalid_arg(format!("the request has no input '{name}' yet")))
     }
 
-    fn append(&mut self, name: &str, address: *const c_void, byte_size: usize, memory: Memory) -> Result<()> {
-        if address.is_null() && byte_size > 0 {
+    fn append(
+        &mut self,
+        name: &str,
+        address: *const c_void,
+        (len, memory): (usize, Memory),
+        ipc_handle: Option<IpcHandle>,
+    ) -> Result<()> {
+        if address.is_null() && len > 0 {
             return Err(Error::invalid_arg(format!("the data of input '{name}' is null")));
         }
-        let piece = (AtomicPtr::new(address.cast_mut()), byte_size, memory);
-        self.input(name)?.pieces.push(piece);
+        let address = AtomicPtr::new(address.cast_mut());
+        self.input(name)?.pieces.push(GivenPiece { address, len, memory, ipc_handle });
         Ok(())
     }
 }
@@ -229,8 +263,9 @@ exports! {
         model_version: i64,
     ) {
         let name = model_name.read()?.into_owned();
-        server.get()?.server()?.model(&name, version(model_version)?)?;
-        let request = Arc::new(InferenceRequest::new(name, model_version));
+        let server = server.get()?;
+        server.server()?.model(&name, version(model_version)?)?;
+        let request = Arc::new(InferenceRequest::new(name, model_version, server.cuda().cloned()));
         inference_request.set(Handle::give(request)?.as_c())?;
     }
 
@@ -465,7 +500,7 @@ exports! {
         memory_type_id: i64,
     ) {
         let memory = memory_from_c(memory_type, memory_type_id)?;
-        inference_request.get()?.fields().append(&name.read()?, base.address(), byte_size, memory)?;
+        inference_request.get()?.fields().append(&name.read()?, base.address(), (byte_size, memory), None)?;
     }
 
     /// Inputs are held once, for all host policies: what is given for one of them only is given for none.
@@ -486,7 +521,7 @@ exports! {
                  policies; append it without one"
             )));
         }
-        request.fields().append(&name, base.address(), byte_size, memory)?;
+        request.fields().append(&name, base.address(), (byte_size, memory), None)?;
     }
 
     fn TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
@@ -495,8 +530,10 @@ exports! {
         base: *const c_void,
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) {
-        let (memory, byte_size) = buffer_attributes.get()?.place();
-        inference_request.get()?.fields().append(&name.read()?, base.address(), byte_size, memory)?;
+        let attributes = buffer_attributes.get()?;
+        let ((memory, byte_size), ipc_handle) = (attributes.place(), attributes.ipc_handle());
+        let request = inference_request.get()?;
+        request.fields().append(&name.read()?, base.address(), (byte_size, memory), ipc_handle)?;
     }
 
     fn TRITONSERVER_InferenceRequestRemoveAllInputData(

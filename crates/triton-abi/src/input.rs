@@ -50,7 +50,7 @@ impl InputObject {
 }
 
 /// Where a buffer begins.
-fn address(buffer: &Buffer) -> Result<*const c_void> {
+pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
     match (buffer.as_host(), buffer.as_device()) {
         (Some(bytes), _) => Ok(bytes.as_ptr().cast()),
         (None, Some(device)) => {

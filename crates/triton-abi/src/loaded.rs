@@ -110,6 +110,11 @@ impl Model for LoadedModel {
         Ok(Box::new(LoadedInstance { living, turn, outputs: Arc::clone(&self.outputs) }))
     }
 
+    /// Backends for Triton are told where each buffer lies.
+    fn reads_device_memory(&self) -> bool {
+        true
+    }
+
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         let mut sum: Vec<MemoryUsage> = Vec::new();
         let instances = self.instances();
@@ -137,7 +142,7 @@ impl Model for LoadedModel {
     }
 
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
-        self.shared.backend.attributes.preferred()
+        self.shared.backend.preferred_groups()
     }
 
     fn creates_side_by_side(&self) -> bool {

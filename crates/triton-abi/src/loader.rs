@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Result};
 use nereid_core::Server;
+use nereid_cuda::{Cuda, Pools};
+use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::{backend_name, proto};
 use serde_json::json;
 
@@ -21,7 +23,7 @@ use crate::server::ServerObject;
 const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 
 /// What operators say of backends that are libraries.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LibraryOptions {
     /// The folder with a folder for each backend.
     pub directory: PathBuf,
@@ -29,6 +31,33 @@ pub struct LibraryOptions {
     pub settings: Vec<(Option<String>, String, String)>,
     /// Whether backends may complete configurations.
     pub complete: bool,
+    /// The driver of the GPUs, if there is one.
+    pub cuda: Option<Arc<Cuda>>,
+    /// Memory that backends may borrow.
+    pub pools: Arc<Pools>,
+    /// The numbers of the GPUs that instances may run on.
+    pub gpus: Vec<i32>,
+    /// The compute capability that a GPU has at least, to be used.
+    pub min_compute_capability: f64,
+}
+
+impl LibraryOptions {
+    /// The reference's default for the least compute capability.
+    pub const MIN_COMPUTE_CAPABILITY: f64 = 6.0;
+}
+
+impl Default for LibraryOptions {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::default(),
+            settings: Vec::default(),
+            complete: false,
+            cuda: None,
+            pools: Arc::default(),
+            gpus: Vec::new(),
+            min_compute_capability: Self::MIN_COMPUTE_CAPABILITY,
+        }
+    }
 }
 
 /// All backends that are libraries, as one: each model says which it takes.
@@ -48,7 +77,7 @@ impl LibraryBackends {
     /// # Errors
     /// There is no room for its objects.
     pub fn new(options: LibraryOptions) -> Result<Self> {
-        let server_object = Arc::<ServerObject>::default();
+        let server_object = Arc::new(ServerObject::new(options.cuda.clone()));
         let server = Lent::new(Arc::clone(&server_object))?;
         Ok(Self { options, server, server_object, loaded: Mutex::default() })
     }
@@ -90,7 +119,7 @@ impl LibraryBackends {
             return Ok(Arc::clone(backend));
         }
         let settings = self.settings(if found.python.is_some() { "python" } else { name });
-        let backend = Arc::new(LoadedBackend::load(name, &found.library, &found.directory, settings)?);
+        let backend = Arc::new(LoadedBackend::load(name, found, settings, &self.options)?);
         *slot = Some(Arc::clone(&backend));
         Ok(backend)
     }
@@ -101,7 +130,7 @@ impl LibraryBackends {
             ("auto-complete-config", self.options.complete.to_string()),
             ("backend-directory", self.options.directory.to_string_lossy().into_owned()),
             ("default-max-batch-size", "4".to_owned()),
-            ("min-compute-capability", "6.000000".to_owned()),
+            ("min-compute-capability", format!("{:.6}", self.options.min_compute_capability)),
         ]);
         for of in [None, Some(backend)] {
             let its = self.options.settings.iter().filter(|(named, ..)| named.as_deref() == of);
@@ -145,17 +174,19 @@ pub(crate) struct LoadedBackend {
     pub object: Arc<BackendObject>,
     pub attributes: Arc<Attributes>,
     lent: Lent<BackendObject>,
+    gpus: Vec<i32>,
 }
 
 impl LoadedBackend {
-    fn load(name: &str, library: &Path, directory: &Path, settings: String) -> Result<Self> {
+    fn load(name: &str, found: &Found, settings: String, options: &LibraryOptions) -> Result<Self> {
+        let Found { library, directory, .. } = found;
         tracing::info!("loading backend '{name}' from '{}'", library.display());
         let failed = |error: Error| error.context(format_args!("backend '{name}'"));
         let entries = open_backend(library).map_err(failed)?;
-        let object = Arc::new(BackendObject::new(name, directory, settings)?);
+        let object = Arc::new(BackendObject::new(name, directory, settings, &options.pools)?);
         let (lent, attributes) = (Lent::new(Arc::clone(&object))?, Arc::<Attributes>::default());
         // From here on it is finalised, also where its initialisation fails, as the reference does it.
-        let backend = Self { entries, object, attributes, lent };
+        let backend = Self { entries, object, attributes, lent, gpus: options.gpus.clone() };
         if let Some(initialize) = backend.entries.initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the backend is finalised.
             let outcome = unsafe { initialize(backend.handle().as_c()) };
@@ -171,6 +202,11 @@ impl LoadedBackend {
             }
         }
         Ok(backend)
+    }
+
+    /// The instances to make where a configuration does not say.
+    pub(crate) fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
+        self.attributes.preferred(&self.gpus)
     }
 
     pub(crate) fn handle(&self) -> Handle<BackendObject> {

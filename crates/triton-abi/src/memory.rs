@@ -1,25 +1,33 @@
-//! Memory that backends borrow from the server. Only ordinary memory is lent; there are no pools of devices.
+//! Memory that backends borrow from the server: ordinary memory, and what the pools have.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, MemoryKind, Result};
+use nereid_cuda::Pools;
 use triton_sys::*;
 
 use crate::boundary::exports;
+use crate::names::memory_from_c;
 
 /// As aligned as what `malloc` gives.
 type Unit = u128;
 
 /// Lends memory, and knows what it has lent: what is given back twice, or was never lent, is refused.
-#[derive(Default)]
-pub(crate) struct MemoryManager(Mutex<HashMap<usize, Vec<Unit>>>);
+pub(crate) struct MemoryManager {
+    ordinary: Mutex<HashMap<usize, Vec<Unit>>>,
+    pools: Arc<Pools>,
+}
 
 impl MemoryManager {
+    pub(crate) fn new(pools: Arc<Pools>) -> Self {
+        Self { ordinary: Mutex::default(), pools }
+    }
+
     fn lent(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<Unit>>> {
         // Each change is one insertion or removal.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ordinary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
@@ -41,16 +49,6 @@ impl MemoryManager {
     }
 }
 
-fn check(kind: TRITONSERVER_MemoryType) -> Result<()> {
-    match kind {
-        TRITONSERVER_MEMORY_CPU => Ok(()),
-        TRITONSERVER_MEMORY_CPU_PINNED | TRITONSERVER_MEMORY_GPU => {
-            Err(Error::unsupported("this server lends neither pinned memory nor memory of a GPU"))
-        }
-        other => Err(Error::invalid_arg(format!("{} is not the number of a kind of memory", other.0))),
-    }
-}
-
 exports! {
     fn TRITONBACKEND_MemoryManagerAllocate(
         manager: *mut TRITONBACKEND_MemoryManager,
@@ -60,9 +58,12 @@ exports! {
         byte_size: u64,
     ) {
         let manager = manager.get()?;
-        check(memory_type).map_err(|error| error.context(format_args!("device {memory_type_id}")))?;
+        let memory = memory_from_c(memory_type, memory_type_id)?;
         buffer.get()?;
-        buffer.set(manager.allocate(byte_size)?)?;
+        buffer.set(match memory.kind {
+            MemoryKind::Cpu => manager.allocate(byte_size)?,
+            MemoryKind::CpuPinned | MemoryKind::Gpu => manager.pools.allocate(memory, byte_size)?,
+        })?;
     }
 
     fn TRITONBACKEND_MemoryManagerFree(
@@ -71,7 +72,11 @@ exports! {
         memory_type: TRITONSERVER_MemoryType,
         memory_type_id: i64,
     ) {
-        check(memory_type).map_err(|error| error.context(format_args!("device {memory_type_id}")))?;
-        manager.get()?.free(buffer.addr())?;
+        let memory = memory_from_c(memory_type, memory_type_id)?;
+        let manager = manager.get()?;
+        match memory.kind {
+            MemoryKind::Cpu => manager.free(buffer.addr())?,
+            MemoryKind::CpuPinned | MemoryKind::Gpu => manager.pools.free(memory, buffer.addr())?,
+        }
     }
 }

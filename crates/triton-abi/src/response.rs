@@ -15,6 +15,7 @@ use crate::attributes::BufferAttributes;
 use crate::boundary::{Out, exports};
 use crate::factory::is_final;
 use crate::handle::{Handle, Lent};
+use crate::input::address;
 use crate::instance::at;
 use crate::names::{data_type_from_c, data_type_to_c, memory_from_c, memory_to_c};
 use crate::text::c_string;
@@ -65,10 +66,10 @@ impl ResponseObject {
         Ok(handle)
     }
 
-    fn finish(&self) -> Response {
+    fn finish(&self) -> Result<Response> {
         let outputs = std::mem::take(&mut *lock(&self.outputs));
-        let outputs = outputs.iter().map(|(output, _)| output.finish()).collect();
-        Response { outputs, parameters: std::mem::take(&mut *lock(&self.parameters)) }
+        let outputs = outputs.iter().map(|(output, _)| output.finish()).collect::<Result<_>>()?;
+        Ok(Response { outputs, parameters: std::mem::take(&mut *lock(&self.parameters)) })
     }
 
     fn set_parameter(&self, name: &str, value: ParameterValue) {
@@ -90,30 +91,36 @@ impl OutputObject {
         let (data_type, shape) = (self.data_type, &self.shape);
         let mut allocated =
             self.way.allocate(&OutputSpec { name: &name, data_type, shape, byte_size, preferred })?;
-        let Some(contents) = allocated.as_mut_slice() else {
-            return Err(Error::unsupported(format!("output '{name}' is wanted in the memory of a device")));
+        let given = allocated.as_device();
+        let (address, length) = match (&given, allocated.as_mut_slice()) {
+            (Some(memory), _) => (address(memory)?.cast_mut(), memory.len()),
+            (None, Some(contents)) => (contents.as_mut_ptr().cast(), contents.len()),
+            (None, None) => {
+                return Err(Error::internal(format!("the memory for output '{name}' lies nowhere")));
+            }
         };
-        if contents.len() != byte_size {
+        if length != byte_size {
             return Err(Error::internal(format!(
-                "output '{name}' takes {byte_size} bytes, but {} were allocated for it",
-                contents.len()
+                "output '{name}' takes {byte_size} bytes, but {length} were allocated for it"
             )));
         }
-        let address = contents.as_mut_ptr().cast();
-        *lock(&self.attributes) = Some(Lent::new(BufferAttributes::new(Memory::HOST, byte_size))?);
+        let memory = given.as_ref().map_or(Memory::HOST, Buffer::memory);
+        let attributes =
+            given.map_or_else(|| BufferAttributes::new(memory, byte_size), |it| BufferAttributes::of(&it));
+        *lock(&self.attributes) = Some(Lent::new(attributes)?);
         *buffer = Some(allocated);
-        Ok((address, Memory::HOST))
+        Ok((address, memory))
     }
 
-    fn finish(&self) -> Tensor {
+    fn finish(&self) -> Result<Tensor> {
         let buffer = lock(&self.buffer).take();
-        let buffer = buffer.map_or_else(|| Buffer::host(Bytes::new()), OutputBuffer::freeze);
-        Tensor {
+        let buffer = buffer.map_or_else(|| Ok(Buffer::host(Bytes::new())), OutputBuffer::freeze)?;
+        Ok(Tensor {
             name: self.name.to_string_lossy().into_owned(),
             data_type: self.data_type,
             shape: self.shape.clone(),
             buffers: [buffer].into_iter().collect(),
-        }
+        })
     }
 
     fn describe(
@@ -206,7 +213,7 @@ exports! {
         response.way.check_open()?;
         // The error stays the backend's.
         let answer = match error.is_null() {
-            true => Ok(response.finish()),
+            true => response.finish(),
             false => Err(error.get().map_or_else(|wrong| wrong, |error| error.as_error())),
         };
         if last {

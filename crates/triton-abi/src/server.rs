@@ -12,6 +12,7 @@ use std::thread::{self, Thread};
 use bytes::Bytes;
 use nereid_backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
+use nereid_cuda::Cuda;
 use nereid_model_config::to_json;
 use triton_sys::*;
 
@@ -28,12 +29,27 @@ type TellMetrics = Box<dyn Fn(&Server) -> String + Send + Sync>;
 
 /// The server in C's hands. It does not keep the server alive.
 #[derive(Default)]
-pub(crate) struct ServerObject(OnceLock<(Weak<Server>, TellMetrics)>);
+pub(crate) struct ServerObject {
+    /// With what tells its metrics.
+    server: OnceLock<(Weak<Server>, TellMetrics)>,
+    /// What the memory of GPUs is copied with.
+    cuda: Option<Arc<Cuda>>,
+}
 
 impl ServerObject {
+    /// One that is not attached yet.
+    pub(crate) fn new(cuda: Option<Arc<Cuda>>) -> Self {
+        Self { server: OnceLock::new(), cuda }
+    }
+
     /// Says which it is, once.
     pub(crate) fn attach(&self, server: &Arc<Server>, metrics: TellMetrics) {
-        self.0.get_or_init(|| (Arc::downgrade(server), metrics));
+        self.server.get_or_init(|| (Arc::downgrade(server), metrics));
+    }
+
+    /// The driver of the GPUs, if there is one.
+    pub(crate) fn cuda(&self) -> Option<&Arc<Cuda>> {
+        self.cuda.as_ref()
     }
 
     /// The server.
@@ -53,7 +69,7 @@ impl ServerObject {
     }
 
     fn attached(&self) -> Result<(Arc<Server>, &TellMetrics)> {
-        let attached = self.0.get().and_then(|(server, metrics)| Some((server.upgrade()?, metrics)));
+        let attached = self.server.get().and_then(|(server, metrics)| Some((server.upgrade()?, metrics)));
         attached.ok_or_else(|| {
             Error::unavailable("there is no server: a model is looked at without one, or it has ended")
         })

@@ -80,8 +80,15 @@ const RULES: &[Rule] = &[
         why: "repository feeds core and knows no face and no backend",
     },
     Rule {
-        of: "nereid-shared-memory",
+        of: "nereid-cuda",
         rooms: Allowed::Only(&["nereid-backend-api"]),
+        libraries: Allowed::Only(&["libloading", "range-alloc", "thiserror", "tracing"]),
+        never: &["axum*", "hyper*", "tokio", "tonic*"],
+        why: "cuda calls a driver, so it is small and knows no protocol and no server",
+    },
+    Rule {
+        of: "nereid-shared-memory",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-cuda"]),
         libraries: Allowed::Only(&["bytes", "libc", "rustix"]),
         never: &["axum*", "hyper*", "tokio", "tonic*"],
         why: "shared memory holds unsafe code, so it is small and knows no protocol",
@@ -163,7 +170,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         of: "nereid-triton-abi",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config", "triton-sys"]),
+        rooms: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-core",
+            "nereid-cuda",
+            "nereid-model-config",
+            "triton-sys",
+        ]),
         libraries: Allowed::Only(&[
             "bytes",
             "libc",

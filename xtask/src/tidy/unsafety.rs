@@ -12,6 +12,7 @@ use super::tree::TextFile;
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
 const UNSAFE_ROOMS: &[&str] = &[
     "backends/onnxruntime",
+    "crates/cuda",
     "crates/placement",
     "crates/shared-memory",
     "crates/triton-abi",

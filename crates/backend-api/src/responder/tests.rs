@@ -6,7 +6,8 @@ use bytes::Bytes;
 use nereid_model_config::DataType;
 
 use super::*;
-use crate::{ErrorCode, InferRequest, PlacedMemory, Request};
+use crate::testing::{Card, START, on_card, whole};
+use crate::{DeviceBuffer, DeviceOutput, ErrorCode, InferRequest, PlacedMemory, Request};
 
 #[derive(Default)]
 struct Recorder(Mutex<Vec<(Option<Answer>, bool)>>);
@@ -42,8 +43,8 @@ impl PlacedMemory for Piece {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         Some(&mut self.0)
     }
-    fn freeze(self: Box<Self>) -> Buffer {
-        Buffer::host(Bytes::from_owner(Returned(self.0, self.1)))
+    fn freeze(self: Box<Self>) -> Result<Buffer> {
+        Ok(Buffer::host(Bytes::from_owner(Returned(self.0, self.1))))
     }
 }
 
@@ -145,7 +146,7 @@ fn an_output_written_to_allocated_memory_is_not_copied_again() {
             preferred: Memory::HOST,
         })?;
         buffer.as_mut_slice().unwrap().copy_from_slice(b"xyz");
-        tensor.buffers = SmallVec::from_buf([buffer.freeze()]);
+        tensor.buffers = SmallVec::from_buf([buffer.freeze().unwrap()]);
         Ok(Response::new(vec![tensor]))
     });
     drop(answer);
@@ -158,4 +159,73 @@ fn memory_of_the_wrong_size_fails_the_answer() {
     let answer =
         answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
     assert_eq!(answer.unwrap_err().message(), "output 'placed' takes 3 bytes, but 2 were allocated for it");
+}
+
+/// Places all outputs on a device.
+struct OnCard(Arc<Card>);
+
+impl OutputAllocator for OnCard {
+    fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>> {
+        let target = DeviceBuffer { len: output.byte_size, ..whole(&self.0) };
+        Ok(Some(Box::new(DeviceOutput::new(target, 0, output.preferred))))
+    }
+
+    fn places_on_device(&self) -> bool {
+        true
+    }
+}
+
+fn answer_on_card(card: &Arc<Card>, response: impl FnOnce(&Responder) -> Answer) -> Answer {
+    let recorder = Arc::new(Recorder::default());
+    let responder =
+        Responder::new(Arc::<Recorder>::clone(&recorder), Some(Arc::new(OnCard(Arc::clone(card)))));
+    responder.finish_with(response(&responder));
+    recorder.0.lock().unwrap().pop().unwrap().0.unwrap()
+}
+
+#[test]
+fn outputs_wanted_on_a_device_are_copied_there() {
+    let card = Card::holding(&[0; 4]);
+    let response = answer_on_card(&card, |_| Ok(Response::new(vec![output("X")]))).unwrap();
+    assert_eq!(*card.contents.lock().unwrap(), b"abc\0");
+    let [buffer] = response.outputs[0].buffers.as_slice() else { panic!("{response:?}") };
+    assert!(buffer.is_placed() && buffer.as_host().is_none() && buffer.len() == 3, "{buffer:?}");
+    card.fail();
+    let error = answer_on_card(&card, |_| Ok(Response::new(vec![output("X")]))).unwrap_err();
+    assert_eq!(error.message(), "the card is gone");
+}
+
+#[test]
+fn only_who_asks_for_memory_of_the_device_gets_it_to_write() {
+    let card = Card::holding(&[0; 4]);
+    let gpu = |device| Memory { kind: crate::MemoryKind::Gpu, device };
+    for (preferred, direct) in [(gpu(0), true), (gpu(1), false), (Memory::HOST, false)] {
+        answer_on_card(&card, |responder| {
+            let spec = OutputSpec {
+                name: "X",
+                data_type: DataType::Uint8,
+                shape: &[3].into(),
+                byte_size: 3,
+                preferred,
+            };
+            let mut memory = responder.allocate(&spec)?;
+            assert_eq!(memory.as_mut_slice().is_none(), direct);
+            let address = memory.as_device().map(|buffer| buffer.as_device().unwrap().address);
+            assert_eq!(address, direct.then_some(START));
+            let frozen = memory.freeze()?;
+            assert_eq!((frozen.memory(), frozen.is_placed()), (gpu(0), true));
+            Ok(Response::default())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn outputs_left_on_a_device_reach_those_who_cannot_read_it() {
+    let card = Card::holding(b"abc");
+    let mut left = output("X");
+    left.buffers = SmallVec::from_buf([on_card(&card)]);
+    let answers = answers(|responder| responder.finish_with(Ok(Response::new(vec![left]))));
+    let [(Some(Ok(response)), true)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(response.outputs[0].buffers[0].as_host().unwrap(), "abc");
 }

@@ -68,8 +68,11 @@ impl RequestFormer {
     }
 }
 
-/// Contents that cannot be read count as different.
+/// Contents that cannot be read count as different, and so do those of a device: the queue does not wait for copies.
 fn same_contents(one: &Tensor, other: &Tensor) -> bool {
+    if one.is_on_device() || other.is_on_device() {
+        return false;
+    }
     match (one.contiguous(), other.contiguous()) {
         (Ok(one), Ok(other)) => one == other,
         _ => false,

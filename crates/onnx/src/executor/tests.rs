@@ -102,8 +102,8 @@ impl PlacedMemory for Piece {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         Some(&mut self.0)
     }
-    fn freeze(self: Box<Self>) -> Buffer {
-        Buffer::host(self.0)
+    fn freeze(self: Box<Self>) -> Result<Buffer> {
+        Ok(Buffer::host(self.0))
     }
 }
 

@@ -1,0 +1,172 @@
+//! The GPUs that there are, and calls of the driver in the context that they take.
+
+use std::ffi::{OsStr, c_char, c_int};
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::CudaError;
+use crate::driver::{CAPABILITY_MAJOR, CAPABILITY_MINOR, Driver, RawContext};
+
+/// The driver, and the GPUs that it shows to this process.
+pub struct Cuda {
+    driver: Driver,
+    devices: Vec<DeviceState>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Its number, as CUDA numbers them for this process.
+    pub number: i32,
+    /// What its maker calls it.
+    pub name: String,
+    /// What it can compute.
+    pub capability: Capability,
+}
+
+/// A compute capability, such as 8.6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capability {
+    /// The number before the point.
+    pub major: i32,
+    /// The number behind it.
+    pub minor: i32,
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+struct DeviceState {
+    device: Device,
+    /// The driver's own number for it.
+    raw: c_int,
+    /// Its primary context, which it shares with all others of this process that use CUDA's runtime. Retained when it is
+    /// first used.
+    context: Mutex<Option<Context>>,
+}
+
+#[derive(Clone, Copy)]
+struct Context(RawContext);
+
+// SAFETY: a context may be made current on any thread; it is retained until the driver's last user is gone.
+unsafe impl Send for Context {}
+
+impl Cuda {
+    /// Loads the driver library, which is a path or a name that the system's loader knows (usually
+    /// [`DRIVER_LIBRARY`](crate::DRIVER_LIBRARY)), and looks which GPUs there are. No GPU at all is no error.
+    ///
+    /// # Errors
+    /// The library cannot be loaded, or the driver cannot be used.
+    pub fn open(library: impl AsRef<OsStr>) -> Result<Arc<Self>, CudaError> {
+        const NO_DEVICE: i32 = 100;
+        let driver = Driver::load(library.as_ref())?;
+        // SAFETY: the function takes no pointers.
+        let devices = match unsafe { driver.init(0) } {
+            Ok(()) => devices(&driver)?,
+            Err(CudaError::Call { code: NO_DEVICE, .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::new(Self { driver, devices }))
+    }
+
+    /// The GPUs, by their numbers.
+    pub fn devices(&self) -> impl ExactSizeIterator<Item = &Device> {
+        self.devices.iter().map(|state| &state.device)
+    }
+
+    /// Calls the driver in the context of a device, on whatever thread this is. The context that the thread has is back
+    /// in its place afterwards.
+    pub(crate) fn within<T>(
+        &self,
+        device: i64,
+        act: impl FnOnce(&Driver) -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        let found = usize::try_from(device).ok().and_then(|number| self.devices.get(number));
+        let state = found.ok_or(CudaError::NoDevice { device, count: self.devices.len() })?;
+        let context = state.context(&self.driver)?;
+        // SAFETY: the context is retained as long as this is.
+        unsafe { self.driver.context_push(context.0)? };
+        let _current = Current(&self.driver);
+        act(&self.driver)
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        for state in &mut self.devices {
+            let context = state.context.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if context.take().is_some() {
+                // SAFETY: it was retained once by this, and nobody here uses it any more.
+                let released = unsafe { self.driver.primary_context_release(state.raw) };
+                tell(released);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.devices()).finish()
+    }
+}
+
+/// Logs what cannot be answered with an error any more.
+pub(crate) fn tell(outcome: Result<(), CudaError>) {
+    if let Err(error) = outcome {
+        tracing::warn!("memory of a GPU is not given back: {error}");
+    }
+}
+
+/// The context that was made current; no longer when this is dropped.
+struct Current<'d>(&'d Driver);
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut context = ptr::null_mut();
+        // SAFETY: it writes where it is told. It takes away what was pushed: calls in between leave the stack as it was.
+        tell(unsafe { self.0.context_pop(&raw mut context) });
+    }
+}
+
+impl DeviceState {
+    fn context(&self, driver: &Driver) -> Result<Context, CudaError> {
+        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = *context {
+            return Ok(context);
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: it writes where it is told.
+        unsafe { driver.primary_context_retain(&raw mut raw, self.raw)? };
+        Ok(*context.insert(Context(raw)))
+    }
+}
+
+fn devices(driver: &Driver) -> Result<Vec<DeviceState>, CudaError> {
+    let mut count = 0;
+    // SAFETY: it writes where it is told.
+    unsafe { driver.device_get_count(&raw mut count)? };
+    (0..count).map(|number| device(driver, number)).collect()
+}
+
+fn device(driver: &Driver, number: c_int) -> Result<DeviceState, CudaError> {
+    let mut raw = 0;
+    // SAFETY: it writes where it is told.
+    unsafe { driver.device_get(&raw mut raw, number)? };
+    let mut name = [0u8; 256];
+    // SAFETY: it writes a text that ends with a zero, of no more bytes than it is told.
+    unsafe { driver.device_get_name(name.as_mut_ptr().cast::<c_char>(), 256, raw)? };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: it writes where it is told.
+        unsafe { driver.device_get_attribute(&raw mut value, which, raw)? };
+        Ok(value)
+    };
+    let capability = Capability { major: attribute(CAPABILITY_MAJOR)?, minor: attribute(CAPABILITY_MINOR)? };
+    let name = String::from_utf8_lossy(&name[..end]).into_owned();
+    Ok(DeviceState { device: Device { number, name, capability }, raw, context: Mutex::default() })
+}

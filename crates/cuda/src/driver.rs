@@ -1,0 +1,136 @@
+//! The driver library: found and loaded at run time, and the functions of it that are used, each with its outcome as a
+//! result.
+
+use std::error::Error;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use libloading::Library;
+
+use crate::CudaError;
+
+/// A context of the driver's.
+pub(crate) type RawContext = *mut c_void;
+
+/// A handle that other processes open memory with, as it is passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RawIpcHandle(pub [u8; 64]);
+
+/// The attributes of a device that are asked for, by the driver's numbers.
+pub(crate) const CAPABILITY_MAJOR: c_int = 75;
+pub(crate) const CAPABILITY_MINOR: c_int = 76;
+/// Memory of another GPU is made reachable when it is first used.
+pub(crate) const LAZY_PEER_ACCESS: c_uint = 1;
+/// Pinned memory is pinned for all GPUs.
+pub(crate) const PORTABLE: c_uint = 1;
+
+/// Declares the functions: as members of `Functions` under the names that the library has them by, and as methods of
+/// `Driver` that turn their codes into results.
+macro_rules! functions {
+    ($($symbol:ident => fn $method:ident($($argument:ident: $type:ty),*);)*) => {
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($symbol: unsafe extern "C" fn($($type),*) -> c_int,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// The library has functions of these types under these names, or none, and is never unloaded.
+            unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the caller promises it.
+                unsafe { Ok(Self { $($symbol: *library.get(concat!(stringify!($symbol), "\0").as_bytes())?,)* }) }
+            }
+        }
+
+        impl Driver {
+            $(
+                /// # Safety
+                /// Pointers are valid for what the driver's function of that name does with them, and memory that it
+                /// frees, closes or writes is used by nobody else.
+                pub(crate) unsafe fn $method(&self, $($argument: $type),*) -> Result<(), CudaError> {
+                    // SAFETY: the function was declared with these types; the caller promises the rest.
+                    let code = unsafe { (self.functions.$symbol)($($argument),*) };
+                    self.outcome(stringify!($symbol), code)
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    cuInit => fn init(flags: c_uint);
+    cuDeviceGetCount => fn device_get_count(count: *mut c_int);
+    cuDeviceGet => fn device_get(device: *mut c_int, ordinal: c_int);
+    cuDeviceGetName => fn device_get_name(name: *mut c_char, length: c_int, device: c_int);
+    cuDeviceGetAttribute => fn device_get_attribute(value: *mut c_int, attribute: c_int, device: c_int);
+    cuDevicePrimaryCtxRetain => fn primary_context_retain(context: *mut RawContext, device: c_int);
+    cuDevicePrimaryCtxRelease_v2 => fn primary_context_release(device: c_int);
+    cuCtxPushCurrent_v2 => fn context_push(context: RawContext);
+    cuCtxPopCurrent_v2 => fn context_pop(context: *mut RawContext);
+    cuMemAlloc_v2 => fn mem_alloc(address: *mut u64, byte_size: usize);
+    cuMemFree_v2 => fn mem_free(address: u64);
+    cuMemGetAddressRange_v2 => fn mem_get_address_range(base: *mut u64, byte_size: *mut usize, address: u64);
+    cuMemHostAlloc => fn mem_host_alloc(address: *mut *mut c_void, byte_size: usize, flags: c_uint);
+    cuMemFreeHost => fn mem_free_host(address: *mut c_void);
+    cuMemcpyHtoD_v2 => fn copy_to_device(target: u64, source: *const c_void, byte_size: usize);
+    cuMemcpyDtoH_v2 => fn copy_to_host(target: *mut c_void, source: u64, byte_size: usize);
+    cuStreamSynchronize => fn stream_synchronize(stream: *mut c_void);
+    cuIpcGetMemHandle => fn ipc_get_handle(handle: *mut RawIpcHandle, address: u64);
+    cuIpcOpenMemHandle_v2 => fn ipc_open(address: *mut u64, handle: RawIpcHandle, flags: c_uint);
+    cuIpcCloseMemHandle => fn ipc_close(address: u64);
+}
+
+/// What tells of a code: its name, or words for it.
+type Describe = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+
+/// The loaded library.
+pub(crate) struct Driver {
+    functions: Functions,
+    name_of: Describe,
+    text_of: Describe,
+}
+
+impl Driver {
+    /// Loads the library, which is a path or a name that the system's loader knows. It is never unloaded: a driver has
+    /// threads of its own.
+    pub(crate) fn load(library: &OsStr) -> Result<Self, CudaError> {
+        let failed = |error: libloading::Error| CudaError::NotLoaded {
+            library: library.to_string_lossy().into_owned(),
+            // The words of the system say more than which of its functions failed.
+            reason: error.source().map_or_else(|| error.to_string(), ToString::to_string),
+        };
+        // SAFETY: loading runs the library's constructors. It is the one that the system, or its operator, has for the
+        // driver.
+        let loaded = unsafe { Library::new(library) }.map_err(failed)?;
+        // SAFETY: a library that has functions of the driver's names is the driver, whose functions have had these types
+        // since their version in the name; it is forgotten below, so it stays loaded.
+        let functions = unsafe { Functions::of(&loaded) }.map_err(failed)?;
+        // SAFETY: as above.
+        let name_of = unsafe { loaded.get::<Describe>(b"cuGetErrorName\0").map(|symbol| *symbol) };
+        // SAFETY: as above.
+        let text_of = unsafe { loaded.get::<Describe>(b"cuGetErrorString\0").map(|symbol| *symbol) };
+        let driver = Self { functions, name_of: name_of.map_err(failed)?, text_of: text_of.map_err(failed)? };
+        std::mem::forget(loaded);
+        Ok(driver)
+    }
+
+    fn outcome(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let name = describe(self.name_of, code).unwrap_or_else(|| format!("error {code}"));
+        let text =
+            describe(self.text_of, code).unwrap_or_else(|| "the driver does not say what it is".into());
+        Err(CudaError::Call { call, code, name, text })
+    }
+}
+
+fn describe(describe: Describe, code: c_int) -> Option<String> {
+    let mut text = ptr::null();
+    // SAFETY: it writes an address, or null, to where it is told.
+    let outcome = unsafe { describe(code, &raw mut text) };
+    // SAFETY: what the driver gives is a text that lives as long as it is loaded.
+    let known = (outcome == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
+    known.map(|text| text.to_string_lossy().into_owned())
+}

@@ -1,0 +1,68 @@
+//! What can go wrong with a GPU.
+
+use nereid_backend_api::Error;
+
+/// Why a GPU cannot be used, or did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// The driver library is not there, or is none.
+    #[error("cannot load NVIDIA's driver library '{library}': {reason}")]
+    NotLoaded {
+        /// As it was looked for.
+        library: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// A function of the driver failed.
+    #[error("{call} failed with {name}: {text}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// The driver's number for what went wrong.
+        code: i32,
+        /// The driver's name for it.
+        name: String,
+        /// The driver's words for it.
+        text: String,
+    },
+    /// A GPU was named that is not there.
+    #[error("there is no GPU {device}: the driver has {count}, numbered from 0 on")]
+    NoDevice {
+        /// The number that was given.
+        device: i64,
+        /// How many there are.
+        count: usize,
+    },
+    /// More was asked for than there is.
+    #[error("the memory has {available} bytes, and {asked} were asked for")]
+    TooLong {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// An address of no memory that this is about.
+    #[error(
+        "{length} bytes from {address:#x} on do not lie within the memory of GPU {device} that they are said to"
+    )]
+    Outside {
+        /// Where it begins.
+        address: u64,
+        /// In bytes.
+        length: usize,
+        /// The GPU.
+        device: i64,
+    },
+    /// Memory is said to be a GPU's, but there is no driver.
+    #[error("the memory of GPU {device} cannot be used: this server has no driver for it")]
+    NoDriver {
+        /// The GPU.
+        device: i64,
+    },
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Self {
+        Self::internal(error.to_string())
+    }
+}

@@ -1,0 +1,179 @@
+//! The pools that backends borrow memory from: one of pinned host memory, and one of each GPU.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, Memory, MemoryKind, Result};
+
+use crate::cuda::Cuda;
+use crate::memory::{DeviceAllocation, PinnedAllocation};
+use crate::pool::{Pool, PoolUsage};
+
+/// How large the pools are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSizes {
+    /// Bytes of pinned host memory; 0 for none.
+    pub pinned: u64,
+    /// Bytes of each GPU's memory that is named here; 0 for none.
+    pub devices: BTreeMap<i32, u64>,
+}
+
+impl PoolSizes {
+    /// The reference's default for pinned memory, in bytes.
+    pub const PINNED: u64 = 256 << 20;
+    /// The reference's default for each GPU, in bytes.
+    pub const DEVICE: u64 = 64 << 20;
+}
+
+impl Default for PoolSizes {
+    fn default() -> Self {
+        Self { pinned: Self::PINNED, devices: BTreeMap::new() }
+    }
+}
+
+/// The pools there are. Their memory is allocated once, and lent in parts.
+#[derive(Default)]
+pub struct Pools {
+    /// Whether there is a GPU at all.
+    has_gpu: bool,
+    pinned: Option<Pool<PinnedAllocation>>,
+    devices: BTreeMap<i64, Pool<DeviceAllocation>>,
+}
+
+impl Pools {
+    /// Makes the pools of these GPUs. A pool for which there is no room is left out, and the log says so: the server can
+    /// do without.
+    pub fn new(cuda: &Arc<Cuda>, gpus: &[i32], sizes: &PoolSizes) -> Self {
+        let pinned = gpus.first().and_then(|gpu| pinned(cuda, *gpu, sizes.pinned));
+        let device = |gpu: &i32| {
+            let size = sizes.devices.get(gpu).copied().unwrap_or(PoolSizes::DEVICE);
+            Some((i64::from(*gpu), of_device(cuda, *gpu, size)?))
+        };
+        Self { has_gpu: !gpus.is_empty(), pinned, devices: gpus.iter().filter_map(device).collect() }
+    }
+
+    /// Lends memory, and tells where it begins: in the device's address space, for that of a GPU. `memory` is not
+    /// ordinary memory.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no GPU, `Unavailable` if there is no such pool, `Internal` if it has no room.
+    pub fn allocate(&self, memory: Memory, byte_size: u64) -> Result<*mut c_void> {
+        if memory.kind == MemoryKind::Gpu {
+            let pool = self.device(memory.device)?;
+            let offset =
+                pool.lend(byte_size).ok_or_else(|| full(byte_size, "memory of the GPU", pool.usage()))?;
+            let address = pool.memory().address() + offset;
+            // Pointers of C are as wide as the addresses of its devices.
+            return Ok(ptr::without_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX)));
+        }
+        let pool = self.pinned()?;
+        let offset = pool.lend(byte_size).ok_or_else(|| full(byte_size, "pinned memory", pool.usage()))?;
+        // Within the allocation, so it fits.
+        Ok(pool.memory().address().wrapping_byte_add(usize::try_from(offset).unwrap_or_default()))
+    }
+
+    /// Takes memory back that begins there.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), and `InvalidArg` if none that begins there is lent.
+    pub fn free(&self, memory: Memory, address: usize) -> Result<()> {
+        let taken = if memory.kind == MemoryKind::Gpu {
+            let pool = self.device(memory.device)?;
+            (address as u64).checked_sub(pool.memory().address()).is_some_and(|start| pool.take_back(start))
+        } else {
+            let pool = self.pinned()?;
+            let start = address.checked_sub(pool.memory().address().addr());
+            start.is_some_and(|start| pool.take_back(start as u64))
+        };
+        match taken {
+            true => Ok(()),
+            false => Err(Error::invalid_arg("the memory given back is not lent: was it given back before?")),
+        }
+    }
+
+    /// How much of the pinned memory is lent, if there is a pool.
+    pub fn pinned_usage(&self) -> Option<PoolUsage> {
+        self.pinned.as_ref().map(Pool::usage)
+    }
+
+    /// How much of each GPU's pool is lent, by the GPU's number.
+    pub fn device_usage(&self) -> impl Iterator<Item = (i64, PoolUsage)> {
+        self.devices.iter().map(|(device, pool)| (*device, pool.usage()))
+    }
+
+    fn pinned(&self) -> Result<&Pool<PinnedAllocation>> {
+        self.check_gpu("pinned memory")?;
+        self.pinned.as_ref().ok_or_else(|| Error::unavailable("this server has no pool of pinned memory"))
+    }
+
+    fn device(&self, device: i64) -> Result<&Pool<DeviceAllocation>> {
+        self.check_gpu("memory of a GPU")?;
+        let none = || Error::unavailable(format!("this server has no pool of memory of GPU {device}"));
+        self.devices.get(&device).ok_or_else(none)
+    }
+
+    fn check_gpu(&self, what: &str) -> Result<()> {
+        if self.has_gpu {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!("this server lends no {what}: it has no GPU")))
+    }
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools")
+            .field("pinned", &self.pinned_usage())
+            .field("devices", &self.device_usage().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+fn full(byte_size: u64, what: &str, usage: PoolUsage) -> Error {
+    Error::internal(format!(
+        "there is no room for {byte_size} bytes in the pool of {what}: {} of {} are lent",
+        usage.used, usage.total
+    ))
+}
+
+fn pinned(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<PinnedAllocation>> {
+    if size == 0 {
+        tracing::info!("Pinned memory pool disabled");
+        return None;
+    }
+    // More than an address can tell is more than there is.
+    match PinnedAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
+        Ok(memory) => {
+            tracing::info!("Pinned memory pool is created at '{:p}' with size {size}", memory.address());
+            Some(Pool::new(memory, size))
+        }
+        Err(error) => {
+            tracing::warn!(
+                "Pinned memory pool is not created: {error}; --pinned-memory-pool-byte-size sets its size"
+            );
+            None
+        }
+    }
+}
+
+fn of_device(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<DeviceAllocation>> {
+    if size == 0 {
+        tracing::info!("CUDA memory pool disabled on device {gpu}");
+        return None;
+    }
+    match DeviceAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
+        Ok(memory) => {
+            tracing::info!("CUDA memory pool is created on device {gpu} with size {size}");
+            Some(Pool::new(memory, size))
+        }
+        Err(error) => {
+            tracing::error!(
+                "CUDA memory pool is not created on device {gpu}: {error}; --cuda-memory-pool-byte-size sets its size"
+            );
+            None
+        }
+    }
+}

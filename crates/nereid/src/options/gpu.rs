@@ -1,0 +1,126 @@
+//! The options about GPUs: which are used, and how much of their memory is set apart.
+
+use clap::{ArgAction, Args};
+use nereid_cuda::{DRIVER_LIBRARY, PoolSizes};
+use nereid_triton_abi::LibraryOptions;
+
+/// Which GPUs are used: the same for serving and for checking.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DriverOptions {
+    /// NVIDIA's driver library, as a path or a name that the system's loader knows; empty to use no GPU's memory. Default:
+    /// libcuda.so.1, if there is one.
+    #[arg(long, value_name = "PATH")]
+    pub cuda_driver_library: Option<String>,
+
+    /// The compute capability that a GPU has at least, to be used.
+    #[arg(long, value_name = "VERSION", default_value_t = LibraryOptions::MIN_COMPUTE_CAPABILITY, value_parser = capability)]
+    pub min_supported_compute_capability: f64,
+}
+
+impl DriverOptions {
+    /// The library to load, and whether it was asked for by name; none if none is to be loaded.
+    pub(crate) fn library(&self) -> Option<(&str, bool)> {
+        match &self.cuda_driver_library {
+            None => Some((DRIVER_LIBRARY, false)),
+            Some(library) if library.is_empty() => None,
+            Some(library) => Some((library, true)),
+        }
+    }
+}
+
+/// How much memory backends may borrow.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PoolOptions {
+    /// Bytes of pinned host memory that backends may borrow, where there is a GPU; 0 for none.
+    #[arg(long, value_name = "BYTES", default_value_t = PoolSizes::PINNED)]
+    pub pinned_memory_pool_byte_size: u64,
+
+    /// Bytes of a GPU's memory that backends may borrow; 0 for none. May be given several times; of the same GPU the last
+    /// one counts. Default: 67108864 of each GPU.
+    #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
+    pub cuda_memory_pool_byte_size: Vec<(i32, u64)>,
+}
+
+impl PoolOptions {
+    /// As the pools take them.
+    pub(crate) fn sizes(&self) -> PoolSizes {
+        PoolSizes {
+            pinned: self.pinned_memory_pool_byte_size,
+            devices: self.cuda_memory_pool_byte_size.iter().copied().collect(),
+        }
+    }
+}
+
+fn capability(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a compute capability is a number such as 7.5".into())
+}
+
+fn pool(text: &str) -> Result<(i32, u64), String> {
+    let form = "it has the form <GPU>:<bytes>, such as 0:67108864";
+    let (gpu, size) = text.split_once(':').ok_or(form)?;
+    let gpu = gpu.parse().ok().filter(|gpu: &i32| *gpu >= 0);
+    let gpu = gpu.ok_or_else(|| format!("a GPU is a number from 0 on; {form}"))?;
+    let size = size.parse().map_err(|_| format!("its size is a number of bytes from 0 on; {form}"))?;
+    Ok((gpu, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Both {
+        #[command(flatten)]
+        driver: DriverOptions,
+        #[command(flatten)]
+        pools: PoolOptions,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Both, clap::Error> {
+        Both::try_parse_from(["nereid"].iter().chain(arguments))
+    }
+
+    #[test]
+    fn the_defaults_are_the_references() {
+        let Both { driver, pools } = parsed(&[]).unwrap();
+        assert_eq!(driver.library(), Some(("libcuda.so.1", false)));
+        assert!((driver.min_supported_compute_capability - 6.0).abs() < f64::EPSILON);
+        assert_eq!(pools.sizes(), PoolSizes { pinned: 268_435_456, devices: [].into() });
+    }
+
+    #[test]
+    fn of_pools_of_the_same_gpu_the_last_one_counts() {
+        let flags = ["0:1", "1:2", "0:3"].map(|size| format!("--cuda-memory-pool-byte-size={size}"));
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        assert_eq!(parsed(&flags).unwrap().pools.sizes().devices, [(0, 3), (1, 2)].into());
+    }
+
+    #[test]
+    fn a_driver_library_may_be_named_or_ruled_out() {
+        let named = parsed(&["--cuda-driver-library=/somewhere/libcuda.so"]).unwrap().driver;
+        assert_eq!(named.library(), Some(("/somewhere/libcuda.so", true)));
+        assert_eq!(parsed(&["--cuda-driver-library="]).unwrap().driver.library(), None);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for flag in [
+            "--cuda-memory-pool-byte-size=0",
+            "--cuda-memory-pool-byte-size=:1",
+            "--cuda-memory-pool-byte-size=-1:1",
+            "--cuda-memory-pool-byte-size=0:-1",
+            "--cuda-memory-pool-byte-size=0:1:2",
+            "--cuda-memory-pool-byte-size=0:18446744073709551616",
+            "--pinned-memory-pool-byte-size=-1",
+            "--pinned-memory-pool-byte-size=1M",
+            "--min-supported-compute-capability=x",
+            "--min-supported-compute-capability=NaN",
+            "--min-supported-compute-capability=-1",
+        ] {
+            assert!(parsed(&[flag]).is_err(), "{flag}");
+        }
+    }
+}

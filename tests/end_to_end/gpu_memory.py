@@ -1,0 +1,95 @@
+"""Memory of a GPU as a client has it: allocated, filled, shared and read by NVIDIA's driver library.
+
+The library is the stand-in of `tests/gpu`, which needs no GPU, or the one that NEREID_TEST_CUDA_DRIVER names.
+"""
+
+import base64
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+STANDIN = Path(__file__).resolve().parents[1] / "gpu" / "standin.c"
+HANDLE_SIZE = 64
+
+
+def named_driver():
+    """The library that the environment names, or None for the stand-in."""
+    return os.environ.get("NEREID_TEST_CUDA_DRIVER")
+
+
+def compile_standin(folder):
+    """Compiles the stand-in; the path of the library."""
+    library = folder / "libcuda.so.1"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", "-pthread"]
+    subprocess.run(["cc", *flags, STANDIN, "-o", library], check=True)
+    return str(library)
+
+
+class Driver:
+    """The driver library in this process, with the context of one GPU."""
+
+    def __init__(self, library, device=0):
+        self._library = ctypes.CDLL(library)
+        self.device = device
+        self._call("cuInit", 0)
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._context = context
+
+    def _call(self, name, *arguments):
+        code = getattr(self._library, name)(*arguments)
+        assert code == 0, f"{name} failed with {code}"
+
+    def within(self, name, *arguments):
+        """Calls a function in the context of the GPU."""
+        self._call("cuCtxPushCurrent_v2", self._context)
+        try:
+            self._call(name, *arguments)
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def allocate(self, contents, size=None):
+        """Memory of the GPU that begins with these bytes."""
+        return Memory(self, contents, size or len(contents))
+
+
+class Memory:
+    """Memory of the GPU."""
+
+    def __init__(self, driver, contents, size):
+        self._driver = driver
+        self.size = size
+        address = ctypes.c_uint64()
+        driver.within("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self._address = address.value
+        self.write(bytes(contents).ljust(size, b"\0"))
+
+    @property
+    def handle(self):
+        """What other processes open it with."""
+        handle = (ctypes.c_char * HANDLE_SIZE)()
+        self._driver.within("cuIpcGetMemHandle", handle, ctypes.c_uint64(self._address))
+        return handle.raw
+
+    @property
+    def raw_handle(self):
+        """The handle in base64, as Triton's clients take it."""
+        return base64.b64encode(self.handle)
+
+    def write(self, contents, offset=0):
+        """Copies bytes there."""
+        address = ctypes.c_uint64(self._address + offset)
+        self._driver.within("cuMemcpyHtoD_v2", address, contents, ctypes.c_size_t(len(contents)))
+        self._driver.within("cuStreamSynchronize", None)
+
+    def read(self, size=None, offset=0):
+        """Copies bytes from there."""
+        target = (ctypes.c_char * (size or self.size - offset))()
+        address = ctypes.c_uint64(self._address + offset)
+        self._driver.within("cuMemcpyDtoH_v2", target, address, ctypes.c_size_t(len(target)))
+        return target.raw
+
+    def free(self):
+        """Gives it back."""
+        self._driver.within("cuMemFree_v2", ctypes.c_uint64(self._address))
