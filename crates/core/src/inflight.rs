@@ -19,6 +19,7 @@ use nereid_backend_api::{
 
 use self::unread::Unread;
 use crate::classification;
+use crate::ensemble::Computed;
 use crate::limit::Slot;
 use crate::model::Model;
 use crate::scheduler::Ticket;
@@ -38,8 +39,28 @@ pub(crate) struct InFlight {
     answers: Mutex<Answers>,
     /// What hears of it, if it is traced.
     trace: Option<Arc<TraceShare>>,
+    caller: Caller,
+}
+
+/// Who makes a request, as far as the server keeps count of that.
+#[derive(Default)]
+pub(crate) struct Caller {
     /// The request's share of what the server takes in at a time.
     _slot: Option<Slot>,
+    /// Hears how long the request was computed, if an ensemble made it.
+    computed: Option<Arc<Computed>>,
+}
+
+impl Caller {
+    /// A client.
+    pub(crate) fn client(slot: Option<Slot>) -> Self {
+        Self { _slot: slot, computed: None }
+    }
+
+    /// An ensemble, whose own request has its share already.
+    pub(crate) fn ensemble(computed: &Arc<Computed>) -> Self {
+        Self { _slot: None, computed: Some(Arc::clone(computed)) }
+    }
 }
 
 #[derive(Default)]
@@ -87,8 +108,11 @@ impl InFlight {
         request: &InferRequest,
         batch_size: usize,
         arrived: Instant,
-        slot: Option<Slot>,
+        caller: Caller,
     ) -> Arc<Self> {
+        if let Some(computed) = &caller.computed {
+            computed.begin();
+        }
         let classes = request
             .outputs
             .iter()
@@ -105,7 +129,7 @@ impl InFlight {
             cancelled: AtomicBool::new(false),
             answers: Mutex::default(),
             trace: request.trace.as_ref().map(RequestTrace::share),
-            _slot: slot,
+            caller,
         })
     }
 
@@ -170,7 +194,7 @@ impl InFlight {
         let statistics = self.model.statistics();
         statistics.record(ending, self.batch_size, total, started);
         if ending != Ending::Success {
-            return;
+            return self.computed(None);
         }
         let mut answers = self.lock();
         let times = match answers.compute {
@@ -187,6 +211,14 @@ impl InFlight {
         };
         drop(answers);
         statistics.record_compute(times);
+        self.computed(Some(times));
+    }
+
+    /// Tells the ensemble that made the request how long it was computed.
+    fn computed(&self, times: Option<ComputeTimes>) {
+        if let Some(computed) = &self.caller.computed {
+            computed.end(times);
+        }
     }
 
     /// Why the request failed, as metrics tell it. An error that came before its execution began is the scheduler's.
@@ -292,7 +324,8 @@ impl ResponseSink for InFlight {
     }
 
     fn report(&self, times: ExecutionTimes) {
-        if let Some(share) = &self.trace {
+        // What an ensemble reports is the sum of what its members' own traces tell.
+        if let Some(share) = self.trace.as_ref().filter(|_| !self.model.is_ensemble()) {
             share.trace().report_execution(&times);
         }
         let times = ComputeTimes {
@@ -303,6 +336,7 @@ impl ResponseSink for InFlight {
         let before = std::mem::replace(&mut self.lock().compute, Compute::Reported(times));
         if before == Compute::Missing {
             self.model.statistics().record_compute(times);
+            self.computed(Some(times));
         }
     }
 

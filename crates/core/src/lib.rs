@@ -10,6 +10,7 @@ mod admission;
 mod backends;
 mod classification;
 mod completion;
+mod ensemble;
 mod forward;
 mod host_policies;
 mod inflight;

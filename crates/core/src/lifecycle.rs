@@ -10,6 +10,7 @@
 //! instances end.
 
 mod drain;
+mod ensembles;
 mod family;
 mod tasks;
 
@@ -20,9 +21,11 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Backend, Error, ErrorCode, Result};
 
-pub(crate) use self::tasks::Task;
+use self::ensembles::Wanted;
 use self::tasks::Tasks;
+pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
+use crate::ensemble::{self, steps_of};
 use crate::model::{Model, ModelSpec, Services};
 use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
 use crate::table::{ModelTable, VersionState};
@@ -32,7 +35,7 @@ pub(crate) struct LifeCycle {
     backends: Backends,
     source: Arc<dyn ModelSource>,
     services: Services,
-    table: ArcSwap<ModelTable>,
+    table: Arc<ArcSwap<ModelTable>>,
     threads: usize,
     retries: usize,
     tasks: Mutex<Tasks>,
@@ -47,6 +50,10 @@ struct Known {
     failed: Option<Fingerprint>,
     /// As it was at the last look.
     seen: Option<Fingerprint>,
+    /// What is to be served, if it is an ensemble.
+    ensemble: Option<Wanted>,
+    /// Whether the ensemble was read since it was settled.
+    is_unsettled: bool,
 }
 
 impl Known {
@@ -56,7 +63,18 @@ impl Known {
     }
 
     fn is_empty(&self) -> bool {
-        self.served.is_none() && self.failed.is_none() && self.seen.is_none()
+        self.served.is_none() && self.failed.is_none() && self.seen.is_none() && self.ensemble.is_none()
+    }
+
+    /// A load of what looked like that ended.
+    fn note(&mut self, fingerprint: Fingerprint, outcome: &Result<()>) {
+        match outcome {
+            Ok(()) => {
+                self.served = Some(fingerprint);
+                self.failed = None;
+            }
+            Err(_) => self.failed = Some(fingerprint),
+        }
     }
 }
 
@@ -64,15 +82,17 @@ impl LifeCycle {
     pub(crate) fn new(
         backends: Backends,
         source: Arc<dyn ModelSource>,
-        services: Services,
+        mut services: Services,
         threads: usize,
         retries: usize,
     ) -> Arc<Self> {
+        let table = Arc::<ArcSwap<ModelTable>>::default();
+        services.models = Arc::downgrade(&table);
         Arc::new(Self {
             backends,
             source,
             services,
-            table: ArcSwap::default(),
+            table,
             threads: threads.max(1),
             retries,
             tasks: Mutex::default(),
@@ -88,6 +108,7 @@ impl LifeCycle {
         &*self.source
     }
 
+    /// Reads a model and loads it; an ensemble is only read, and settled when its members are.
     fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Known) -> Result<()> {
         // Looked at first: a change that comes while it is read is one to be taken up later.
         let looked_at = self.source.fingerprint(id);
@@ -105,18 +126,17 @@ impl LifeCycle {
                 )));
             }
         };
-        let fingerprint = spec.fingerprint.clone();
-        match self.bring(spec, !overrides.is_empty(), known.served.as_ref()) {
-            Ok(()) => {
-                known.served = Some(fingerprint);
-                known.failed = None;
-                Ok(())
-            }
-            Err(error) => {
-                known.failed = Some(fingerprint);
-                Err(error)
-            }
+        let anew = !overrides.is_empty();
+        if steps_of(&spec.config).is_some() && spec.fault.is_none() {
+            known.ensemble = Some(Wanted { spec, anew });
+            known.is_unsettled = true;
+            return Ok(());
         }
+        known.ensemble = None;
+        let fingerprint = spec.fingerprint.clone();
+        let outcome = self.bring(spec, anew, known.served.as_ref());
+        known.note(fingerprint, &outcome);
+        outcome
     }
 
     /// Makes what is served what `spec` says, or leaves it as it is.
@@ -183,6 +203,18 @@ impl LifeCycle {
 
     fn load_version(&self, spec: &ModelSpec, version: u64, kept: Option<&Arc<Model>>) -> Result<Model> {
         let id = &spec.id;
+        let served = self.table.load().version(id, version).and_then(VersionState::model).cloned();
+        let served = served.as_deref();
+        if steps_of(&spec.config).is_some() && spec.fault.is_none() {
+            tracing::info!("loading '{id}' version {version}");
+            let fitted = ensemble::fit(spec, &self.table.load());
+            let loaded = fitted.and_then(|it| Model::ensemble(spec, version, it, &self.services, served));
+            match &loaded {
+                Ok(_) => tracing::info!("successfully loaded '{id}' version {version}"),
+                Err(error) => tracing::error!("failed to load '{id}' version {version}: {error}"),
+            }
+            return loaded;
+        }
         let backend = match &spec.fault {
             None => self.backend(spec),
             Some(fault) => Err(fault.clone()),
@@ -197,11 +229,10 @@ impl LifeCycle {
             });
         }
         let mut retries = self.retries;
-        let served = self.table.load().version(id, version).and_then(VersionState::model).cloned();
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
-            let load = || Model::load(spec, version, backend, &self.services, served.as_deref());
+            let load = || Model::load(spec, version, backend, &self.services, served);
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
             match loaded {

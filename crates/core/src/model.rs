@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use nereid_backend_api::{
     Activity, Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
@@ -18,10 +19,10 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use crate::admission::admit;
 use crate::completion::{self, Completion};
+use crate::ensemble::{EnsembleScheduler, Fitted, steps_of};
 use crate::host_policies::HostPolicies;
-use crate::inflight::{InFlight, ResponseStream};
+use crate::inflight::{Caller, InFlight, ResponseStream};
 use crate::instance::{Pool, plan_instances, refused_groups};
-use crate::limit::Slot;
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
 use crate::scheduler::configured::{self, Surroundings};
@@ -31,6 +32,7 @@ use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
 use crate::source::{Fingerprint, ModelId};
 use crate::statistics::ModelStatistics;
+use crate::table::ModelTable;
 use crate::timer::Timer;
 use crate::warm_up::warm_up;
 
@@ -48,6 +50,8 @@ pub(crate) struct Services {
     pub host_policies: HostPolicies,
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
     pub max_unread: usize,
+    /// All models, where ensembles find their members.
+    pub models: Weak<ArcSwap<ModelTable>>,
 }
 
 /// The label of each index of a classification output.
@@ -99,12 +103,21 @@ pub struct Model {
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
     scheduler: Arc<dyn Scheduler>,
-    pool: Arc<Pool>,
+    /// The instances; an ensemble has none.
+    pool: Option<Arc<Pool>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    readiness: Arc<Readiness>,
+    readiness: Readies,
     max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Who knows whether a model would answer requests.
+enum Readies {
+    /// Its backend.
+    Asks(Arc<Readiness>),
+    /// The backends of the models that an ensemble consists of, which are found here.
+    Members(Weak<ArcSwap<ModelTable>>),
 }
 
 impl Model {
@@ -126,16 +139,51 @@ impl Model {
         }
         let begin = Instant::now();
         let (model, config) = completion::load(spec, version, backend)?;
-        if let Some((_, error)) = configured::not_offered(&config) {
-            return Err(error);
-        }
-        // Other tags are other series.
-        let before = before.filter(|before| before.config.metric_tags == config.metric_tags);
-        let statistics = before.map(|before| ModelStatistics::succeeding(&before.statistics));
-        let statistics = Arc::new(statistics.unwrap_or_default());
+        let statistics = Self::statistics_after(before, &config);
         let loaded = Self::make(spec, version, model.into(), config, Arc::clone(&statistics), services)?;
         statistics.loaded_in(begin.elapsed());
         Ok(loaded)
+    }
+
+    /// The counters of a version with this configuration, which takes the place of `before`.
+    fn statistics_after(before: Option<&Self>, config: &ModelConfig) -> Arc<ModelStatistics> {
+        // Other tags are other series.
+        let before = before.filter(|before| before.config.metric_tags == config.metric_tags);
+        Arc::new(before.map(|before| ModelStatistics::succeeding(&before.statistics)).unwrap_or_default())
+    }
+
+    /// A version of an ensemble, as it fits its members. If it takes the place of one that serves, its metrics go on from
+    /// there.
+    ///
+    /// # Errors
+    /// Its configuration is not whole.
+    pub(crate) fn ensemble(
+        spec: &ModelSpec,
+        version: u64,
+        fitted: Fitted,
+        services: &Services,
+        before: Option<&Self>,
+    ) -> Result<Self> {
+        let Fitted { config, labels } = fitted;
+        let statistics = Self::statistics_after(before, &config);
+        let models = Weak::clone(&services.models);
+        let scheduler = EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics));
+        Ok(Self {
+            id: spec.id.clone(),
+            version,
+            given: spec.config.clone(),
+            signature: Signature::new(&config)?,
+            config,
+            labels,
+            statistics,
+            scheduler: Arc::new(scheduler),
+            pool: None,
+            threads: Mutex::default(),
+            readiness: Readies::Members(models),
+            sequence_checks: None,
+            max_unread: services.max_unread,
+            kept: spec.keep.clone(),
+        })
     }
 
     /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting.
@@ -143,10 +191,13 @@ impl Model {
     /// # Errors
     /// Says why the instances cannot be made.
     pub(crate) fn with_instances(&self, spec: &ModelSpec, services: &Services) -> Result<Self> {
+        let Some(pool) = &self.pool else {
+            return Err(Error::internal("an ensemble has no instances to be changed"));
+        };
         let groups = spec.config.instance_group.clone();
         let config = ModelConfig { instance_group: groups, ..self.config.clone() };
         let statistics = Arc::clone(&self.statistics);
-        Self::make(spec, self.version, self.pool.model(), config, statistics, services)
+        Self::make(spec, self.version, pool.model(), config, statistics, services)
     }
 
     /// Whether `spec` is what this was made from, but for its instances. Files that came with a request are never the
@@ -155,7 +206,7 @@ impl Model {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
         let own_files = spec.keep.is_none() && self.kept.is_none();
-        same && own_files && spec.labels == self.labels
+        same && own_files && spec.labels == self.labels && self.pool.is_some()
     }
 
     fn make(
@@ -202,23 +253,23 @@ impl Model {
             labels: spec.labels.clone(),
             statistics,
             scheduler,
-            pool,
+            pool: Some(Arc::clone(&pool)),
             threads: Mutex::default(),
-            readiness,
+            readiness: Readies::Asks(readiness),
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
         };
-        if let Err(error) = loaded.start() {
+        if let Err(error) = loaded.start(&pool) {
             loaded.unload();
             return Err(Error::internal(format!("cannot start the threads of its instances: {error}")));
         }
         Ok(loaded)
     }
 
-    fn start(&self) -> io::Result<()> {
+    fn start(&self, pool: &Arc<Pool>) -> io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for instance in 0..self.pool.len() {
-            threads.push(Arc::clone(&self.pool).spawn(instance, Arc::clone(&self.scheduler))?);
+        for instance in 0..pool.len() {
+            threads.push(Arc::clone(pool).spawn(instance, Arc::clone(&self.scheduler))?);
         }
         Ok(())
     }
@@ -243,6 +294,11 @@ impl Model {
         &self.config
     }
 
+    /// Its configuration as it was before it was completed.
+    pub(crate) fn given(&self) -> &ModelConfig {
+        &self.given
+    }
+
     /// What it takes and gives.
     pub fn signature(&self) -> &Signature {
         &self.signature
@@ -255,7 +311,7 @@ impl Model {
 
     /// Whether its requests are executed by other models.
     pub fn is_ensemble(&self) -> bool {
-        matches!(self.config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)))
+        steps_of(&self.config).is_some()
     }
 
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
@@ -271,12 +327,32 @@ impl Model {
     /// Whether it would answer requests, as far as its backend can tell: an error says why it would not. The answer takes
     /// seconds at most.
     pub fn ready(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        self.readiness.ask()
+        let asked: Vec<_> = match &self.readiness {
+            Readies::Asks(readiness) => vec![readiness.ask()],
+            Readies::Members(models) => {
+                let models = models.upgrade().map(|models| models.load_full());
+                let members = models.iter().flat_map(|models| models.members_of(self));
+                members.filter_map(|member| member.asks()).map(Readiness::ask).collect()
+            }
+        };
+        async {
+            for answer in asked {
+                answer.await?;
+            }
+            Ok(())
+        }
+    }
+
+    fn asks(&self) -> Option<&Arc<Readiness>> {
+        match &self.readiness {
+            Readies::Asks(readiness) => Some(readiness),
+            Readies::Members(_) => None,
+        }
     }
 
     /// How much memory it takes, as far as its backend knows.
     pub fn memory_usage(&self) -> Vec<MemoryUsage> {
-        self.pool.model().memory_usage()
+        self.pool.as_ref().map(|pool| pool.model().memory_usage()).unwrap_or_default()
     }
 
     /// The labels of an output.
@@ -286,7 +362,7 @@ impl Model {
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.as_ref().expect("an ensemble has no instances")
     }
 
     /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
@@ -296,9 +372,9 @@ impl Model {
     pub(crate) fn infer(
         self: Arc<Self>,
         mut request: InferRequest,
-        slot: Option<Slot>,
+        caller: Caller,
     ) -> Result<ResponseStream> {
-        if self.pool.len() == 0 {
+        if self.pool.as_ref().is_some_and(|pool| pool.len() == 0) {
             return Err(Error::unavailable(format!(
                 "model '{}' takes no requests: all of its instances are passive",
                 self.id.name
@@ -310,14 +386,16 @@ impl Model {
             checks.check(&request, batch_size)?;
         }
         self.begin_trace(&mut request, arrived);
-        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, slot);
+        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
-        let at_once = self.pool.runs_at_once(&request);
+        let at_once = self.pool.as_ref().is_some_and(|pool| pool.runs_at_once(&request));
         let ticket = match self.scheduler.enqueue(request, at_once) {
             Enqueued::Waits(ticket) => Some(ticket),
             Enqueued::Claimed(claim) => {
-                self.pool.execute(claim.instance, claim.requests);
+                if let Some(pool) = &self.pool {
+                    pool.execute(claim.instance, claim.requests);
+                }
                 self.scheduler.finished(claim.instance);
                 None
             }
@@ -353,6 +431,9 @@ impl Model {
     /// Takes no further request, executes what is queued, and ends the instances.
     pub(crate) fn unload(&self) {
         self.scheduler.close();
+        if self.pool.is_none() {
+            self.scheduler.next(0);
+        }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // An instance's thread catches its backend's panics, so there is no outcome to look at.
@@ -364,10 +445,8 @@ impl Model {
 /// What a configuration asks for that this version does not offer on a machine with these GPUs: the path of each such
 /// field, and the reason that its users see.
 pub fn not_offered(model: &str, config: &ModelConfig, gpus: &[i32]) -> Vec<(String, Error)> {
-    let scheduling = configured::not_offered(config).map(|(field, error)| (field.to_owned(), error));
     let instances = refused_groups(model, config, gpus);
-    let instances = instances.map(|(index, error)| (format!("instance_group[{index}].kind"), error));
-    scheduling.into_iter().chain(instances).collect()
+    instances.map(|(index, error)| (format!("instance_group[{index}].kind"), error)).collect()
 }
 
 #[cfg(test)]
@@ -377,12 +456,12 @@ mod tests {
     #[test]
     fn all_that_is_not_offered_is_named_by_its_field() {
         let config = nereid_model_config::parse_text(
-            "ensemble_scheduling { } instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
+            "instance_group [ { kind: KIND_GPU }, { kind: KIND_CPU }, { kind: KIND_GPU name: 'g' } ]",
         );
         let found = not_offered("m", &config.unwrap(), &[]);
         let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
-        assert_eq!(fields, ["ensemble_scheduling", "instance_group[0].kind", "instance_group[2].kind"]);
-        assert!(found[1].1.message().contains("'m_0'") && found[2].1.message().contains("'g'"), "{found:?}");
+        assert_eq!(fields, ["instance_group[0].kind", "instance_group[2].kind"]);
+        assert!(found[0].1.message().contains("'m_0'") && found[1].1.message().contains("'g'"), "{found:?}");
         assert_eq!(not_offered("m", &ModelConfig::default(), &[]).len(), 0);
     }
 }

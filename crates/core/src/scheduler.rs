@@ -85,6 +85,18 @@ pub struct Ticket {
     number: u64,
 }
 
+impl Ticket {
+    /// Of a scheduler that has one number for each request.
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self { level: 0, number }
+    }
+
+    /// The number it was made of.
+    pub(crate) fn number(self) -> u64 {
+        self.number
+    }
+}
+
 /// What a scheduler hands on.
 pub(crate) trait Item: Sized {
     /// Answers it: it will not be executed.

@@ -1,9 +1,9 @@
 //! The server as every face sees it: health, the models, and [`Server::infer`].
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
@@ -11,8 +11,8 @@ use nereid_backend_api::{Error, InferRequest, Result};
 
 use crate::backends::Backends;
 use crate::host_policies::HostPolicies;
-use crate::inflight::ResponseStream;
-use crate::lifecycle::{LifeCycle, Task};
+use crate::inflight::{Caller, ResponseStream};
+use crate::lifecycle::{Done, LifeCycle, Task};
 use crate::limit::Limit;
 use crate::logging::LogControl;
 use crate::model::{Model, Services};
@@ -114,6 +114,7 @@ impl Server {
             gpus: options.gpus.clone(),
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
+            models: Weak::new(),
         };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
@@ -196,7 +197,7 @@ impl Server {
     pub fn infer(&self, request: InferRequest) -> Result<ResponseStream> {
         let model = self.model(&request.model_name, request.model_version)?;
         let slot = self.limit.as_ref().map(Limit::take).transpose()?;
-        model.infer(request, slot)
+        model.infer(request, Caller::client(slot))
     }
 
     /// Loads models from the source, several side by side, and then welcomes requests: those named, or all. Gives the
@@ -205,23 +206,27 @@ impl Server {
     /// # Errors
     /// The source cannot be looked at.
     pub fn start(&self, only: Option<Vec<String>>) -> Result<Vec<(String, Error)>> {
+        // Where all are loaded, so are those that ensembles consist of.
+        let with_members = only.is_some();
         let names = match only {
             Some(names) => names,
             None => self.models.source().names()?,
         };
         let (done, outcomes) = channel();
-        for name in names {
+        let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
-            let ended = move |outcome: Result<()>| done.send((model, outcome)).unwrap_or_default();
-            self.models.submit(name, Task::Load(Overrides::default()), Box::new(ended));
-        }
+            let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
+            (name, Task::Load { overrides: Overrides::default(), with_members }, ended)
+        });
+        self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
         let failures = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
         self.open.store(true, Ordering::Release);
         Ok(failures)
     }
 
-    /// Loads a model, or loads it anew if it has changed or something is overridden; `done` hears of the outcome.
+    /// Loads a model, or loads it anew if it has changed or something is overridden; `done` hears of the outcome. The
+    /// models that an ensemble consists of are loaded, too.
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models.
@@ -232,17 +237,41 @@ impl Server {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
         self.check_control()?;
-        self.models.submit(name.to_owned(), Task::Load(overrides), Box::new(done));
+        let task = Task::Load { overrides, with_members: true };
+        self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
     }
 
-    /// Unloads a model. `done` hears when it takes no further requests; those that it has are still answered.
+    /// Unloads a model, and the ensembles that it is part of. `done` hears when they take no further requests; those that
+    /// they have are still answered.
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models.
     pub fn unload_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        self.unload(name, false, done)
+    }
+
+    /// Unloads a model as [`unload_model`](Self::unload_model) does, and the models that it consists of where nobody asked
+    /// for them and no other ensemble does.
+    ///
+    /// # Errors
+    /// `Unavailable` where clients do not control models.
+    pub fn unload_model_and_dependents(
+        &self,
+        name: &str,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.unload(name, true, done)
+    }
+
+    fn unload(
+        &self,
+        name: &str,
+        with_members: bool,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
         self.check_control()?;
-        self.models.submit(name.to_owned(), Task::Unload, Box::new(done));
+        self.models.submit(name.to_owned(), Task::Unload { with_members }, Box::new(done));
         Ok(())
     }
 
@@ -267,11 +296,12 @@ impl Server {
         let names = self.models.source().names()?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
-        for name in self.models.idle(names) {
+        let looks = self.models.idle(names).into_iter().map(|name| {
             let done = done.clone();
-            let ended = move |_| done.send(()).unwrap_or_default();
-            self.models.submit(name, Task::Look, Box::new(ended));
-        }
+            let ended: Done = Box::new(move |_| done.send(()).unwrap_or_default());
+            (name, Task::Look, ended)
+        });
+        self.models.submit_all(looks.collect::<Vec<_>>());
         drop(done);
         let end = Instant::now().checked_add(patience);
         let left = || end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
@@ -314,6 +344,10 @@ impl Server {
     /// Executes what is queued and ends all instances.
     pub fn unload_all(&self) {
         self.models.close();
+        // What an ensemble has begun needs its members.
+        let ensembles = self.models().ensembles_before_members();
+        ensembles.iter().for_each(|ensemble| ensemble.unload());
+        drop(ensembles);
         for model in self.models.table().swap(Arc::default()).ready() {
             model.unload();
             tracing::info!("unloaded '{}' version {}", model.name(), model.version());

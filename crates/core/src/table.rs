@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
 
+use crate::ensemble::steps_of;
 use crate::model::Model;
 use crate::source::ModelId;
 
@@ -85,21 +86,13 @@ impl ModelTable {
     /// models of several namespaces have.
     pub fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
-        let entry = self.entry(name)?.ok_or_else(unknown)?;
-        match version {
-            Some(version) => match entry.versions.get(&version) {
-                Some(VersionState::Ready(model)) => Ok(model),
-                Some(_) => Err(Error::unavailable(format!(
-                    "Request for unknown model: '{name}' version {version} is not at ready state"
-                ))),
-                None => Err(Error::not_found(format!(
-                    "Request for unknown model: '{name}' version {version} is not found"
-                ))),
-            },
-            None => entry.ready().next_back().ok_or_else(|| {
-                Error::not_found(format!("Request for unknown model: '{name}' has no available versions"))
-            }),
-        }
+        self.entry(name)?.ok_or_else(unknown)?.find(name, version)
+    }
+
+    /// [`find`](Self::find), for who knows the namespace.
+    pub(crate) fn find_exactly(&self, id: &ModelId, version: Option<u64>) -> Result<&Arc<Model>> {
+        let unknown = || Error::not_found(format!("Request for unknown model: '{id}' is not found"));
+        self.get(id).ok_or_else(unknown)?.find(&id.name, version)
     }
 
     /// What a name stands for: of the models in several namespaces, the only one that is wanted.
@@ -146,9 +139,54 @@ impl ModelTable {
         })
     }
 
+    /// All versions of models of that name that can be asked.
+    pub(crate) fn ready_of(&self, name: &str) -> impl Iterator<Item = &Arc<Model>> {
+        self.models.get(name).into_iter().flat_map(BTreeMap::values).flat_map(Entry::ready)
+    }
+
     /// All versions that can be asked.
     pub fn ready(&self) -> impl Iterator<Item = &Arc<Model>> {
         self.models.values().flat_map(BTreeMap::values).flat_map(Entry::ready)
+    }
+
+    /// The models that an ensemble consists of, those of its members included.
+    pub(crate) fn members_of(&self, ensemble: &Model) -> Vec<&Arc<Model>> {
+        let mut members: Vec<&Arc<Model>> = Vec::new();
+        let of = |model: &Model| {
+            let steps = steps_of(model.config()).into_iter().flat_map(|ensemble| &ensemble.step);
+            let found = steps.filter_map(|step| {
+                let id = ModelId { name: step.model_name.clone(), namespace: step.model_namespace.clone() };
+                self.find_exactly(&id, u64::try_from(step.model_version).ok()).ok()
+            });
+            found.collect::<Vec<_>>()
+        };
+        let mut found = of(ensemble);
+        while let Some(member) = found.pop() {
+            if !members.iter().any(|known| Arc::ptr_eq(known, member)) {
+                members.push(member);
+                found.extend(of(member));
+            }
+        }
+        members
+    }
+
+    /// All ensembles that can be asked, each before those that it consists of.
+    pub(crate) fn ensembles_before_members(&self) -> Vec<Arc<Model>> {
+        let is_member = |name: &str, of: &Arc<Model>| {
+            steps_of(of.config())
+                .is_some_and(|ensemble| ensemble.step.iter().any(|step| step.model_name == name))
+        };
+        let mut left: Vec<_> = self.ready().filter(|model| steps_of(model.config()).is_some()).collect();
+        let mut ordered = Vec::new();
+        while !left.is_empty() {
+            let (inner, outer): (Vec<_>, Vec<_>) =
+                left.iter().partition(|model| left.iter().any(|other| is_member(model.name(), other)));
+            // Ensembles in a circle are never loaded; if they were, this would end all the same.
+            let (inner, outer) = if outer.is_empty() { (outer, inner) } else { (inner, outer) };
+            ordered.extend(outer.into_iter().cloned());
+            left = inner;
+        }
+        ordered
     }
 
     /// Whether no model failed to load. Those that were unloaded because somebody wanted them to be did not.
@@ -173,6 +211,11 @@ impl ModelTable {
     /// The state of a version; `None` if it is not known.
     pub(crate) fn version(&self, id: &ModelId, version: u64) -> Option<&VersionState> {
         self.get(id)?.versions.get(&version)
+    }
+
+    /// Why a model failed before any version was looked at, if it did.
+    pub(crate) fn failure(&self, id: &ModelId) -> Option<&Error> {
+        self.get(id)?.failure.as_ref()
     }
 
     fn get(&self, id: &ModelId) -> Option<&Entry> {
@@ -229,6 +272,23 @@ impl Entry {
             matches!(state, VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_))
         };
         self.versions.values().any(wanted)
+    }
+
+    fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
+        match version {
+            Some(version) => match self.versions.get(&version) {
+                Some(VersionState::Ready(model)) => Ok(model),
+                Some(_) => Err(Error::unavailable(format!(
+                    "Request for unknown model: '{name}' version {version} is not at ready state"
+                ))),
+                None => Err(Error::not_found(format!(
+                    "Request for unknown model: '{name}' version {version} is not found"
+                ))),
+            },
+            None => self.ready().next_back().ok_or_else(|| {
+                Error::not_found(format!("Request for unknown model: '{name}' has no available versions"))
+            }),
+        }
     }
 
     fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Model>> {

@@ -56,18 +56,23 @@ pub(crate) async fn load(server: &Server, request: RepositoryModelLoadRequest) -
 /// What is wrong with the request, or why the model cannot be unloaded.
 pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadRequest) -> Result<()> {
     check_repository(&request.repository_name)?;
+    let mut with_dependents = false;
     for (name, value) in request.parameters {
         match (name.as_str(), value.parameter_choice) {
-            // No model depends on another one yet.
-            ("unload_dependents", Some(ParameterChoice::BoolParam(_))) => {}
+            ("unload_dependents", Some(ParameterChoice::BoolParam(value))) => with_dependents = value,
             ("unload_dependents", _) => return Err(wrong_type(&name, "bool_param")),
             _ => return Err(Error::invalid_arg(format!("unloading takes no parameter '{name}'"))),
         }
     }
     let (done, outcome) = oneshot::channel();
-    server.unload_model(&request.model_name, |result| {
+    let done = |result| {
         let _ = done.send(result);
-    })?;
+    };
+    if with_dependents {
+        server.unload_model_and_dependents(&request.model_name, done)?;
+    } else {
+        server.unload_model(&request.model_name, done)?;
+    }
     ended(outcome).await
 }
 

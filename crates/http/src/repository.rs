@@ -74,10 +74,10 @@ pub(crate) async fn load(server: &Server, target: &Target<'_>, body: Pieces) -> 
 /// Unloads a model, and answers when it takes no further requests.
 pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: Pieces) -> Result<Reply> {
     let request: ControlRequest = parse(body)?;
+    let mut with_dependents = false;
     for (name, value) in request.parameters {
         match (name.as_str(), value) {
-            // No model depends on another one yet.
-            ("unload_dependents", Value::Bool(_)) => {}
+            ("unload_dependents", Value::Bool(value)) => with_dependents = value,
             ("unload_dependents", value) => {
                 return Err(Error::invalid_arg(format!(
                     "'unload_dependents' is {value}, but takes true or false"
@@ -87,9 +87,14 @@ pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: Pieces) -
         }
     }
     let (done, outcome) = oneshot::channel();
-    server.unload_model(&target.model, |result| {
+    let done = |result| {
         let _ = done.send(result);
-    })?;
+    };
+    if with_dependents {
+        server.unload_model_and_dependents(&target.model, done)?;
+    } else {
+        server.unload_model(&target.model, done)?;
+    }
     ended(outcome).await
 }
 

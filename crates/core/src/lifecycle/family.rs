@@ -23,6 +23,11 @@ impl Family {
         self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
     }
 
+    /// Whether an ensemble was read since it was settled.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.0.values().any(|known| known.is_unsettled)
+    }
+
     fn of(&mut self, id: &ModelId) -> &mut Known {
         self.0.entry(id.namespace.clone()).or_default()
     }
@@ -40,7 +45,7 @@ impl LifeCycle {
         if ids.is_empty() {
             ids.push(ModelId::plain(name));
         }
-        all(ids.iter().map(|id| self.load(id, overrides, family.of(id))).collect())
+        all(ids.iter().map(|id| self.load(id, overrides, family.of(id))))
     }
 
     /// Looks for changes of every model of that name, and of those that had it.
@@ -48,7 +53,38 @@ impl LifeCycle {
         let known =
             family.0.keys().map(|namespace| ModelId { name: name.into(), namespace: namespace.clone() });
         let ids: BTreeSet<_> = known.chain(self.ids(name)).collect();
-        all(ids.iter().map(|id| self.look(id, family.of(id))).collect())
+        all(ids.iter().map(|id| self.look(id, family.of(id))))
+    }
+
+    /// Settles every ensemble of that name.
+    pub(super) fn settle_all(
+        self: &Arc<Self>,
+        name: &str,
+        circle: Option<&Error>,
+        family: &mut Family,
+    ) -> Result<()> {
+        let outcomes = family.0.iter_mut().map(|(namespace, known)| {
+            known.is_unsettled = false;
+            self.settle(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known, circle)
+        });
+        all(outcomes)
+    }
+
+    /// The names of the models that the ensembles of that name consist of.
+    pub(super) fn members_of_all(&self, name: &str, family: &Family) -> BTreeSet<String> {
+        let of_one = |(namespace, known): (&String, &Known)| {
+            self.members_of(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known)
+        };
+        family.0.iter().flat_map(of_one).collect()
+    }
+
+    /// What of that name is served: of each version, which load of it.
+    pub(super) fn served_of_all(&self, name: &str) -> BTreeMap<(String, u64), usize> {
+        let table = self.table.load();
+        let served = table.ready_of(name);
+        served
+            .map(|model| ((model.id().namespace.clone(), model.version()), Arc::as_ptr(model) as usize))
+            .collect()
     }
 
     /// Unloads every model of that name.
@@ -68,7 +104,7 @@ impl LifeCycle {
 }
 
 /// What is wrong with any. That versions failed to load counts for more than that a model could not be read.
-fn all(outcomes: Vec<Result<()>>) -> Result<()> {
+pub(super) fn all(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);
     let Some(first) = errors.first() else { return Ok(()) };

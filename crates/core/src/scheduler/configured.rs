@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nereid_backend_api::{CustomBatching, Error, ModelConfig, SequenceState};
+use nereid_backend_api::{CustomBatching, ModelConfig, SequenceState};
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_queue_policy::TimeoutAction;
 use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
@@ -12,19 +12,6 @@ use super::batcher::{Batcher, Policy, Rules};
 use super::{Fifo, Handoff, Order, RequestFormer, Scheduler, sequence};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
-
-/// The field that asks for a scheduler which is not offered, and the error that says so: better now than to serve a
-/// model in another way than its configuration asks for.
-pub(crate) fn not_offered(config: &ModelConfig) -> Option<(&'static str, Error)> {
-    let choice = match &config.scheduling_choice {
-        Some(SchedulingChoice::EnsembleScheduling(_)) => "ensemble_scheduling",
-        Some(SchedulingChoice::DynamicBatching(_) | SchedulingChoice::SequenceBatching(_)) | None => {
-            return None;
-        }
-    };
-    let message = format!("the configuration asks for {choice}, which this version does not offer");
-    Some((choice, Error::unsupported(message)))
-}
 
 /// What a scheduler needs besides the configuration.
 pub(crate) struct Surroundings<'a> {

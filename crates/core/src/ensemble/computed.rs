@@ -1,0 +1,94 @@
+//! How long the requests that an ensemble made of one of its own were computed, all together.
+//!
+//! Some backends report that only after their answer, so what there is may be complete only after the ensemble's own
+//! answer.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::statistics::ComputeTimes;
+
+/// The sum over the requests to members. Each is [begun](Self::begin), and then [ended](Self::end).
+#[derive(Default)]
+pub(crate) struct Computed(Mutex<Sum>);
+
+#[derive(Default)]
+struct Sum {
+    /// So many requests have not ended.
+    open: usize,
+    times: ComputeTimes,
+    then: Option<Then>,
+}
+
+/// Hears of the sum.
+type Then = Box<dyn FnOnce(ComputeTimes) + Send>;
+
+impl Computed {
+    /// One more request counts.
+    pub(crate) fn begin(&self) {
+        self.lock().open += 1;
+    }
+
+    /// A request has ended, and was computed that long if it was successful.
+    pub(crate) fn end(&self, times: Option<ComputeTimes>) {
+        let mut sum = self.lock();
+        sum.open = sum.open.saturating_sub(1);
+        if let Some(times) = times {
+            sum.times.input += times.input;
+            sum.times.infer += times.infer;
+            sum.times.output += times.output;
+        }
+        Self::tell(sum);
+    }
+
+    /// No further request begins: `then` hears of the sum, as soon as all have ended.
+    pub(super) fn finish(&self, then: impl FnOnce(ComputeTimes) + Send + 'static) {
+        let mut sum = self.lock();
+        sum.then = Some(Box::new(then));
+        Self::tell(sum);
+    }
+
+    fn tell(mut sum: MutexGuard<'_, Sum>) {
+        if sum.open > 0 {
+            return;
+        }
+        let (then, times) = (sum.then.take(), sum.times);
+        drop(sum);
+        if let Some(then) = then {
+            then(times);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sum> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn times(millis: u64) -> ComputeTimes {
+        let duration = Duration::from_millis(millis);
+        ComputeTimes { input: duration, infer: 2 * duration, output: 3 * duration }
+    }
+
+    #[test]
+    fn the_sum_is_told_when_the_last_request_has_ended() {
+        let computed = Computed::default();
+        let told = Arc::new(Mutex::new(None));
+        computed.begin();
+        computed.begin();
+        computed.begin();
+        computed.end(Some(times(1)));
+        computed.end(None);
+        let hears = Arc::clone(&told);
+        computed.finish(move |sum| *hears.lock().unwrap() = Some(sum));
+        assert_eq!(*told.lock().unwrap(), None);
+        computed.end(Some(times(2)));
+        assert_eq!(*told.lock().unwrap(), Some(times(3)));
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether an ensemble can be served with the models that are served now, and as what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, ModelConfig, Result};
+use nereid_model_config::proto::ModelTransactionPolicy;
+use nereid_model_config::proto::model_config::SchedulingChoice;
+use nereid_model_config::{Stage, validate, validate_ensemble};
+
+use super::steps_of;
+use crate::model::{Labels, Model, ModelSpec};
+use crate::source::ModelId;
+use crate::table::{ModelTable, VersionState};
+
+/// As much of the reason of a member, in characters.
+const REASON: usize = 500;
+
+/// What an ensemble is served as.
+pub(crate) struct Fitted {
+    /// Its configuration with what its members tell: whether it is decoupled, and where each member is from.
+    pub config: ModelConfig,
+    /// Its labels: those that it has none of are its members'.
+    pub labels: BTreeMap<String, Labels>,
+}
+
+/// Fits an ensemble to the models that are served.
+///
+/// # Errors
+/// `InvalidArg` with all that keeps it from being served: members that are not, and tensors that do not fit.
+pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<Fitted> {
+    let (config, members) = fit_config(&spec.id, &spec.config, models)?;
+    let mut labels = spec.labels.clone();
+    for (step, member) in steps_of(&config).into_iter().flat_map(|ensemble| &ensemble.step).zip(&members) {
+        for (output, tensor) in &step.output_map {
+            let is_output = config.output.iter().any(|output| output.name == *tensor);
+            if let Some(of_member) = member.labels(output).filter(|_| is_output) {
+                labels.entry(tensor.clone()).or_insert_with(|| of_member.clone());
+            }
+        }
+    }
+    Ok(Fitted { config, labels })
+}
+
+/// Whether an ensemble that is served fits the models that are served now in the same way as when it was fitted.
+///
+/// # Errors
+/// As [`fit`].
+pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
+    let (config, _) = fit_config(ensemble.id(), ensemble.given(), models)?;
+    Ok(config == *ensemble.config())
+}
+
+/// The configuration as it is served, and the member of each step.
+fn fit_config(
+    id: &ModelId,
+    given: &ModelConfig,
+    models: &ModelTable,
+) -> Result<(ModelConfig, Vec<Arc<Model>>)> {
+    let mut config = given.clone();
+    let of_config = |errors| Error::invalid_arg(format!("the ensemble's configuration is wrong: {errors}"));
+    validate(&config, Stage::Final).map_err(of_config)?;
+    let mut members = Vec::new();
+    let mut unfit = BTreeSet::new();
+    if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &mut config.scheduling_choice {
+        for step in &mut ensemble.step {
+            let version = u64::try_from(step.model_version).ok();
+            match member(id, &step.model_name, version, models) {
+                Ok(member) => {
+                    step.model_namespace.clone_from(&member.id().namespace);
+                    members.push(member);
+                }
+                Err(reason) => {
+                    unfit.insert(format!("it depends on '{}', {reason}", step.model_name));
+                }
+            }
+        }
+    }
+    if !unfit.is_empty() {
+        let reasons: Vec<_> = unfit.into_iter().collect();
+        return Err(Error::invalid_arg(format!("ensemble '{id}' cannot be served: {}", reasons.join("; "))));
+    }
+    // Beside the members, whatever may lead from one of them back to the ensemble.
+    let mut configs: BTreeMap<_, _> = models.ready().map(|model| (model.name(), model.config())).collect();
+    configs.extend(members.iter().map(|member| (member.name(), latest(member, models))));
+    let is_decoupled = validate_ensemble(&config, &configs).map_err(of_config)?;
+    config.model_transaction_policy = Some(ModelTransactionPolicy { decoupled: is_decoupled });
+    Ok((config, members))
+}
+
+/// As the reference, ensembles are held against the latest version of a model.
+fn latest<'a>(member: &'a Arc<Model>, models: &'a ModelTable) -> &'a ModelConfig {
+    models.find_exactly(member.id(), None).unwrap_or(member).config()
+}
+
+/// The model of a step: one of the ensemble's own namespace, or else the only one of that name.
+///
+/// # Errors
+/// What is wrong with the model.
+fn member(
+    ensemble: &ModelId,
+    name: &str,
+    version: Option<u64>,
+    models: &ModelTable,
+) -> Result<Arc<Model>, String> {
+    let own = ModelId { name: name.to_owned(), namespace: ensemble.namespace.clone() };
+    let mut known: Vec<_> = models
+        .namespaces(name)
+        .map(|namespace| ModelId { name: name.to_owned(), namespace: namespace.clone() })
+        .filter(|id| *id == own || models.versions(id).any(|(_, state)| is_ready(state)))
+        .collect();
+    if known.contains(&own) {
+        known = vec![own];
+    }
+    let id = match known.as_slice() {
+        [] => return Err("which is not loaded".into()),
+        [id] => id,
+        _ => return Err(format!("which {} models of other namespaces are", known.len())),
+    };
+    if let Ok(model) = models.find_exactly(id, version) {
+        return Ok(Arc::clone(model));
+    }
+    let loaded: Vec<_> =
+        models.versions(id).filter(|(_, state)| is_ready(state)).map(|(version, _)| version).collect();
+    match version {
+        Some(version) if !loaded.is_empty() => {
+            Err(format!("whose required version {version} is not loaded; loaded are {loaded:?}"))
+        }
+        _ => Err(format!("which has no loaded version{}", why(id, models))),
+    }
+}
+
+fn is_ready(state: &VersionState) -> bool {
+    matches!(state, VersionState::Ready(_))
+}
+
+/// Why a model has no version that could be asked, as far as that is known.
+fn why(id: &ModelId, models: &ModelTable) -> String {
+    let failed = models.failure(id).map(|error| format!(" ({})", error.message()));
+    let states = models
+        .versions(id)
+        .map(|(version, state)| format!(" (version {version}: {})", state.reason().unwrap_or(state.name())));
+    shortened(failed.into_iter().chain(states).collect())
+}
+
+/// The reason of a member may hold those of its own members in turn, and so on.
+fn shortened(mut reason: String) -> String {
+    if let Some((end, _)) = reason.char_indices().nth(REASON) {
+        reason.truncate(end);
+        reason.push_str("...)");
+    }
+    reason
+}

@@ -1,0 +1,172 @@
+//! An ensemble's graph in the form in which it is run: tensors and steps by number.
+
+use std::collections::BTreeMap;
+
+use nereid_backend_api::{ModelConfig, Shape};
+
+use super::steps_of;
+use crate::source::ModelId;
+
+/// What is done with a request.
+pub(super) struct Plan {
+    /// The ensemble's name.
+    pub name: String,
+    /// Whether its requests have a batch dimension.
+    pub batches: bool,
+    /// Whether a request may have any number of responses.
+    pub is_decoupled: bool,
+    /// The tensor of each input of the ensemble, by the input's name.
+    pub inputs: BTreeMap<String, usize>,
+    /// In the configuration's order.
+    pub outputs: Vec<PlannedOutput>,
+    pub steps: Vec<PlannedStep>,
+    /// Of each tensor, the steps that read it; a step that reads it several times is there as often.
+    pub readers: Vec<Vec<usize>>,
+    /// Of each tensor, the step that writes it.
+    pub writers: Vec<Option<usize>>,
+    /// So many requests of each step may be in progress at a time; 0 for any number.
+    pub max_inflight: usize,
+}
+
+pub(super) struct PlannedOutput {
+    pub name: String,
+    pub tensor: usize,
+    /// Its dimensions between the steps, without a batch dimension.
+    pub dims: Shape,
+}
+
+pub(super) struct PlannedStep {
+    pub model: ModelId,
+    /// `None` for the latest.
+    pub version: Option<u64>,
+    /// Inputs of the member, and the tensor of each.
+    pub inputs: Vec<(String, usize)>,
+    /// Outputs of the member, and the tensor of each.
+    pub outputs: Vec<(String, usize)>,
+    /// Greater than that of every step that it waits for.
+    pub rank: usize,
+}
+
+impl Plan {
+    /// Of a configuration that was checked.
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        let ensemble = steps_of(config);
+        let mut numbers = BTreeMap::new();
+        let mut number = |name: &str| {
+            let next = numbers.len();
+            *numbers.entry(name.to_owned()).or_insert(next)
+        };
+        let inputs = config.input.iter().map(|input| (input.name.clone(), number(&input.name))).collect();
+        let outputs = config.output.iter().map(|output| {
+            let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
+            let tensor = number(&output.name);
+            PlannedOutput { name: output.name.clone(), tensor, dims: Shape::from(&dims[..]) }
+        });
+        let outputs = outputs.collect();
+        let mut steps = Vec::new();
+        for step in ensemble.into_iter().flat_map(|ensemble| &ensemble.step) {
+            let namespace = step.model_namespace.clone();
+            let mut numbered = |map: &BTreeMap<String, String>| {
+                map.iter().map(|(name, tensor)| (name.clone(), number(tensor))).collect()
+            };
+            steps.push(PlannedStep {
+                model: ModelId { name: step.model_name.clone(), namespace },
+                version: u64::try_from(step.model_version).ok(),
+                inputs: numbered(&step.input_map),
+                outputs: numbered(&step.output_map),
+                rank: 0,
+            });
+        }
+        let (mut readers, mut writers) = (vec![Vec::new(); numbers.len()], vec![None; numbers.len()]);
+        for (index, step) in steps.iter().enumerate() {
+            step.inputs.iter().for_each(|&(_, tensor)| readers[tensor].push(index));
+            step.outputs.iter().for_each(|&(_, tensor)| writers[tensor] = Some(index));
+        }
+        rank(&mut steps, &writers);
+        Self {
+            name: config.name.clone(),
+            batches: config.max_batch_size > 0,
+            is_decoupled: config.model_transaction_policy.is_some_and(|policy| policy.decoupled),
+            inputs,
+            outputs,
+            steps,
+            readers,
+            writers,
+            max_inflight: ensemble.map_or(0, |ensemble| ensemble.max_inflight_requests as usize),
+        }
+    }
+
+    /// The steps without which these outputs do not come about.
+    pub(super) fn needed_for(&self, outputs: &[usize]) -> Vec<bool> {
+        let mut needed = vec![false; self.steps.len()];
+        let mut tensors: Vec<_> = outputs.iter().map(|&output| self.outputs[output].tensor).collect();
+        while let Some(tensor) = tensors.pop() {
+            if let Some(step) = self.writers[tensor].filter(|&step| !needed[step]) {
+                needed[step] = true;
+                tensors.extend(self.steps[step].inputs.iter().map(|&(_, tensor)| tensor));
+            }
+        }
+        needed
+    }
+}
+
+/// Ranks the steps of a graph without circles.
+fn rank(steps: &mut [PlannedStep], writers: &[Option<usize>]) {
+    // A step's rank is the length of the longest way to it, so as many rounds as there are steps are enough.
+    for _ in 0..steps.len() {
+        let mut changed = false;
+        for index in 0..steps.len() {
+            let before = steps[index].inputs.iter().filter_map(|&(_, tensor)| writers[tensor]);
+            let rank = before.map(|step| steps[step].rank + 1).max().unwrap_or(0);
+            changed |= std::mem::replace(&mut steps[index].rank, rank) != rank;
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        let step = |model: &str, inputs: &str, output: &str| {
+            let inputs = inputs.split(' ').enumerate();
+            let inputs =
+                inputs.map(|(index, tensor)| format!("input_map {{ key: 'X{index}' value: '{tensor}' }}"));
+            let inputs: String = inputs.collect();
+            format!("step {{ model_name: '{model}' {inputs} output_map {{ key: 'Y' value: '{output}' }} }}")
+        };
+        // The steps stand in the wrong order on purpose.
+        let text = format!(
+            "name: 'e' max_batch_size: 4 input {{ name: 'A' }} output {{ name: 'D' dims: [ 3 ] }}
+             output {{ name: 'C' dims: [ 6 ] reshape {{ shape: [ 2, 3 ] }} }} output {{ name: 'b' }}
+             ensemble_scheduling {{ {} {} {} {} }}",
+            step("join", "b c b", "D"),
+            step("right", "A", "c"),
+            step("left", "A", "b"),
+            step("more", "c", "C"),
+        );
+        Plan::new(&nereid_model_config::parse_text(&text).unwrap())
+    }
+
+    #[test]
+    fn steps_are_ranked_behind_those_they_wait_for() {
+        let plan = plan();
+        let ranks: Vec<_> = plan.steps.iter().map(|step| (step.model.name.as_str(), step.rank)).collect();
+        assert_eq!(ranks, [("join", 1), ("right", 0), ("left", 0), ("more", 1)]);
+        assert_eq!(plan.readers[plan.steps[2].outputs[0].1], [0, 0]);
+        assert_eq!(plan.outputs[1].dims, [2, 3].into());
+    }
+
+    #[test]
+    fn only_what_leads_to_a_wanted_output_is_needed() {
+        let plan = plan();
+        assert_eq!(plan.needed_for(&[0]), [true, true, true, false]);
+        assert_eq!(plan.needed_for(&[1]), [false, true, false, true]);
+        // An output that another step reads, too.
+        assert_eq!(plan.needed_for(&[2]), [false, false, true, false]);
+        assert_eq!(plan.needed_for(&[1, 2]), [false, true, true, true]);
+    }
+}

@@ -1,0 +1,413 @@
+//! One request to an ensemble, from its tensors to its answers.
+//!
+//! A step runs as soon as all that it reads is there. All steps that can run do; the first that fails ends the request,
+//! and dropping the answers of the others takes these back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use nereid_backend_api::{
+    Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, Request, RequestTrace, RequestedOutput,
+    Responder, Response, Result,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::wave::{Sequence, Value, Wave};
+use super::{Computed, Shared};
+use crate::inflight::{Caller, ResponseStream};
+use crate::model::Model;
+
+/// The wave of the request itself.
+const REQUEST: u64 = 0;
+
+/// Answers a request to an ensemble.
+pub(super) async fn run(shared: Arc<Shared>, request: Request) {
+    let started = Instant::now();
+    let batch_size = request.batch_size();
+    let (request, responder, _) = request.into_parts();
+    // What the members report, perhaps only after the answer, is what the ensemble reports.
+    responder.await_report();
+    responder.mark(Phase::Started, started);
+    let responder = Arc::new(responder);
+    let mut run = match Run::new(&shared, request, batch_size, &responder) {
+        Ok(run) => run,
+        Err(error) => return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error))),
+    };
+    let outcome = run.go().await;
+    let (computed, last) = (Arc::clone(&run.computed), run.last.take());
+    // Requests to members that are still in progress are of no use.
+    drop(run);
+    if let Err(error) = outcome {
+        return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error)));
+    }
+    let (reporter, statistics) = (Arc::clone(&responder), Arc::clone(&shared.statistics));
+    computed.finish(move |sum| {
+        let inputs_ready = started + sum.input;
+        let outputs_ready = inputs_ready + sum.infer;
+        let times =
+            ExecutionTimes { started, inputs_ready, outputs_ready, ended: outputs_ready + sum.output };
+        statistics.executed(batch_size, times);
+        reporter.report(times);
+    });
+    match last {
+        Some(response) => responder.finish_with(Ok(response)),
+        None => responder.finish(),
+    }
+}
+
+fn in_ensemble(name: &str, error: &Error) -> Error {
+    Error::new(error.code(), format!("in ensemble '{name}', {}", error.message()))
+}
+
+/// A step that can run, of a wave.
+struct Ready {
+    wave: u64,
+    step: usize,
+}
+
+/// A request to a member.
+struct Live {
+    ready: Ready,
+    answers: ResponseStream,
+    /// Whether its member answers any number of times.
+    is_decoupled: bool,
+    batch: usize,
+    sequence: Sequence,
+    /// Its share of `max_inflight_requests`.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What a run waits for.
+enum Awaited {
+    Answer(Live),
+    Permit(Ready, Arc<Semaphore>),
+}
+
+enum Event {
+    /// An answer, or that there are no more.
+    Answered(Live, Option<Answer>),
+    Permitted(Ready, OwnedSemaphorePermit),
+}
+
+async fn happened(awaited: Awaited) -> Result<Event> {
+    match awaited {
+        Awaited::Answer(mut live) if live.is_decoupled => {
+            let answer = live.answers.next().await;
+            Ok(Event::Answered(live, answer))
+        }
+        Awaited::Answer(mut live) => {
+            let answer = live.answers.single().await;
+            Ok(Event::Answered(live, Some(answer)))
+        }
+        Awaited::Permit(ready, limit) => {
+            let closed = |_| Error::internal("the limit of requests in progress is gone");
+            Ok(Event::Permitted(ready, limit.acquire_owned().await.map_err(closed)?))
+        }
+    }
+}
+
+struct Run<'a> {
+    shared: &'a Shared,
+    responder: &'a Responder,
+    /// What all requests to members share with the ensemble's; its inputs have been taken out.
+    template: InferRequest,
+    /// Of each step, its member; held, so that it is not unloaded meanwhile.
+    members: Vec<Option<Arc<Model>>>,
+    needed: Vec<bool>,
+    /// The outputs that the client wants, by their place in the plan.
+    wanted: Vec<usize>,
+    batch: usize,
+    waves: BTreeMap<u64, Wave>,
+    next_wave: u64,
+    ready: VecDeque<Ready>,
+    /// How many steps of each rank wait for a permit.
+    held_up: BTreeMap<usize, usize>,
+    /// Decoupled members whose answers are not looked at before those behind them have caught up.
+    paused: Vec<Live>,
+    computed: Arc<Computed>,
+    /// How many responses were made.
+    made: usize,
+    /// The last of them, until it is known whether anything is left to be done.
+    last: Option<Response>,
+}
+
+impl<'a> Run<'a> {
+    /// With the request's own tensors in place.
+    fn new(
+        shared: &'a Shared,
+        mut template: InferRequest,
+        batch_size: usize,
+        responder: &'a Responder,
+    ) -> Result<Self> {
+        let plan = &shared.plan;
+        let is_wanted = |name: &str| {
+            template.outputs.is_empty() || template.outputs.iter().any(|output| output.name == name)
+        };
+        let outputs = plan.outputs.iter().enumerate();
+        let wanted: Vec<_> =
+            outputs.filter(|(_, output)| is_wanted(&output.name)).map(|(index, _)| index).collect();
+        let needed = plan.needed_for(&wanted);
+        let models = shared.models.upgrade();
+        let models = models.as_ref().map(|models| models.load());
+        let members = plan.steps.iter().zip(&needed).map(|(step, needed)| {
+            let gone = || Error::unavailable("the server is shutting down");
+            let find = || models.as_ref().ok_or_else(gone)?.find_exactly(&step.model, step.version);
+            needed.then(|| find().cloned()).transpose()
+        });
+        let members = members.collect::<Result<_>>()?;
+        let batch = if plan.batches { batch_size } else { 0 };
+        let inputs = std::mem::take(&mut template.inputs);
+        let mut run = Self {
+            shared,
+            responder,
+            template,
+            members,
+            needed,
+            wanted,
+            batch,
+            waves: BTreeMap::new(),
+            next_wave: REQUEST,
+            ready: VecDeque::new(),
+            held_up: BTreeMap::new(),
+            paused: Vec::new(),
+            computed: Arc::default(),
+            made: 0,
+            last: None,
+        };
+        let mut values: BTreeMap<_, _> = plan.inputs.values().map(|&tensor| (tensor, None)).collect();
+        for input in inputs {
+            if let Some(&tensor) = plan.inputs.get(&input.name) {
+                values.insert(tensor, Some(input));
+            }
+        }
+        let values = values
+            .into_iter()
+            .map(|(tensor, given)| (tensor, Value { tensor: given, batch, sequence: None }));
+        let wave = run.begin_wave();
+        run.fill(wave, values.collect());
+        Ok(run)
+    }
+
+    /// Runs all steps. The responses but the last are sent when they are made.
+    async fn go(&mut self) -> Result<()> {
+        let mut awaited = FuturesUnordered::new();
+        loop {
+            while let Some(ready) = self.ready.pop_front() {
+                let limit = self.shared.limits.get(ready.step);
+                match limit.map(|limit| Arc::clone(limit).try_acquire_owned()) {
+                    Some(Err(_)) => {
+                        *self.held_up.entry(self.rank(ready.step)).or_default() += 1;
+                        let limit = Arc::clone(&self.shared.limits[ready.step]);
+                        awaited.push(happened(Awaited::Permit(ready, limit)));
+                    }
+                    Some(Ok(permit)) => awaited.push(happened(self.begin(ready, Some(permit))?)),
+                    None => awaited.push(happened(self.begin(ready, None)?)),
+                }
+            }
+            for live in self.resumed() {
+                awaited.push(happened(Awaited::Answer(live)));
+            }
+            if !(awaited.is_empty() && self.paused.is_empty())
+                && let Some(response) = self.last.take()
+            {
+                self.responder.send(Ok(response));
+            }
+            let event = poll_fn(|context| {
+                if self.responder.is_cancelled() {
+                    return Poll::Ready(Some(Err(Error::cancelled("the request was cancelled"))));
+                }
+                awaited.poll_next_unpin(context)
+            });
+            match event.await.transpose()? {
+                Some(Event::Permitted(ready, permit)) => {
+                    let rank = self.rank(ready.step);
+                    if let Some(count) = self.held_up.get_mut(&rank) {
+                        *count -= 1;
+                        if *count == 0 {
+                            self.held_up.remove(&rank);
+                        }
+                    }
+                    awaited.push(happened(self.begin(ready, Some(permit))?));
+                }
+                Some(Event::Answered(live, Some(answer))) => {
+                    self.take(&live, answer?)?;
+                    if live.is_decoupled {
+                        self.paused.push(live);
+                    } else {
+                        self.end(live.ready.wave);
+                    }
+                }
+                Some(Event::Answered(live, None)) => self.end(live.ready.wave),
+                None => break,
+            }
+        }
+        // A decoupled ensemble may answer nothing.
+        if self.made == 0 && !self.shared.plan.is_decoupled {
+            return Err(Error::invalid_arg(
+                "no step can run any more, but some output is not there: its members do not give what they gave \
+                 when the ensemble was loaded",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The decoupled members to be listened to again: nothing that was made of their answers is held up.
+    ///
+    /// A step that is held up waits for requests of its own rank or of one behind, which are never paused for it. So
+    /// somebody can always go on.
+    fn resumed(&mut self) -> Vec<Live> {
+        let Some(rank) = self.held_up.keys().next_back().copied() else {
+            return std::mem::take(&mut self.paused);
+        };
+        let (resumed, paused) =
+            std::mem::take(&mut self.paused).into_iter().partition(|live| self.rank(live.ready.step) >= rank);
+        self.paused = paused;
+        resumed
+    }
+
+    fn rank(&self, step: usize) -> usize {
+        self.shared.plan.steps[step].rank
+    }
+
+    fn begin_wave(&mut self) -> u64 {
+        let number = self.next_wave;
+        self.next_wave += 1;
+        self.waves.insert(number, Wave::new(&self.shared.plan, &self.needed, &self.wanted));
+        number
+    }
+
+    /// Puts tensors in their places, and responds if the wave has all outputs.
+    fn fill(&mut self, number: u64, values: Vec<(usize, Value)>) {
+        let plan = &self.shared.plan;
+        let Some(wave) = self.waves.get_mut(&number) else { return };
+        let mut steps = Vec::new();
+        let mut outputs = 0;
+        for (tensor, value) in values {
+            outputs += self.wanted.iter().filter(|&&output| plan.outputs[output].tensor == tensor).count();
+            wave.set(plan, &self.needed, tensor, value, &mut steps);
+        }
+        wave.open += steps.len();
+        let responds = wave.complete_outputs(outputs);
+        self.ready.extend(steps.into_iter().map(|step| Ready { wave: number, step }));
+        if responds {
+            self.respond(number);
+        }
+        self.forget_if_over(number);
+    }
+
+    /// A request to a member of that wave has ended.
+    fn end(&mut self, wave: u64) {
+        if let Some(wave) = self.waves.get_mut(&wave) {
+            wave.open -= 1;
+        }
+        self.forget_if_over(wave);
+    }
+
+    fn forget_if_over(&mut self, number: u64) {
+        if self.waves.get(&number).is_some_and(|wave| wave.open == 0) {
+            self.waves.remove(&number);
+        }
+    }
+
+    /// Makes the request to a step's member.
+    fn begin(&mut self, ready: Ready, permit: Option<OwnedSemaphorePermit>) -> Result<Awaited> {
+        let step = &self.shared.plan.steps[ready.step];
+        let (Some(member), Some(wave)) = (&self.members[ready.step], self.waves.get_mut(&ready.wave)) else {
+            return Err(Error::internal("a step was to run that is not needed"));
+        };
+        let signature = member.signature();
+        let batches = signature.max_batch_size > 0;
+        let mut sequence: Option<Sequence> = None;
+        let mut inputs = Vec::with_capacity(step.inputs.len());
+        for (name, tensor) in &step.inputs {
+            let Some(value) = wave.read(*tensor) else { continue };
+            let value = match signature.input(name) {
+                Some(input) => value.shaped_for(&input.dims, batches),
+                None => value,
+            };
+            if let Some(of_tensor) = value.sequence {
+                match &sequence {
+                    Some(known) if *known != of_tensor => tracing::error!(
+                        "a step of model '{}' in ensemble '{}' reads tensors of different sequences; it is of {known:?}",
+                        member.name(),
+                        self.shared.plan.name
+                    ),
+                    _ => sequence = Some(of_tensor),
+                }
+            }
+            if let Some(mut input) = value.tensor {
+                input.name.clone_from(name);
+                inputs.push(input);
+            }
+        }
+        let first_dim = inputs.first().and_then(|input| input.shape.first());
+        let batch = match first_dim {
+            _ if !batches => 0,
+            Some(&size) => usize::try_from(size).unwrap_or(0),
+            None => 1,
+        };
+        let template = &self.template;
+        let sequence = sequence.unwrap_or_else(|| Sequence {
+            correlation_id: template.correlation_id.clone(),
+            flags: template.sequence,
+        });
+        let request = InferRequest {
+            model_name: member.name().to_owned(),
+            model_version: Some(member.version()),
+            id: template.id.clone(),
+            inputs,
+            outputs: step.outputs.iter().map(|(name, _)| RequestedOutput::new(name)).collect(),
+            parameters: template.parameters.clone(),
+            correlation_id: sequence.correlation_id.clone(),
+            sequence: sequence.flags,
+            priority: template.priority,
+            timeout: template.timeout,
+            allocator: None,
+            trace: template.trace.as_ref().map(RequestTrace::child),
+        };
+        let is_decoupled = member.is_decoupled();
+        let answers = Arc::clone(member).infer(request, Caller::ensemble(&self.computed))?;
+        Ok(Awaited::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
+    }
+
+    /// Takes what a member answered.
+    fn take(&mut self, live: &Live, mut response: Response) -> Result<()> {
+        let sequence = live.sequence.of_response(&response.parameters)?;
+        let wave = if live.is_decoupled { self.begin_wave() } else { live.ready.wave };
+        let step = &self.shared.plan.steps[live.ready.step];
+        let values = step.outputs.iter().map(|(name, tensor)| {
+            let given = response.outputs.iter().position(|output| output.name == *name);
+            // Whoever reads an output that was left out goes without, if it can.
+            let given = given.map(|index| response.outputs.swap_remove(index));
+            (*tensor, Value { tensor: given, batch: live.batch, sequence: Some(sequence.clone()) })
+        });
+        let values = values.collect();
+        self.fill(wave, values);
+        Ok(())
+    }
+
+    /// Makes a response of a wave that has all outputs.
+    fn respond(&mut self, number: u64) {
+        let Some(wave) = self.waves.get_mut(&number) else { return };
+        let mut response = Response::default();
+        for &output in &self.wanted {
+            let output = &self.shared.plan.outputs[output];
+            let Some(value) = wave.read(output.tensor) else { continue };
+            let value = value.shaped_for(&output.dims, self.batch > 0);
+            if let (Some(sequence), Some(_)) = (&value.sequence, &value.tensor) {
+                sequence.write_to(&mut response.parameters);
+            }
+            if let Some(mut tensor) = value.tensor {
+                tensor.name.clone_from(&output.name);
+                response.outputs.push(tensor);
+            }
+        }
+        self.made += 1;
+        self.last = Some(response);
+    }
+}

@@ -1,0 +1,381 @@
+//! Requests to ensembles, through a whole server, with members that do what members do.
+
+mod lifecycle;
+mod random_graphs;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nereid_backend_api::{
+    Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, Instance, InstanceContext,
+    ModelContext, ParameterValue, Request, RequestedOutput, Response, Result, SequenceFlags, Tensor,
+};
+
+use crate::source::{Fingerprint, ModelId, ModelSource};
+use crate::{Completion, ModelSpec, Server, ServerOptions};
+
+/// What the members of a test do, by the parameter `act` of their configuration:
+/// - `add` (also where there is none): output `Y` is the sum of all inputs that are there, and of the parameter `plus`;
+///   output `Z`, if asked for, is three times as much;
+/// - `fail`: an error;
+/// - `repeat`: as many responses as the input says, numbered;
+/// - `hold`: as `add`, but when the test [releases](Members::release) it;
+/// - `tell`: as `add`, with what the request says of its sequence in the response's parameters.
+#[derive(Clone, Default)]
+struct Members {
+    held: Arc<Mutex<Vec<Request>>>,
+    /// Whether models whose parameter `act` is `breakable` cannot be loaded.
+    broken: Arc<Mutex<bool>>,
+}
+
+struct Member {
+    members: Members,
+    act: String,
+    plus: i64,
+}
+
+impl Backend for Members {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        let parameter = |name: &str| context.config.parameters.get(name).map(|it| it.string_value.clone());
+        let act = parameter("act").unwrap_or_default();
+        if act == "breakable" && *self.broken.lock().unwrap() {
+            return Err(Error::internal("broken on purpose"));
+        }
+        let plus = parameter("plus").map_or(0, |plus| plus.parse().unwrap());
+        Ok(Box::new(Member { members: self.clone(), act, plus }))
+    }
+}
+
+impl nereid_backend_api::Model for Member {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(Member { members: self.members.clone(), act: self.act.clone(), plus: self.plus }))
+    }
+
+    fn runs_at_once(&self, _: &Request) -> bool {
+        self.act != "hold"
+    }
+}
+
+impl Instance for Member {
+    fn execute(&mut self, mut batch: Batch) {
+        batch.inputs_ready();
+        batch.outputs_ready();
+        match self.act.as_str() {
+            "fail" => batch.fail(Error::internal("failed on purpose")),
+            "hold" => self.members.held.lock().unwrap().extend(batch.into_requests()),
+            "repeat" => batch.into_requests().into_iter().for_each(|request| repeat(&request)),
+            act => {
+                let outcomes: Vec<_> =
+                    batch.requests().iter().map(|request| Ok(added(request, self.plus, act))).collect();
+                batch.complete(outcomes);
+            }
+        }
+    }
+}
+
+impl Members {
+    /// The requests that are held, when there are so many; waits for them.
+    fn held(&self, count: usize) -> Vec<Request> {
+        loop {
+            let mut held = self.held.lock().unwrap();
+            if held.len() >= count {
+                return std::mem::take(&mut *held);
+            }
+            drop(held);
+            thread::yield_now();
+        }
+    }
+
+    /// Answers a request that was held.
+    fn release(&self, request: Request) {
+        let response = added(&request, 0, "add");
+        request.answer(Ok(response));
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Vec<i64> {
+    let bytes = tensor.contiguous().unwrap();
+    bytes.chunks(8).map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+fn tensor(name: &str, shape: &[i64], numbers: &[i64]) -> Tensor {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    Tensor::new(name, DataType::Int64, shape, bytes)
+}
+
+fn added(request: &Request, plus: i64, act: &str) -> Response {
+    let first = request.inputs.first();
+    let mut sum = first.map_or(vec![plus], |first| vec![plus; numbers(first).len()]);
+    for input in &request.inputs {
+        sum.iter_mut().zip(numbers(input)).for_each(|(sum, number)| *sum += number);
+    }
+    let shape = first.map_or([1, 1].into(), |first| first.shape.clone());
+    let tripled: Vec<_> = sum.iter().map(|number| number * 3).collect();
+    let all = [tensor("Y", &shape, &sum), tensor("Z", &shape, &tripled)];
+    let mut response = Response::new(all.into_iter().filter(|output| request.wants(&output.name)).collect());
+    if act == "tell" {
+        let number = if let CorrelationId::Number(number) = request.correlation_id { number } else { 0 };
+        response.parameters.set("sequence_id", ParameterValue::Int(number as i64 + 1));
+        response.parameters.set("sequence_start", ParameterValue::Bool(!request.sequence.start));
+    }
+    response
+}
+
+fn repeat(request: &Request) {
+    for number in 0..numbers(&request.inputs[0])[0] {
+        request.responder().send(Ok(Response::new(vec![tensor("Y", &[1, 1], &[number])])));
+    }
+    request.responder().finish();
+}
+
+/// A model of these tests: batches of up to 8 rows of one number, unless `text` says otherwise.
+fn spec(name: &str, text: &str) -> ModelSpec {
+    let mut config = nereid_model_config::parse_text(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    name.clone_into(&mut config.name);
+    nereid_model_config::normalise(&mut config);
+    ModelSpec {
+        id: ModelId::plain(name),
+        directory: name.into(),
+        config,
+        completion: Completion::Off,
+        versions: vec![1],
+        labels: BTreeMap::new(),
+        warm_up_files: BTreeMap::new(),
+        state_files: BTreeMap::new(),
+        fault: None,
+        fingerprint: Fingerprint::default(),
+        keep: None,
+    }
+}
+
+fn io(inputs: &str, outputs: &str) -> String {
+    let tensors = |role: &str, names: &str| {
+        let tensor = |name| format!("{role} {{ name: '{name}' data_type: TYPE_INT64 dims: [ 1 ] }} ");
+        names.split(' ').map(tensor).collect::<String>()
+    };
+    tensors("input", inputs) + &tensors("output", outputs)
+}
+
+/// A member with inputs `X` and more, and outputs `Y` and more.
+fn member(name: &str, inputs: &str, act: &str, plus: i64) -> (String, ModelSpec) {
+    let text = format!(
+        "backend: 'members' max_batch_size: 8 {}
+         parameters {{ key: 'act' value {{ string_value: '{act}' }} }}
+         parameters {{ key: 'plus' value {{ string_value: '{plus}' }} }}
+         model_transaction_policy {{ decoupled: {} }}",
+        io(inputs, "Y Z"),
+        act == "repeat"
+    );
+    (name.to_owned(), spec(name, &text))
+}
+
+/// An ensemble of steps like `model: X=a W=b -> Y=c`.
+fn ensemble(name: &str, inputs: &str, outputs: &str, steps: &[&str]) -> (String, ModelSpec) {
+    let text =
+        format!("platform: 'ensemble' max_batch_size: 4 {} {}", io(inputs, outputs), scheduling(steps));
+    (name.to_owned(), spec(name, &text))
+}
+
+fn scheduling(steps: &[&str]) -> String {
+    let map = |role: &str, pairs: &str| {
+        let pair = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap();
+            format!("{role} {{ key: '{key}' value: '{value}' }} ")
+        };
+        pairs.split_whitespace().map(pair).collect::<String>()
+    };
+    let step = |step: &&str| {
+        let (model, maps) = step.split_once(": ").unwrap();
+        let (inputs, outputs) = maps.split_once(" -> ").unwrap();
+        let (inputs, outputs) = (map("input_map", inputs), map("output_map", outputs));
+        format!("step {{ model_name: '{model}' model_version: -1 {inputs} {outputs} }} ")
+    };
+    format!("ensemble_scheduling {{ {} }}", steps.iter().map(step).collect::<String>())
+}
+
+fn options() -> ServerOptions {
+    ServerOptions { strict_readiness: true, load_threads: 2, ..ServerOptions::default() }
+}
+
+fn server_of(members: &Members, options: ServerOptions, source: Arc<dyn ModelSource>) -> Server {
+    let backend = Arc::new(members.clone()) as Arc<dyn Backend>;
+    Server::new(options, BTreeMap::from([("members".to_owned(), backend)]), source)
+}
+
+/// A server that has loaded these models.
+fn serving<const N: usize>(models: [(String, ModelSpec); N]) -> (Server, Members) {
+    let members = Members::default();
+    let models: BTreeMap<_, _> = models.into_iter().map(|(name, spec)| (name, Ok(spec))).collect();
+    let server = server_of(&members, options(), Arc::new(models));
+    let failures = server.start(None).unwrap();
+    assert!(failures.is_empty() && server.is_ready(), "{failures:?}");
+    (server, members)
+}
+
+fn request(model: &str, inputs: &[(&str, i64)]) -> InferRequest {
+    let inputs = inputs.iter().map(|(name, number)| tensor(name, &[1, 1], &[*number])).collect();
+    InferRequest { model_name: model.into(), id: "r".into(), inputs, ..InferRequest::default() }
+}
+
+async fn ask(server: &Server, request: InferRequest) -> Result<Response> {
+    server.infer(request)?.single().await
+}
+
+/// The first number of each output, by name.
+fn outputs(response: &Response) -> Vec<(&str, i64)> {
+    response.outputs.iter().map(|output| (output.name.as_str(), numbers(output)[0])).collect()
+}
+
+#[tokio::test]
+async fn steps_run_when_their_tensors_are_there_and_share_them() {
+    let (server, _) = serving([
+        member("one", "X", "add", 1),
+        member("two", "X W", "add", 10),
+        // A diamond: 'a' is read twice, and 'one' is a step three times. The steps stand in the wrong order.
+        ensemble(
+            "e",
+            "IN",
+            "OUT SIDE",
+            &["two: X=b W=c -> Y=OUT", "one: X=a -> Y=b Z=SIDE", "one: X=a -> Y=c", "one: X=IN -> Y=a"],
+        ),
+    ]);
+    let response = ask(&server, request("e", &[("IN", 5)])).await.unwrap();
+    // a = 6, b = c = 7, SIDE = 21.
+    assert_eq!(outputs(&response), [("OUT", 24), ("SIDE", 21)]);
+    assert_eq!(response.outputs[0].shape, [1, 1].into());
+    let count = |name: &str| server.model(name, None).unwrap().statistics().snapshot();
+    assert_eq!((count("one").success.count, count("two").success.count), (3, 1));
+    let of_ensemble = count("e");
+    assert_eq!(
+        (of_ensemble.success.count, of_ensemble.inference_count, of_ensemble.execution_count),
+        (1, 1, 1)
+    );
+    assert_eq!(of_ensemble.batches[&1].compute_infer.count, 1);
+    // It was computed as long as its members.
+    let infer = count("one").compute_input.ns + count("two").compute_input.ns;
+    assert_eq!((of_ensemble.compute_input.count, of_ensemble.compute_input.ns), (1, infer));
+}
+
+#[tokio::test]
+async fn only_the_steps_run_that_lead_to_a_wanted_output() {
+    let (server, _) = serving([
+        member("one", "X", "add", 1),
+        member("other", "X", "add", 10),
+        ensemble("e", "IN", "A B", &["one: X=IN -> Y=A", "other: X=A -> Y=B"]),
+    ]);
+    let wanting =
+        |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..request("e", &[("IN", 5)]) };
+    assert_eq!(outputs(&ask(&server, wanting("A")).await.unwrap()), [("A", 6)]);
+    assert_eq!(server.model("other", None).unwrap().statistics().snapshot().success.count, 0);
+    // What another step reads comes about although nobody asked for it.
+    assert_eq!(outputs(&ask(&server, wanting("B")).await.unwrap()), [("B", 16)]);
+}
+
+#[tokio::test]
+async fn what_the_request_says_of_itself_is_passed_on() {
+    let (server, members) =
+        serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &["hold: X=IN -> Y=OUT"])]);
+    let mut given = request("e", &[("IN", 5)]);
+    given.parameters.set("mine", ParameterValue::Bool(true));
+    given.correlation_id = CorrelationId::Text("s".into());
+    given.sequence = SequenceFlags { start: true, end: false };
+    given.priority = 3;
+    given.timeout = Some(std::time::Duration::from_secs(60));
+    let (parameters, timeout) = (given.parameters.clone(), given.timeout);
+    let mut answers = server.infer(given).unwrap();
+    let held = members.held(1).remove(0);
+    assert_eq!((held.id.as_str(), &held.parameters), ("r", &parameters));
+    assert_eq!((&held.correlation_id, held.sequence.start), (&CorrelationId::Text("s".into()), true));
+    assert_eq!((held.priority, held.timeout, held.model_version), (3, timeout, Some(1)));
+    assert_eq!(held.outputs, [RequestedOutput::new("Y")]);
+    members.release(held);
+    let response = answers.single().await.unwrap();
+    assert_eq!(response.parameters.get("sequence_id"), Some(&ParameterValue::String("s".into())));
+}
+
+#[tokio::test]
+async fn a_response_says_of_which_sequence_the_next_step_is() {
+    let (server, _) = serving([
+        member("tell", "X", "tell", 0),
+        ensemble("e", "IN", "OUT", &["tell: X=IN -> Y=a", "tell: X=a -> Y=OUT"]),
+    ]);
+    let mut given = request("e", &[("IN", 5)]);
+    given.correlation_id = CorrelationId::Number(7);
+    let response = ask(&server, given).await.unwrap();
+    assert_eq!(response.parameters.get("sequence_id"), Some(&ParameterValue::Int(9)));
+    assert_eq!(response.parameters.get("sequence_start"), Some(&ParameterValue::Bool(false)));
+}
+
+#[tokio::test]
+async fn a_step_that_fails_fails_the_request_and_takes_the_others_back() {
+    let (server, members) = serving([
+        member("one", "X", "hold", 0),
+        member("other", "X", "hold", 0),
+        member("two", "X W", "add", 0),
+        ensemble("e", "IN", "OUT", &["one: X=IN -> Y=a", "other: X=IN -> Y=b", "two: X=a W=b -> Y=OUT"]),
+    ]);
+    let mut answers = server.infer(request("e", &[("IN", 5)])).unwrap();
+    let (one, other) = members.held(2).into_iter().partition::<Vec<_>, _>(|held| held.model_name == "one");
+    other.into_iter().for_each(|held| held.answer(Err(Error::internal("failed on purpose"))));
+    let error = answers.single().await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (ErrorCode::Internal, "in ensemble 'e', failed on purpose"));
+    assert!(one[0].responder().is_cancelled());
+    let counted = |name: &str| server.model(name, None).unwrap().statistics().snapshot();
+    assert_eq!((counted("e").fail.count, counted("e").execution_count), (1, 0));
+    assert_eq!(counted("two").success.count, 0);
+}
+
+#[tokio::test]
+async fn a_request_that_is_taken_back_is_taken_back_from_the_members() {
+    let (server, members) = serving([
+        member("hold", "X", "hold", 0),
+        ensemble("inner", "IN", "OUT", &["hold: X=IN -> Y=OUT"]),
+        ensemble("e", "IN", "OUT", &["inner: IN=IN -> OUT=a", "hold: X=a -> Y=OUT"]),
+    ]);
+    let answers = server.infer(request("e", &[("IN", 5)])).unwrap();
+    let held = members.held(1).remove(0);
+    assert!(!held.responder().is_cancelled());
+    drop(answers);
+    assert!(held.responder().is_cancelled());
+    let counted = |name: &str| server.model(name, None).unwrap().statistics().snapshot().cancel.count;
+    assert_eq!((counted("e"), counted("inner")), (1, 1));
+    members.release(held);
+    // The member that would have come next was not asked.
+    assert_eq!(members.held.lock().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_member_after_all_is_an_error_of_the_request() {
+    let one_row = "backend: 'members' input { name: 'X' data_type: TYPE_INT64 dims: [ 1 ] }
+                   output { name: 'Y' data_type: TYPE_INT64 dims: [ 1 ] }";
+    let (server, _) = serving([
+        ("row".to_owned(), spec("row", one_row)),
+        ensemble("e", "IN", "OUT", &["row: X=IN -> Y=OUT"]),
+    ]);
+    assert_eq!(outputs(&ask(&server, request("e", &[("IN", 5)])).await.unwrap()), [("OUT", 5)]);
+    let mut two_rows = request("e", &[]);
+    two_rows.inputs = vec![tensor("IN", &[2, 1], &[1, 2])];
+    let error = ask(&server, two_rows).await.unwrap_err();
+    assert!(
+        error.message().starts_with("in ensemble 'e', request 'r': input 'X' has shape [2,1]"),
+        "{error}"
+    );
+    assert_eq!(error.code(), ErrorCode::InvalidArg);
+    // The ensemble's own inputs are looked at first.
+    let missing = ask(&server, request("e", &[])).await.unwrap_err();
+    assert!(missing.message().contains("missing 'IN'"), "{missing}");
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_left_out_of_the_step_that_reads_it() {
+    let optional = |spec: &mut ModelSpec, index: usize| spec.config.input[index].optional = true;
+    let (mut two, mut e) =
+        (member("two", "X W", "add", 10), ensemble("e", "A B", "OUT", &["two: X=A W=B -> Y=OUT"]));
+    optional(&mut two.1, 1);
+    optional(&mut e.1, 1);
+    let (server, _) = serving([two, e]);
+    assert_eq!(outputs(&ask(&server, request("e", &[("A", 5)])).await.unwrap()), [("OUT", 15)]);
+    assert_eq!(outputs(&ask(&server, request("e", &[("A", 5), ("B", 2)])).await.unwrap()), [("OUT", 17)]);
+}

@@ -1,0 +1,191 @@
+//! Ensembles follow their members: they are loaded after them, and served as long as they fit them.
+//!
+//! Which models an ensemble consists of is known as soon as its configuration is read. Its load waits for the tasks of
+//! these models, however many others are done meanwhile; and whenever one of them changes, the ensemble is settled anew.
+//! Since an ensemble that changes is a model that changes, those that contain it follow in turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{Error, Result};
+
+use super::tasks::Done;
+use super::{Known, LifeCycle};
+use crate::ensemble::{self, steps_of};
+use crate::model::{Model, ModelSpec};
+use crate::source::ModelId;
+use crate::table::VersionState;
+
+/// An ensemble that is to be served, as it was read.
+#[derive(Clone)]
+pub(super) struct Wanted {
+    pub spec: ModelSpec,
+    /// Whether it is to be loaded anew although it may be as it was.
+    pub anew: bool,
+}
+
+/// Which ensembles consist of which models, all by name.
+#[derive(Default)]
+pub(super) struct Compositions {
+    members: BTreeMap<String, BTreeSet<String>>,
+    /// Models that nobody asked for but an ensemble.
+    brought: BTreeSet<String>,
+}
+
+impl Compositions {
+    /// The ensembles of that name consist of these; if of none, there are no such ensembles.
+    pub(super) fn set(&mut self, name: &str, members: BTreeSet<String>) {
+        if members.is_empty() {
+            self.members.remove(name);
+        } else {
+            self.members.insert(name.to_owned(), members);
+        }
+    }
+
+    pub(super) fn members(&self, name: &str) -> BTreeSet<String> {
+        self.members.get(name).cloned().unwrap_or_default()
+    }
+
+    /// The ensembles that a model is a member of.
+    pub(super) fn users(&self, name: &str) -> impl Iterator<Item = &String> {
+        self.members.iter().filter(move |(_, members)| members.contains(name)).map(|(user, _)| user)
+    }
+
+    /// A model is there because an ensemble needs it.
+    pub(super) fn bring(&mut self, name: &str) {
+        self.brought.insert(name.to_owned());
+    }
+
+    /// A model is wanted for itself, or not at all.
+    pub(super) fn forget_why(&mut self, name: &str) {
+        self.brought.remove(name);
+    }
+
+    /// Whether a model is there only because of ensembles, none of which is there any more.
+    pub(super) fn is_left_over(&self, name: &str) -> bool {
+        self.brought.contains(name) && self.users(name).next().is_none()
+    }
+
+    /// The way from an ensemble back to itself, if it has one.
+    pub(super) fn circle(&self, name: &str) -> Option<Vec<String>> {
+        let mut ways = vec![vec![name.to_owned()]];
+        let mut seen = BTreeSet::new();
+        while let Some(way) = ways.pop() {
+            for member in way.last().into_iter().flat_map(|last| self.members(last)) {
+                let is_back = member == name;
+                if is_back || seen.insert(member.clone()) {
+                    let mut longer = way.clone();
+                    longer.push(member);
+                    if is_back {
+                        return Some(longer);
+                    }
+                    ways.push(longer);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The names of the models in an ensemble's steps.
+pub(super) fn member_names(spec: &ModelSpec) -> BTreeSet<String> {
+    names(steps_of(&spec.config))
+}
+
+fn names(ensemble: Option<&nereid_model_config::proto::ModelEnsembling>) -> BTreeSet<String> {
+    ensemble.into_iter().flat_map(|ensemble| &ensemble.step).map(|step| step.model_name.clone()).collect()
+}
+
+impl LifeCycle {
+    /// Serves an ensemble if it fits the models that are served now, and no longer if it does not.
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        id: &ModelId,
+        known: &mut Known,
+        circle: Option<&Error>,
+    ) -> Result<()> {
+        let Some(Wanted { spec, anew }) = known.ensemble.clone() else { return Ok(()) };
+        let (mut unfit, mut fits_otherwise) = (Vec::new(), Vec::new());
+        for model in self.served(id).iter().filter(|model| steps_of(model.config()).is_some()) {
+            match ensemble::still_fits(model, &self.table.load()) {
+                Ok(true) => {}
+                Ok(false) => fits_otherwise.push((model.version(), None)),
+                Err(error) => {
+                    tracing::error!("'{id}' version {} is unloaded: {error}", model.version());
+                    unfit.push((model.version(), None));
+                }
+            }
+        }
+        self.replace(id, unfit);
+        let fingerprint = spec.fingerprint.clone();
+        let outcome = match circle {
+            None => self.bring(spec, anew || !fits_otherwise.is_empty(), known.served.as_ref()),
+            Some(error) => Err(self.refuse(&spec, error)),
+        };
+        if outcome.is_err() {
+            self.replace(id, fits_otherwise);
+        }
+        known.note(fingerprint, &outcome);
+        if outcome.is_ok()
+            && let Some(wanted) = &mut known.ensemble
+        {
+            wanted.anew = false;
+        }
+        outcome
+    }
+
+    /// All versions of an ensemble that are to be served fail.
+    fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
+        let id = &spec.id;
+        tracing::error!("failed to load '{id}': {error}");
+        self.change(|table| {
+            for &version in &spec.versions {
+                if !matches!(table.version(id, version), Some(VersionState::Ready(_))) {
+                    table.set_version(id, version, VersionState::Unavailable(error.clone()));
+                }
+            }
+        });
+        error.clone().context(format_args!("load failed for model '{id}'"))
+    }
+
+    fn served(&self, id: &ModelId) -> Vec<Arc<Model>> {
+        let table = self.table.load();
+        let ready = table.versions(id).filter_map(|(_, state)| match state {
+            VersionState::Ready(model) => Some(Arc::clone(model)),
+            _ => None,
+        });
+        ready.collect()
+    }
+
+    /// The models that an ensemble consists of, as it is to be served or as it is.
+    pub(super) fn members_of(&self, id: &ModelId, known: &Known) -> BTreeSet<String> {
+        let wanted = known.ensemble.iter().flat_map(|wanted| member_names(&wanted.spec));
+        let served = self.served(id);
+        let served = served.iter().flat_map(|model| names(steps_of(model.config())));
+        wanted.chain(served).collect()
+    }
+}
+
+/// Tells of an outcome when the last copy of it is gone.
+pub(super) struct Later(Mutex<Option<(Done, Result<()>)>>);
+
+impl Later {
+    pub(super) fn new(done: Done, outcome: Result<()>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some((done, outcome)))))
+    }
+
+    /// A part of what is waited for.
+    pub(super) fn part(self: &Arc<Self>) -> Done {
+        let later = Arc::clone(self);
+        Box::new(move |_| drop(later))
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let told = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((done, outcome)) = told {
+            done(outcome);
+        }
+    }
+}
