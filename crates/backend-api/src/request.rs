@@ -96,12 +96,13 @@ pub struct Request {
     responder: Responder,
     // After the way to answer: who waits for the turn to be over finds the request answered.
     turn: Option<Turn>,
+    repeated: bool,
 }
 
 impl Request {
     /// A request of `batch_size` items that is answered through `responder`. Made by the server.
     pub fn new(request: InferRequest, batch_size: usize, responder: Responder) -> Self {
-        Self { request, batch_size, responder, turn: None }
+        Self { request, batch_size, responder, turn: None, repeated: false }
     }
 
     /// How many items of the batch dimension it holds; 1 for a model without batching.
@@ -178,7 +179,7 @@ impl Request {
         responder: Responder,
         turn: Option<Turn>,
     ) -> Self {
-        Self { request, batch_size, responder, turn }
+        Self { request, batch_size, responder, turn, repeated: false }
     }
 
     /// The states of its sequence, if its model has any.
@@ -195,10 +196,16 @@ impl Request {
     /// Hands it back without releasing it: it comes again later. Where its model does not iterate (see
     /// `iterative_sequence`) it is released.
     pub fn hand_back(mut self) {
+        self.repeated = true;
         match self.turn.take() {
             Some(turn) => turn.hand_back(self),
             None => drop(self),
         }
+    }
+
+    /// Whether it was executed before, and handed back.
+    pub fn is_repeated(&self) -> bool {
+        self.repeated
     }
 
     /// Its turn in a sequence begins. Made for the server.

@@ -1,5 +1,6 @@
 //! The way an answer takes: from a backend, on any thread, to whoever made the request.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use crate::{
 pub type Answer = Result<Response>;
 
 /// The receiving end of a request's answers. The server implements it.
-pub trait ResponseSink: Send + Sync {
+pub trait ResponseSink: Any + Send + Sync {
     /// Takes an answer, or none; `last` says that no further one follows.
     fn deliver(&self, answer: Option<Answer>, last: bool);
 
@@ -109,6 +110,11 @@ impl Responder {
     /// Puts another receiving end in the place of the one it has. Made for the server.
     pub fn redirect(&mut self, redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>) {
         self.sink = redirect(Arc::clone(&self.sink));
+    }
+
+    /// The receiving end. Made for the server.
+    pub fn sink(&self) -> &dyn ResponseSink {
+        &*self.sink
     }
 
     /// Gives the receiving end back. From here on nothing is answered this way. Made for the server.

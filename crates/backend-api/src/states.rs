@@ -22,6 +22,8 @@ pub struct SequenceState {
     pub output: String,
     /// Its value, under the name of the input.
     pub value: Tensor,
+    /// Whether who replaces it changes the value that is there, rather than writing a new one.
+    pub shares_memory: bool,
 }
 
 impl SequenceStates {
@@ -45,9 +47,11 @@ impl SequenceStates {
         self.lock().iter().any(|state| state.output == output)
     }
 
-    /// The value of the state that the output of that name replaces.
-    pub fn value(&self, output: &str) -> Option<Tensor> {
-        self.lock().iter().find(|state| state.output == output).map(|state| state.value.clone())
+    /// The contents of the state that belongs to an output, if they are to be changed where they are.
+    pub fn shared_value(&self, output: &str) -> Option<Vec<u8>> {
+        let states = self.lock();
+        let state = states.iter().find(|state| state.output == output && state.shares_memory)?;
+        state.value.contiguous().ok().map(|contents| contents.into_owned())
     }
 
     /// Replaces the value of the state that belongs to an output. The batch dimension, where there is one, is part of
@@ -83,7 +87,7 @@ mod tests {
 
     fn states() -> SequenceStates {
         let value = Tensor::new("SUM_IN", DataType::Int32, [1], vec![0; 4]);
-        SequenceStates::new(vec![SequenceState { output: "SUM_OUT".into(), value }])
+        SequenceStates::new(vec![SequenceState { output: "SUM_OUT".into(), value, shares_memory: false }])
     }
 
     #[test]
@@ -109,7 +113,7 @@ mod tests {
         };
         assert_eq!(refused("SUM_IN", 4), "there is no state 'SUM_IN'; there are 'SUM_OUT'");
         assert!(refused("SUM_OUT", 3).starts_with("state 'SUM_OUT': tensor 'SUM_IN' has 3 bytes"));
-        assert_eq!(&*states.value("SUM_OUT").unwrap().contiguous().unwrap(), [0; 4]);
+        assert_eq!(&*states.inputs()[0].contiguous().unwrap(), [0; 4]);
         assert!(states.has("SUM_OUT") && !states.has("SUM_IN"));
     }
 }

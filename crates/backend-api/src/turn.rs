@@ -52,6 +52,11 @@ impl Turn {
         self.states.as_ref()
     }
 
+    /// Whether the request can be handed back, to come again.
+    pub fn iterates(&self) -> bool {
+        self.iterates
+    }
+
     /// Whether the request is there only to fill its place.
     pub fn is_filler(&self) -> bool {
         self.filler

@@ -2,9 +2,9 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use nereid_backend_api::{CorrelationId, Error, InferRequest, Request, Result};
+use nereid_backend_api::{CorrelationId, Error, InferRequest, Request, Result, SequenceStates, Turn};
 use triton_sys::*;
 
 use crate::boundary::exports;
@@ -13,6 +13,7 @@ use crate::input::InputObject;
 use crate::instance::{at, count};
 use crate::names::memory_to_c;
 use crate::parameter::{self, Parameter};
+use crate::state::State;
 use crate::text::c_string;
 use crate::trace::TraceObject;
 use crate::way::Way;
@@ -33,6 +34,11 @@ pub(crate) struct RequestObject {
     parameters: OnceLock<Vec<Parameter>>,
     output_names: OnceLock<Vec<CString>>,
     trace: OnceLock<Lent<TraceObject>>,
+    /// New values of states that were made for it.
+    states: Mutex<Vec<Lent<State>>>,
+    batch_size: usize,
+    // Last: whoever waits for the turn to be over finds the request gone.
+    turn: Option<Turn>,
 }
 
 impl RequestObject {
@@ -41,8 +47,25 @@ impl RequestObject {
     /// # Errors
     /// There are too many objects; the request is answered with an error.
     pub(crate) fn give(request: Request, outputs: Arc<[String]>) -> Result<Handle<Self>> {
-        let (request, responder, _) = request.into_parts();
-        Handle::give(Arc::new(Self::new(request, Way::new(responder, outputs))?))
+        let batch_size = request.batch_size();
+        let (request, responder, turn) = request.into_parts();
+        let object = Self::new(request, Way::new(responder, outputs))?;
+        Handle::give(Arc::new(Self { batch_size, turn, ..object }))
+    }
+
+    /// Hands the request back, to come again. Whatever C made of it is no longer alive.
+    ///
+    /// # Errors
+    /// It is in use on another thread; it is then released.
+    pub(crate) fn hand_back(self: Arc<Self>) -> Result<()> {
+        let in_use = || Error::invalid_arg("the request is in use, so it cannot come again; it is released");
+        let Self { data, inputs, states, batch_size, turn, .. } = Arc::into_inner(self).ok_or_else(in_use)?;
+        drop((inputs, states));
+        let data = Arc::into_inner(data).ok_or_else(in_use)?;
+        let RequestData { request, way } = data;
+        let responder = way.into_responder(request.allocator.clone());
+        Request::from_parts(request, batch_size, responder, turn).hand_back();
+        Ok(())
     }
 
     pub(crate) fn new(request: InferRequest, way: Arc<Way>) -> Result<Self> {
@@ -57,9 +80,33 @@ impl RequestObject {
             Ok((Arc::clone(&input), Lent::new(input)?))
         };
         let inputs = (0..data.request.inputs.len()).map(input).collect::<Result<_>>()?;
-        let (parameters, output_names) = (OnceLock::new(), OnceLock::new());
-        let trace = OnceLock::new();
-        Ok(Self { data, id, correlation_id, inputs, parameters, output_names, trace })
+        let (parameters, output_names, states) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        let (trace, batch_size, turn) = (OnceLock::new(), 1, None);
+        Ok(Self {
+            data,
+            id,
+            correlation_id,
+            inputs,
+            parameters,
+            output_names,
+            trace,
+            states,
+            batch_size,
+            turn,
+        })
+    }
+
+    /// The states of its sequence, if its model has any.
+    pub(crate) fn states(&self) -> Option<Arc<SequenceStates>> {
+        self.turn.as_ref()?.states().cloned()
+    }
+
+    /// Keeps the new value of a state as long as it lives itself.
+    pub(crate) fn keep_state(&self, state: State) -> Result<Handle<State>> {
+        let lent = Lent::new(Arc::new(state))?;
+        let handle = lent.handle();
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
+        Ok(handle)
     }
 
     /// The way to answer it.
@@ -76,9 +123,10 @@ impl RequestObject {
         self.parameters.get_or_init(|| parameter::all(&self.data.request.parameters))
     }
 
-    /// The outputs that the client wants: all that the model has where it names none.
+    /// The outputs that the client wants: all that the model has where it names none. Of a filler nobody wants any.
     fn output_names(&self) -> &[CString] {
         self.output_names.get_or_init(|| match &self.data.request.outputs[..] {
+            _ if self.turn.as_ref().is_some_and(Turn::is_filler) => Vec::new(),
             [] => self.way().outputs().iter().map(|name| c_string(name)).collect(),
             named => named.iter().map(|output| c_string(&output.name)).collect(),
         })
@@ -218,8 +266,12 @@ exports! {
         if release_flags & !known != 0 {
             return Err(Error::invalid_arg(format!("{release_flags} is no combination of release flags")));
         }
-        // Only a sequence batcher that iterates would have it again. There is none, so it is released in either case.
-        request.take()?;
+        let request = request.take()?;
+        let again = release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0 != 0;
+        // That of a model that does not iterate is released in either case.
+        if again && request.turn.as_ref().is_some_and(Turn::iterates) {
+            request.hand_back()?;
+        }
     }
 
     fn TRITONBACKEND_RequestTrace(

@@ -1,50 +1,144 @@
-//! States that a model keeps between the requests of a sequence.
-//!
-//! They belong to sequence batching, which there is not: no request has any, so none can be made.
+//! States that a model keeps between the requests of a sequence, as a backend replaces them.
 
+use std::ffi::{c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nereid_backend_api::{Buffer, DataType, Error, Memory, Result, SequenceStates, Shape};
 use triton_sys::*;
 
+use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
-use nereid_backend_api::Error;
-use std::ffi::{c_char, c_void};
+use crate::handle::Lent;
+use crate::names::{data_type_from_c, memory_from_c, memory_to_c};
 
-/// A state in C's hands: there is none.
-pub(crate) enum State {}
+/// A new value of a state in C's hands, until its request is released. The request keeps it.
+pub(crate) struct State {
+    states: Arc<SequenceStates>,
+    name: String,
+    data_type: DataType,
+    shape: Shape,
+    contents: Mutex<Option<Contents>>,
+}
+
+struct Contents {
+    bytes: Vec<u8>,
+    attributes: Lent<BufferAttributes>,
+}
+
+impl State {
+    /// The value that is to replace that of a state.
+    ///
+    /// # Errors
+    /// `InvalidArg` where no state goes by that name of an output.
+    pub(crate) fn new(
+        states: Arc<SequenceStates>,
+        name: String,
+        data_type: DataType,
+        shape: Shape,
+    ) -> Result<Self> {
+        if states.has(&name) {
+            return Ok(Self { states, name, data_type, shape, contents: Mutex::default() });
+        }
+        let names: Vec<_> = states.all().into_iter().map(|state| format!("'{}'", state.output)).collect();
+        let names = names.join(", ");
+        Err(Error::invalid_arg(format!(
+            "there is no state '{name}': the outputs that are states are {names}"
+        )))
+    }
+
+    fn contents(&self) -> MutexGuard<'_, Option<Contents>> {
+        // Each change is one assignment.
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for the value. What was given before is no longer the backend's, unless it has the same size.
+    fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
+        let mut contents = self.contents();
+        if let Some(contents) = contents.as_mut().filter(|contents| contents.bytes.len() as u64 == byte_size)
+        {
+            return Ok(contents.bytes.as_mut_ptr().cast());
+        }
+        let no_room =
+            || Error::unavailable(format!("there is no room for {byte_size} bytes of state '{}'", self.name));
+        let size = usize::try_from(byte_size).map_err(|_| no_room())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| no_room())?;
+        // Where input and output share their memory the backend finds the value there that it is to change.
+        bytes.extend(self.states.shared_value(&self.name).into_iter().flatten().take(size));
+        bytes.resize(size, 0);
+        let address = bytes.as_mut_ptr().cast();
+        let attributes = Lent::new(BufferAttributes::new(Memory::HOST, size))?;
+        *contents = Some(Contents { bytes, attributes });
+        Ok(address)
+    }
+
+    /// The value is what its sequence goes on with.
+    fn update(&self) -> Result<()> {
+        let contents = self.contents().take().map(|contents| contents.bytes);
+        if contents.is_none() && self.shape.element_count() != Some(0) {
+            return Err(Error::invalid_arg(format!(
+                "state '{}' has no memory, so nothing was written",
+                self.name
+            )));
+        }
+        let buffers = [Buffer::host(Bytes::from(contents.unwrap_or_default()))].into_iter().collect();
+        self.states.update(&self.name, self.data_type, self.shape.clone(), buffers)
+    }
+}
 
 exports! {
     fn TRITONBACKEND_StateNew(
-        _state: *mut *mut TRITONBACKEND_State,
+        state: *mut *mut TRITONBACKEND_State,
         request: *mut TRITONBACKEND_Request,
         name: *const c_char,
-        _datatype: TRITONSERVER_DataType,
-        _shape: *const i64,
-        _dims_count: u32,
+        datatype: TRITONSERVER_DataType,
+        shape: *const i64,
+        dims_count: u32,
     ) {
-        let model = request.get()?.model_name().to_owned();
-        return Err(Error::invalid_arg(format!(
-            "there is no state '{}': the configuration of model '{model}' has no states",
-            name.read_if_given().unwrap_or_default()
-        )));
+        let request = request.get()?;
+        let Some(states) = request.states() else {
+            return Err(Error::invalid_arg(format!(
+                "there is no state '{}': the configuration of model '{}' has no states",
+                name.read_if_given().unwrap_or_default(),
+                request.model_name(),
+            )));
+        };
+        let shape = shape.elements(dims_count.into())?.into_iter().collect();
+        let new = State::new(states, name.read()?.into_owned(), data_type_from_c(datatype)?, shape)?;
+        state.get()?;
+        state.set(request.keep_state(new)?.as_c())?;
     }
 
     fn TRITONBACKEND_StateUpdate(state: *mut TRITONBACKEND_State) {
-        match *state.get()? {}
+        state.get()?.update()?;
     }
 
     fn TRITONBACKEND_StateBuffer(
         state: *mut TRITONBACKEND_State,
-        _buffer: *mut *mut c_void,
-        _buffer_byte_size: u64,
-        _memory_type: *mut TRITONSERVER_MemoryType,
-        _memory_type_id: *mut i64,
+        buffer: *mut *mut c_void,
+        buffer_byte_size: u64,
+        memory_type: *mut TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
-        match *state.get()? {}
+        let state = state.get()?;
+        buffer.set(ptr::null_mut())?;
+        memory_from_c(memory_type.get()?, memory_type_id.get()?)?;
+        buffer.set(state.allocate(buffer_byte_size)?)?;
+        memory_type.set(memory_to_c(Memory::HOST))?;
+        memory_type_id.set(Memory::HOST.device)?;
     }
 
     fn TRITONBACKEND_StateBufferAttributes(
         state: *mut TRITONBACKEND_State,
-        _buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
+        buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) {
-        match *state.get()? {}
+        let state = state.get()?;
+        let contents = state.contents();
+        let contents = contents
+            .as_ref()
+            .ok_or_else(|| Error::invalid_arg(format!("state '{}' has no memory yet", state.name)))?;
+        buffer_attributes.set(contents.attributes.handle().as_c())?;
     }
 }

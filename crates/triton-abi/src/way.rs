@@ -1,9 +1,14 @@
 //! The way to answer a request: what a request, its response factories and its responses have in common.
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Instant;
 
-use nereid_backend_api::{Error, Responder, Result};
+use nereid_backend_api::{
+    Answer, Error, ExecutionTimes, OutputAllocator, Phase, Responder, ResponseKind, ResponseSink,
+    ResponseTimes, Result,
+};
 
 /// The way to answer one request.
 pub(crate) struct Way {
@@ -12,9 +17,27 @@ pub(crate) struct Way {
     outputs: Arc<[String]>,
 }
 
+/// Answers of a request that came again, while responses and factories from before may still use the way it has.
+struct Passing(Arc<Way>);
+
 impl Way {
+    /// The way of a request, or, if it comes again, the way that it had before.
     pub(crate) fn new(responder: Responder, outputs: Arc<[String]>) -> Arc<Self> {
+        let sink: &dyn Any = responder.sink();
+        if let Some(Passing(way)) = sink.downcast_ref() {
+            let way = Arc::clone(way);
+            drop(responder.into_sink());
+            return way;
+        }
         Arc::new(Self { responder, outputs })
+    }
+
+    /// The way for the server to give the request to a backend once more. Outputs lie where `allocator` wants them.
+    pub(crate) fn into_responder(self: Arc<Self>, allocator: Option<Arc<dyn OutputAllocator>>) -> Responder {
+        match Arc::try_unwrap(self) {
+            Ok(way) => way.responder,
+            Err(way) => Responder::new(Arc::new(Passing(way)), allocator),
+        }
     }
 
     /// The names of the outputs that the model has.
@@ -47,5 +70,36 @@ impl Deref for Way {
 
     fn deref(&self) -> &Responder {
         &self.responder
+    }
+}
+
+impl ResponseSink for Passing {
+    fn deliver(&self, answer: Option<Answer>, last: bool) {
+        match (answer, last) {
+            (Some(answer), true) => self.0.finish_with(answer),
+            (Some(answer), false) => self.0.send(answer),
+            (None, true) => self.0.finish(),
+            (None, false) => {}
+        }
+    }
+
+    fn mark(&self, phase: Phase, at: Instant) {
+        self.0.mark(phase, at);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    fn await_report(&self) {
+        self.0.await_report();
+    }
+
+    fn report(&self, times: ExecutionTimes) {
+        self.0.report(times);
+    }
+
+    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        self.0.report_response(kind, times);
     }
 }

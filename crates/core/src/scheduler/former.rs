@@ -95,7 +95,9 @@ impl Former<Request> for RequestFormer {
     fn leave(&mut self, mut batch: Vec<Request>) -> Vec<Request> {
         self.building = None;
         if let Some(order) = &self.order {
-            batch.iter_mut().for_each(|request| order.line_up(request));
+            // One that comes again has its place in the line already.
+            let new = batch.iter_mut().filter(|request| !request.is_repeated());
+            new.for_each(|request| order.line_up(request));
         }
         batch
     }

@@ -202,7 +202,11 @@ fn an_output_that_is_a_state_is_kept_for_its_sequence_and_answered_only_if_it_is
         let answers = Arc::<Answers>::default();
         let states = |value: u8| {
             let value = Tensor::new("S", DataType::Uint8, [1, 1], vec![value]);
-            Arc::new(SequenceStates::new(vec![SequenceState { output: "Y".into(), value }]))
+            Arc::new(SequenceStates::new(vec![SequenceState {
+                output: "Y".into(),
+                value,
+                shares_memory: false,
+            }]))
         };
         let [one, two, nobodys] = [1, 2, 3].map(states);
         let request = |turn: Turn| {

@@ -132,5 +132,6 @@ fn initial_state(
     let buffers = [Buffer::host(contents)].into_iter().collect();
     let value = Tensor { name: state.input_name.clone(), data_type, shape, buffers };
     value.check_contents()?;
-    Ok(SequenceState { output: state.output_name.clone(), value })
+    let shares_memory = state.use_same_buffer_for_input_output;
+    Ok(SequenceState { output: state.output_name.clone(), value, shares_memory })
 }
