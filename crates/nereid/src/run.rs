@@ -117,7 +117,7 @@ fn server_options(
         hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
         hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
         log,
-        trace_store: traces::store(&trace),
+        trace_store: traces::store(&trace)?,
         trace,
         gpus,
         host_policies: options.host_policies()?,

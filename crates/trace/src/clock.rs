@@ -1,7 +1,7 @@
-//! Moments as traces have them: nanoseconds of the monotonic clock.
+//! Moments as traces have them: nanoseconds of the monotonic clock, or since the Unix epoch.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -33,6 +33,28 @@ pub(crate) fn monotonic(at: Instant) -> u64 {
     nanos(since)
 }
 
+/// What turns moments into nanoseconds since the Unix epoch: all of them by the system's clock as it is now, so that
+/// moments stay as far apart as they are, even where that clock is set meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epoch {
+    instant: Instant,
+    since: Duration,
+}
+
+impl Epoch {
+    pub(crate) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { instant: Instant::now(), since }
+    }
+
+    pub(crate) fn nanos(&self, at: Instant) -> u64 {
+        nanos(match at.checked_duration_since(self.instant) {
+            Some(after) => self.since + after,
+            None => self.since.saturating_sub(self.instant.saturating_duration_since(at)),
+        })
+    }
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -49,5 +71,15 @@ mod tests {
         let clock =
             u64::try_from(clock.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(clock.tv_nsec).unwrap();
         assert!(clock >= monotonic(now) && clock - monotonic(now) < 1_000_000_000);
+    }
+
+    #[test]
+    fn the_epoch_is_that_of_the_system() {
+        let epoch = Epoch::now();
+        let now = Instant::now();
+        assert_eq!(epoch.nanos(now + Duration::from_nanos(5)) - epoch.nanos(now), 5);
+        assert!(epoch.nanos(now - Duration::from_micros(1)) < epoch.nanos(now));
+        let system = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        assert!(system.abs_diff(epoch.nanos(Instant::now()).into()) < 1_000_000_000);
     }
 }

@@ -1,0 +1,101 @@
+//! Traces as spans, sent to a collector of OpenTelemetry's: OTLP over HTTP, in protobuf.
+
+mod batches;
+mod client;
+mod messages;
+mod spans;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_backend_api::TraceSink;
+use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
+
+use self::batches::{Batches, Rules};
+use self::client::Client;
+use self::messages::KeyValue;
+use self::spans::SpanRecord;
+
+/// Where the collector is, and what it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectorOptions {
+    /// Its address, of which the path belongs to traces.
+    pub url: String,
+    /// What describes this server: names and values. Of a name that is given twice the last value counts.
+    pub resource: Vec<(String, String)>,
+    /// So many spans may wait to be sent; at least 1.
+    pub max_queue_size: usize,
+    /// So many spans are sent at once; at least 1.
+    pub max_export_batch_size: usize,
+    /// Fewer are sent when the first of them has waited that long.
+    pub schedule_delay: Duration,
+}
+
+impl Default for CollectorOptions {
+    fn default() -> Self {
+        Self {
+            url: "http://localhost:4318/v1/traces".to_owned(),
+            resource: vec![("service.name".to_owned(), "triton-inference-server".to_owned())],
+            max_queue_size: 2048,
+            max_export_batch_size: 512,
+            schedule_delay: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Sends spans to a collector.
+#[derive(Debug)]
+pub struct Collector(Arc<Batches>);
+
+impl Collector {
+    /// Sends to the collector that the options say. Nobody looks yet whether it is there.
+    ///
+    /// # Errors
+    /// Why the address cannot be one.
+    pub fn new(options: &CollectorOptions) -> Result<Self, String> {
+        let client = Client::new(&options.url)?;
+        let mut resource = vec![
+            ("telemetry.sdk.language", "rust"),
+            ("telemetry.sdk.name", "nereid"),
+            ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ];
+        for (name, value) in &options.resource {
+            resource.retain(|(known, _)| known != name);
+            resource.push((name, value));
+        }
+        let resource = resource.into_iter().map(|(name, value)| KeyValue::text(name, value)).collect();
+        let rules = Rules {
+            most_waiting: options.max_queue_size.max(1),
+            // More than may wait never come together.
+            batch: options.max_export_batch_size.clamp(1, options.max_queue_size.max(1)),
+            delay: options.schedule_delay,
+        };
+        Ok(Self(Arc::new(Batches::new(rules, client, resource))))
+    }
+}
+
+impl TraceStore for Collector {
+    fn open(&self, settings: &TraceSettings) -> Arc<dyn TraceStream> {
+        if settings.level.tensors {
+            tracing::warn!(
+                "trace level TENSORS means nothing in mode opentelemetry: spans have no place for tensors"
+            );
+        }
+        Arc::new(Stream(Arc::clone(&self.0)))
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+struct Stream(Arc<Batches>);
+
+impl TraceStream for Stream {
+    fn begin(&self, parent: Option<TraceParent>, _: bool) -> Arc<dyn TraceSink> {
+        Arc::new(SpanRecord::begin(parent, Arc::clone(&self.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Brings spans to the collector: a POST over HTTP/1.1, with TLS or without, on a connection of its own.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// How long one attempt may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So much of an answer is read, for the reason of a refusal.
+const LONGEST_ANSWER: usize = 64 << 10;
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+/// Knows where the collector is.
+#[derive(Debug)]
+pub(super) struct Client {
+    url: Uri,
+    host: String,
+    port: u16,
+    /// What connections are secured with, if they are.
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Client {
+    /// # Errors
+    /// Why the address is none, or that no certificate is known by which a collector could show who it is.
+    pub(super) fn new(url: &str) -> Result<Self, String> {
+        let wrong = |why: &str| format!("'{url}' is no address of a collector: {why}");
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("{error}")))?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
+        let (default_port, tls) = match uri.scheme_str() {
+            Some("http") => (80, None),
+            Some("https") => (443, Some(Arc::new(secured()?))),
+            _ => return Err(wrong("it begins neither with 'http://' nor with 'https://'")),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { port: uri.port_u16().unwrap_or(default_port), host, tls, url: uri })
+    }
+
+    pub(super) fn url(&self) -> &Uri {
+        &self.url
+    }
+
+    /// Brings a message.
+    ///
+    /// # Errors
+    /// Why the collector does not have it.
+    pub(super) async fn post(&self, message: Vec<u8>) -> Result<(), String> {
+        let outcome = timeout(PATIENCE, self.attempt(message.into())).await;
+        let outcome = outcome.unwrap_or_else(|_| Err("it took too long".into()));
+        outcome.map_err(|error| format!("the collector at {} did not take them: {error}", self.url))
+    }
+
+    async fn attempt(&self, message: Bytes) -> Result<(), Fault> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        match &self.tls {
+            None => self.send(stream, message).await,
+            Some(config) => {
+                let name = ServerName::try_from(self.host.clone())?;
+                let connector = TlsConnector::from(Arc::clone(config));
+                self.send(connector.connect(name, stream).await?, message).await
+            }
+        }
+    }
+
+    async fn send<S>(&self, stream: S, message: Bytes) -> Result<(), Fault>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let path = self.url.path_and_query().map_or("/", |path| path.as_str());
+        let request = Request::post(path)
+            .header(HOST, self.url.authority().map_or("", |authority| authority.as_str()))
+            .header(USER_AGENT, concat!("nereid/", env!("CARGO_PKG_VERSION")))
+            .header(CONTENT_TYPE, "application/x-protobuf")
+            .body(Full::new(message))?;
+        let exchange = async {
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            if status.is_success() {
+                return Ok(());
+            }
+            let reason = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+            let reason = reason.map(|body| body.to_bytes()).unwrap_or_default();
+            let reason = String::from_utf8_lossy(&reason);
+            Err(Fault::from(format!("{status} {}", reason.escape_debug())))
+        };
+        tokio::pin!(exchange);
+        tokio::select! {
+            outcome = &mut exchange => outcome,
+            // The connection may end when the answer is there, but not before.
+            ended = connection => {
+                ended?;
+                exchange.await
+            }
+        }
+    }
+}
+
+/// Trusts whom this machine trusts: its certificates, or those that `SSL_CERT_FILE` names.
+fn secured() -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let reasons: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
+        return Err(format!(
+            "no certificates are found by which a collector could show who it is; SSL_CERT_FILE names a file with some \
+             ({})",
+            reasons.join(", ")
+        ));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        let place = |url: &str| Client::new(url).map(|client| (client.host, client.port));
+        assert_eq!(place("http://localhost:4318/v1/traces"), Ok(("localhost".into(), 4318)));
+        assert_eq!(place("http://[::1]/x?y=z"), Ok(("::1".into(), 80)));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for url in ["", "localhost:4318", "ftp://host/", "http://", "/v1/traces", "http://a b/"] {
+            let refused = Client::new(url).unwrap_err();
+            assert!(refused.contains("is no address of a collector"), "{refused}");
+        }
+    }
+}
