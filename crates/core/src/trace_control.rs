@@ -108,7 +108,7 @@ impl Setting {
         let mut hit = false;
         if rate > 0 && drawn.left != 0 {
             drawn.seen += 1;
-            hit = drawn.seen % rate == 0;
+            hit = drawn.seen.is_multiple_of(rate);
         }
         if hit && drawn.left > 0 {
             drawn.left -= 1;

@@ -10,8 +10,11 @@ use prost::Message;
 use super::messages::{ExportTraceServiceRequest, ResourceSpans};
 use super::*;
 
+/// The head of a request, in small letters, and its body.
+type Received = (String, Vec<u8>);
+
 /// Reads one request over HTTP, and answers it.
-fn answer(mut stream: TcpStream, status: &str) -> (String, Vec<u8>) {
+fn answer(mut stream: TcpStream, status: &str) -> Received {
     let mut read = Vec::new();
     let head = loop {
         let mut piece = [0; 4096];
@@ -33,7 +36,7 @@ fn answer(mut stream: TcpStream, status: &str) -> (String, Vec<u8>) {
 }
 
 /// A collector that takes so many messages.
-fn collector(messages: usize) -> (String, JoinHandle<Vec<(String, Vec<u8>)>>) {
+fn collector(messages: usize) -> (String, JoinHandle<Vec<Received>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
     let take = move || (0..messages).map(|_| answer(listener.accept().unwrap().0, "200 OK")).collect();
