@@ -148,6 +148,37 @@ def test_failures_are_told_apart_by_their_reason(repository, serve):
     assert Scrape(server).failures("idle") == {"CANCELED": 1}
 
 
+FIRST = "nv_inference_first_response_histogram_ms"
+PHASES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+
+
+def test_distributions_of_latencies_are_kept_for_those_who_ask(repository, serve):
+    echo(repository, "slow", delay_ms=30)
+    control = f'metric_control {{ metric_identifier {{ family: "{FIRST}" }} histogram_options {{ buckets: [ 1, 2e6 ] }} }}'
+    echo(repository, "buckets", f"model_metrics {{ {control} }}")
+    quantiles = "--metrics-config=summary_quantiles=0.5:0.05,0.99:0.001"
+    latencies = [f"--metrics-config={kind}_latencies=true" for kind in ("histogram", "summary")]
+    server = serve(*latencies, quantiles)
+    labels = {"model": "slow", "version": "1"}
+    assert [ask(server, "slow") for _ in range(3)] == [200] * 3
+    scrape = Scrape(server)
+    assert scrape.kinds[FIRST] == "histogram"
+    assert scrape.value(f"{FIRST}_count", **labels) == 3
+    assert 90 <= scrape.value(f"{FIRST}_sum", **labels) < LIMIT_S * 1000
+    buckets = [scrape.value(f"{FIRST}_bucket", **labels, le=le) for le in ("100", "500", "2000", "5000", "+Inf")]
+    assert buckets == sorted(buckets) and buckets[-1] == 3
+    assert scrape.value(f"{FIRST}_bucket", model="buckets", version="1", le="2000000") == 0
+    for phase in PHASES:
+        name = f"nv_inference_{phase}_summary_us"
+        assert scrape.kinds[name] == "summary"
+        assert scrape.value(f"{name}_count", **labels) == 3
+        assert scrape.value(f"{name}_sum", **labels) == scrape.value(f"nv_inference_{phase}_duration_us", **labels)
+        assert scrape.value(name, **labels, quantile="0.99") >= scrape.value(name, **labels, quantile="0.5") >= 0
+        # Of nothing there is no quantile.
+        assert np.isnan(scrape.value(name, model="buckets", version="1", quantile="0.5"))
+    assert scrape.value("nv_inference_request_summary_us", **labels, quantile="0.5") >= 29_700
+
+
 def control(server, model, action):
     answer = request(server, "POST", f"/v2/repository/models/{model}/{action}", "{}")
     assert answer.status == 200, answer
@@ -269,6 +300,7 @@ def test_an_address_of_its_own_is_taken(repository, serve):
         "--metrics-interval-ms=-1",
         "--metrics-config=counter_latencies",
         "--metrics-config=counter_latencies=perhaps",
+        "--metrics-config=summary_quantiles=0.5",
     ],
 )
 def test_a_flag_with_an_impossible_value_is_refused(repository, flag):

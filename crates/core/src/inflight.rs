@@ -73,6 +73,8 @@ struct Answers {
     finished_with_answer: bool,
     /// Whether any answer was an error.
     failed: bool,
+    /// Whether there was any answer; known only if distributions of latencies are kept.
+    answered: bool,
     /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
     given: usize,
     given_last: Duration,
@@ -279,6 +281,11 @@ impl ResponseSink for InFlight {
         }
         if self.model.is_decoupled() && self.lock().compute == Compute::Marked {
             self.record_response(answer.as_ref());
+        }
+        if let (Some(latencies), Some(_)) = (self.model.statistics().latencies(), &answer)
+            && !std::mem::replace(&mut self.lock().answered, true)
+        {
+            latencies.answered_first(self.arrived.elapsed());
         }
         if last {
             // Before the answer leaves: whoever has it finds it counted.

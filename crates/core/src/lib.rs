@@ -55,8 +55,8 @@ pub use server::{EXTENSIONS, ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
 pub use statistics::{
-    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, ModelStatistics, ResponseStatistics,
-    Totals,
+    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
+    LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
 pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};

@@ -31,7 +31,7 @@ use crate::scheduler::sequence::configured::initial_states;
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
 use crate::source::{Fingerprint, ModelId};
-use crate::statistics::ModelStatistics;
+use crate::statistics::{Latencies, LatencyOptions, ModelStatistics};
 use crate::table::ModelTable;
 use crate::timer::Timer;
 use crate::warm_up::warm_up;
@@ -52,6 +52,8 @@ pub(crate) struct Services {
     pub max_unread: usize,
     /// All models, where ensembles find their members.
     pub models: Weak<ArcSwap<ModelTable>>,
+    /// See [`ServerOptions::latencies`](crate::ServerOptions::latencies).
+    pub latencies: LatencyOptions,
 }
 
 /// The label of each index of a classification output.
@@ -139,17 +141,22 @@ impl Model {
         }
         let begin = Instant::now();
         let (model, config) = completion::load(spec, version, backend)?;
-        let statistics = Self::statistics_after(before, &config);
+        let statistics = Self::statistics_after(before, &config, services);
         let loaded = Self::make(spec, version, model.into(), config, Arc::clone(&statistics), services)?;
         statistics.loaded_in(begin.elapsed());
         Ok(loaded)
     }
 
     /// The counters of a version with this configuration, which takes the place of `before`.
-    fn statistics_after(before: Option<&Self>, config: &ModelConfig) -> Arc<ModelStatistics> {
+    fn statistics_after(
+        before: Option<&Self>,
+        config: &ModelConfig,
+        services: &Services,
+    ) -> Arc<ModelStatistics> {
         // Other tags are other series.
         let before = before.filter(|before| before.config.metric_tags == config.metric_tags);
-        Arc::new(before.map(|before| ModelStatistics::succeeding(&before.statistics)).unwrap_or_default())
+        let latencies = Latencies::new(services.latencies, config);
+        Arc::new(ModelStatistics::new(before.map(|before| &before.statistics), latencies))
     }
 
     /// A version of an ensemble, as it fits its members. If it takes the place of one that serves, its metrics go on from
@@ -165,7 +172,7 @@ impl Model {
         before: Option<&Self>,
     ) -> Result<Self> {
         let Fitted { config, labels } = fitted;
-        let statistics = Self::statistics_after(before, &config);
+        let statistics = Self::statistics_after(before, &config, services);
         let models = Weak::clone(&services.models);
         let scheduler = EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics));
         Ok(Self {

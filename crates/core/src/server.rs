@@ -18,6 +18,7 @@ use crate::logging::LogControl;
 use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{ModelId, ModelSource, Overrides};
+use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
 use crate::trace_control::{TraceControl, TraceStore};
@@ -62,6 +63,8 @@ pub struct ServerOptions {
     /// So many bytes of answers to one request may wait to be read, beside the first of them; 0 for any number. A request
     /// whose client lets more wait fails: its backend is never held up.
     pub max_unread: usize,
+    /// Which distributions of latencies are kept of each model.
+    pub latencies: LatencyOptions,
     /// What is logged.
     pub log: Arc<LogControl>,
     /// Which requests are traced at first.
@@ -114,6 +117,7 @@ impl Server {
             gpus: options.gpus.clone(),
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
+            latencies: options.latencies,
             models: Weak::new(),
         };
         let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));

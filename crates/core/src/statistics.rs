@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{BatchMonitor, ExecutionTimes, ResponseKind};
 
+mod latencies;
 mod totals;
 
+pub use self::latencies::{Latencies, LatencyOptions, LatencySummary, Phase as LatencyPhase};
 use self::totals::Earlier;
 pub use self::totals::{FailureReason, Totals};
 
@@ -127,6 +129,7 @@ pub struct ModelStatistics {
     /// How long loading took, in nanoseconds.
     load_ns: AtomicU64,
     earlier: Earlier,
+    latencies: Option<Arc<Latencies>>,
 }
 
 impl ModelStatistics {
@@ -155,6 +158,9 @@ impl ModelStatistics {
                 self.inference_count.fetch_add(batch_size as u64, Relaxed);
                 self.success.add(total);
                 self.queue.add(queue);
+                if let Some(latencies) = &self.latencies {
+                    latencies.succeeded(total, queue);
+                }
             }
             Ending::Failure(reason) => self.fail(total, reason),
             Ending::Cancelled(reason) => {
@@ -174,6 +180,9 @@ impl ModelStatistics {
         self.compute_input.add(times.input);
         self.compute_infer.add(times.infer);
         self.compute_output.add(times.output);
+        if let Some(latencies) = &self.latencies {
+            latencies.computed(times);
+        }
     }
 
     /// Counts one response to a request of a decoupled model, which took `duration` and is the `place`-th. `output` of

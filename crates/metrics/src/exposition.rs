@@ -20,11 +20,17 @@ pub struct MetricsOptions {
     pub interval: Duration,
     /// Whether durations of requests are told as counters.
     pub counter_latencies: bool,
+    /// The quantiles that summaries tell, if the server keeps any.
+    pub quantiles: Vec<f64>,
 }
+
+/// The quantiles that are told if no others are asked for.
+const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 impl Default for MetricsOptions {
     fn default() -> Self {
-        Self { cpu: true, interval: Duration::from_secs(2), counter_latencies: true }
+        let quantiles = QUANTILES.to_vec();
+        Self { cpu: true, interval: Duration::from_secs(2), counter_latencies: true, quantiles }
     }
 }
 
@@ -64,7 +70,9 @@ impl Exposition {
             machine.write(&mut text);
         }
         custom::write(&mut text, &families, MetricKind::Gauge);
+        models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);
+        models::write_summaries(&mut text, &rows, &self.options.quantiles);
         text.into_string()
     }
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use nereid_core::{FailureReason, MetricLabels, Model, Server, Totals};
+use nereid_core::{
+    FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model, Server,
+    Totals,
+};
 
 use crate::text::{Labels, Number, Text};
 
@@ -14,6 +17,8 @@ pub(crate) struct Row {
     totals: Totals,
     pending: usize,
     load_seconds: f64,
+    first_response: Option<HistogramValue>,
+    summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
 }
 
 /// All versions that can be asked.
@@ -37,6 +42,8 @@ fn row(model: Arc<Model>) -> Row {
         totals: statistics.totals(),
         pending: model.pending(),
         load_seconds: statistics.load_duration().as_secs_f64(),
+        first_response: statistics.latencies().and_then(Latencies::first_response),
+        summaries: statistics.latencies().and_then(Latencies::summaries),
     }
 }
 
@@ -123,10 +130,37 @@ const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
 
+const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
+
+/// Of each phase: the name of its summary, and what it is about.
+const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
+    (
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+];
+
 /// The names of all families here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
-    counters.chain([FAILURE, PENDING, LOAD])
+    let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
+    counters.chain([FAILURE, PENDING, LOAD, FIRST_RESPONSE]).chain(summaries)
 }
 
 /// Writes the counters; those of durations only if they are wanted.
@@ -163,4 +197,37 @@ pub(crate) fn write_gauges(text: &mut Text, rows: &[Row]) {
     rows.iter().for_each(|row| text.sample(PENDING, "", &row.labels, row.pending));
     text.family(LOAD, "gauge", "Model load time in seconds");
     rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
+}
+
+/// Writes the histograms, if they are kept.
+pub(crate) fn write_histograms(text: &mut Text, rows: &[Row]) {
+    let kept: Vec<_> =
+        rows.iter().filter_map(|row| Some((&row.labels, row.first_response.as_ref()?))).collect();
+    if !kept.is_empty() {
+        text.family(FIRST_RESPONSE, "histogram", "Duration from request to first response in milliseconds");
+    }
+    for (labels, value) in kept {
+        text.histogram(FIRST_RESPONSE, labels, &value.bounds, &value.counts, value.sum);
+    }
+}
+
+/// Writes the summaries, if they are kept, with these quantiles.
+pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) {
+    let kept: Vec<_> = rows.iter().filter_map(|row| Some((&row.labels, row.summaries.as_ref()?))).collect();
+    if kept.is_empty() {
+        return;
+    }
+    for ((name, help), phase) in SUMMARIES.into_iter().zip(LatencyPhase::ALL) {
+        text.family(name, "summary", help);
+        for (labels, summaries) in &kept {
+            let summary = &summaries[phase as usize];
+            text.sample(name, "_count", labels, summary.count);
+            text.sample(name, "_sum", labels, summary.sum_us);
+            for quantile in quantiles {
+                // Of nothing there are no quantiles, but their lines are expected.
+                let value = summary.quantile(*quantile).unwrap_or(f64::NAN);
+                text.sample(name, "", &labels.and("quantile", &Number(*quantile)), Number(value.round()));
+            }
+        }
+    }
 }

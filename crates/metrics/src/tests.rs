@@ -9,8 +9,8 @@ use nereid_core::backend_api::{
     Backend, Batch, Error, InferRequest, Instance, InstanceContext, Model, ModelContext, Response, Result,
 };
 use nereid_core::{
-    Completion, Fingerprint, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec, Server,
-    ServerOptions, model_config,
+    Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec,
+    Server, ServerOptions, model_config,
 };
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -66,7 +66,9 @@ fn server(config: &str) -> Arc<Server> {
     };
     let backends = BTreeMap::from([("obedient".to_owned(), backend)]);
     let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));
-    let server = Arc::new(Server::new(ServerOptions::default(), backends, source));
+    let latencies = LatencyOptions { histograms: true, summaries: true };
+    let server =
+        Arc::new(Server::new(ServerOptions { latencies, ..ServerOptions::default() }, backends, source));
     let failures = server.start(None).unwrap();
     assert!(failures.is_empty(), "{failures:?}");
     server
@@ -150,6 +152,24 @@ async fn families_without_a_series_and_latencies_that_are_not_wanted_are_left_ou
     assert!(text.contains("nv_inference_count{"));
     let none = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));
     assert!(exposition.text(&none).starts_with("# HELP nv_pinned_memory_pool_total_bytes"));
+}
+
+#[tokio::test]
+async fn a_request_is_part_of_each_distribution_once() {
+    let server = server("");
+    infer(&server, "good").await;
+    infer(&server, "bad").await;
+    let options = MetricsOptions { quantiles: vec![0.25], ..MetricsOptions::default() };
+    let text = Exposition::new(options, MetricRegistry::default()).text(&server);
+    let labels = r#"model="m",namespace="models",version="3""#;
+    let has = |line: String| assert!(text.contains(&line), "no {line} in {text}");
+    has(format!("first_response_histogram_ms_count{{{labels}}} 2\n"));
+    has(format!("first_response_histogram_ms_bucket{{{labels},le=\"+Inf\"}} 2\n"));
+    for phase in ["request", "queue", "compute_input", "compute_infer", "compute_output"] {
+        has(format!("nv_inference_{phase}_summary_us_count{{{labels}}} 1\n"));
+        has(format!("nv_inference_{phase}_summary_us{{{labels},quantile=\"0.25\"}} "));
+    }
+    has("summary_us{model=\"m\",namespace=\"models\",version=\"1\",quantile=\"0.25\"} NaN\n".into());
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ fn server_options(
         max_unread: options.max_unread_response_bytes,
         hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
         hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
+        latencies: options.metrics.latencies(),
         log,
         trace_store: traces::store(&trace)?,
         trace,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::{ModelStatistics, nanos};
+use super::{Latencies, ModelStatistics, nanos};
 
 /// Why a request failed. The numbers are places in [`Totals::failures`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,18 @@ pub(super) struct Earlier {
 }
 
 impl ModelStatistics {
-    /// New counters, for what takes the place of what counts in `before`.
-    pub(crate) fn succeeding(before: &Arc<Self>) -> Self {
+    /// New counters, for what takes the place of what counts in `before`, if there is anything.
+    pub(crate) fn new(before: Option<&Arc<Self>>, latencies: Option<Latencies>) -> Self {
+        let counters = before.map(Self::succeeding).unwrap_or_default();
+        let of_before = before.and_then(|before| before.latencies.as_ref());
+        let latencies = latencies.map(|new| match of_before {
+            Some(old) if new.fits(old) => Arc::clone(old),
+            _ => Arc::new(new),
+        });
+        Self { latencies, ..counters }
+    }
+
+    fn succeeding(before: &Arc<Self>) -> Self {
         let mut earlier = Earlier { sum: before.earlier.sum, counting: vec![Arc::clone(before)] };
         for older in &before.earlier.counting {
             // Only `before` has it: its version is gone, and it counts no more.
@@ -109,6 +119,11 @@ impl ModelStatistics {
             compute_infer_ns: self.compute_infer.snapshot().ns,
             compute_output_ns: self.compute_output.snapshot().ns,
         }
+    }
+
+    /// The distributions of latencies, if any are kept.
+    pub fn latencies(&self) -> Option<&Latencies> {
+        self.latencies.as_deref()
     }
 
     /// How long loading took the last time.

@@ -38,6 +38,11 @@ fn check_metrics(metrics: &ModelMetrics, report: &mut Report) {
             Some(MetricOptions::HistogramOptions(options)) if options.buckets.is_empty() => {
                 report.add(format!("{path}.histogram_options.buckets"), "must be given");
             }
+            Some(MetricOptions::HistogramOptions(options))
+                if !options.buckets.is_sorted_by(|one, next| one < next) || options.buckets[0].is_nan() =>
+            {
+                report.add(format!("{path}.histogram_options.buckets"), "must ascend");
+            }
             Some(MetricOptions::HistogramOptions(_)) => {}
         }
     }

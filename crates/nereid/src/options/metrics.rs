@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use nereid_core::LatencyOptions;
 use nereid_listener::Address;
 use nereid_metrics::MetricsOptions as FaceOptions;
 
@@ -31,7 +32,9 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000)]
     metrics_interval_ms: u64,
 
-    /// Which metrics there are of latencies: counter_latencies (true by default). May be given several times.
+    /// Which metrics there are of latencies: counter_latencies (true by default), histogram_latencies and
+    /// summary_latencies (false by default), and summary_quantiles, a list of QUANTILE:ERROR with commas between. Quantiles
+    /// are within a hundredth of their value whatever the error. May be given several times.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     metrics_config: Vec<MetricsSetting>,
 }
@@ -40,6 +43,9 @@ pub(crate) struct MetricsOptions {
 #[derive(Clone, Debug, PartialEq)]
 enum MetricsSetting {
     CounterLatencies(bool),
+    HistogramLatencies(bool),
+    SummaryLatencies(bool),
+    SummaryQuantiles(Vec<f64>),
     /// There is no such setting. The reference passes over it.
     Unknown(String),
 }
@@ -61,7 +67,21 @@ impl MetricsOptions {
         for setting in &self.metrics_config {
             match setting {
                 MetricsSetting::CounterLatencies(wanted) => options.counter_latencies = *wanted,
-                MetricsSetting::Unknown(_) => {}
+                MetricsSetting::SummaryQuantiles(quantiles) => options.quantiles.clone_from(quantiles),
+                _ => {}
+            }
+        }
+        options
+    }
+
+    /// Which distributions of latencies the server keeps.
+    pub(crate) fn latencies(&self) -> LatencyOptions {
+        let mut options = LatencyOptions::default();
+        for setting in self.metrics_config.iter().filter(|_| self.allow_metrics) {
+            match setting {
+                MetricsSetting::HistogramLatencies(wanted) => options.histograms = *wanted,
+                MetricsSetting::SummaryLatencies(wanted) => options.summaries = *wanted,
+                _ => {}
             }
         }
         options
@@ -91,8 +111,32 @@ fn setting(text: &str) -> Result<MetricsSetting, String> {
     };
     match name {
         "counter_latencies" => switch().map(MetricsSetting::CounterLatencies),
+        "histogram_latencies" => switch().map(MetricsSetting::HistogramLatencies),
+        "summary_latencies" => switch().map(MetricsSetting::SummaryLatencies),
+        "summary_quantiles" => quantiles(value).map(MetricsSetting::SummaryQuantiles),
         _ => Ok(MetricsSetting::Unknown(name.to_owned())),
     }
+}
+
+/// Reads `QUANTILE:ERROR,...`. The errors are checked and not used: they would say how exact the place of a quantile has to
+/// be, and here its value is exact instead.
+fn quantiles(text: &str) -> Result<Vec<f64>, String> {
+    let quantile = |pair: &str| {
+        let (quantile, error) = pair.split_once(':')?;
+        let share = |text: &str| text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        share(error)?;
+        share(quantile)
+    };
+    let wrong = |pair| format!("'{pair}' is not QUANTILE:ERROR, two numbers from 0 to 1 as in 0.99:0.001");
+    let mut quantiles = Vec::new();
+    for pair in text.split(',') {
+        let quantile = quantile(pair).ok_or_else(|| wrong(pair))?;
+        if quantiles.contains(&quantile) {
+            return Err(format!("the quantile {quantile} is there twice"));
+        }
+        quantiles.push(quantile);
+    }
+    Ok(quantiles)
 }
 
 #[cfg(test)]
@@ -136,6 +180,21 @@ mod tests {
     }
 
     #[test]
+    fn distributions_are_kept_if_they_are_asked_for() {
+        assert_eq!(parsed(&[]).unwrap().latencies(), LatencyOptions::default());
+        let all = [
+            "--metrics-config=histogram_latencies=true",
+            "--metrics-config=summary_latencies=true",
+            "--metrics-config=summary_quantiles=0.5:0.05, 0.999:0.001",
+        ];
+        let options = parsed(&all).unwrap();
+        assert_eq!(options.latencies(), LatencyOptions { histograms: true, summaries: true });
+        assert_eq!(options.face().quantiles, [0.5, 0.999]);
+        let off = parsed(&[all.as_slice(), &["--allow-metrics=false"]].concat()).unwrap();
+        assert_eq!(off.latencies(), LatencyOptions::default());
+    }
+
+    #[test]
     fn settings_that_there_are_not_are_told() {
         let options = parsed(&["--metrics-config=colour=blue", "--metrics-config=counter_latencies=true"]);
         let advice: Vec<_> = options.unwrap().advice().collect();
@@ -156,6 +215,14 @@ mod tests {
             "--metrics-config=counter_latencies=",
             "--metrics-config=name,counter_latencies=true",
             "--metrics-config=counter_latencies=yes",
+            "--metrics-config=histogram_latencies=1",
+            "--metrics-config=summary_latencies=on",
+            "--metrics-config=summary_quantiles=0.5",
+            "--metrics-config=summary_quantiles=1.5:0.1",
+            "--metrics-config=summary_quantiles=0.5:x",
+            "--metrics-config=summary_quantiles=0.5:0.1,",
+            "--metrics-config=summary_quantiles=nan:0.1",
+            "--metrics-config=summary_quantiles=0.5:0.1,0.5:0.2",
         ] {
             assert!(parsed(&[argument]).is_err(), "{argument}");
         }

@@ -457,6 +457,18 @@ const RULES: &[Rule] = &[
     ),
     (
         "ours",
+        "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options { buckets: [ 1, 1 ] } } }",
+        "model_metrics.metric_control[0].histogram_options.buckets",
+        "must ascend",
+    ),
+    (
+        "ours",
+        "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options { buckets: nan } } }",
+        "model_metrics.metric_control[0].histogram_options.buckets",
+        "must ascend",
+    ),
+    (
+        "ours",
         "backend: 'b' optimization { priority: 9 }",
         "optimization.priority",
         "9 means nothing here, must be one of PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN",
