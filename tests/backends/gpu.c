@@ -3,6 +3,7 @@
  * The request's parameter "want" says where it asks for the output's memory: "GPU 0", "CPU", and so on. "do" says what
  * else it does:
  *   pools  borrows from the server's pools before, and tells what came of it
+ *   keep   borrows pinned memory of the input's size until the next request with "keep"
  *   inner  has the model "floats" give IN back, with inputs and outputs in the pool of the GPU
  * The parameters of the answer tell where the memory was.
  *
@@ -147,6 +148,19 @@ static void borrow(TRITONBACKEND_Response* response, Memory in)
     outcome(response, "device", error);
 }
 
+/* Gives back what it kept, or else borrows and keeps. */
+static void keep(Memory in)
+{
+    static void* kept;
+    if (kept != NULL) {
+        MUST(TRITONBACKEND_MemoryManagerFree(manager, kept, TRITONSERVER_MEMORY_CPU_PINNED, 0));
+        kept = NULL;
+        return;
+    }
+    MUST(TRITONBACKEND_MemoryManagerAllocate(manager, &kept, TRITONSERVER_MEMORY_CPU_PINNED, 0, in.size));
+    memcpy(kept, "pinned", 6);
+}
+
 /* An inference within: its output is placed in `out`. */
 typedef struct {
     Memory out;
@@ -289,6 +303,7 @@ static void execute(TRITONBACKEND_Request* request)
         MUST(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
         tell(response, "out_handle", shared(attributes));
         if (strcmp(deed, "pools") == 0) borrow(response, in);
+        if (strcmp(deed, "keep") == 0) keep(in);
         if (strcmp(deed, "inner") == 0)
             infer_within(response, in, out);
         else

@@ -1,6 +1,8 @@
 """GPUs that are not there, or whose driver fails: only what needs them suffers. The driver is the stand-in."""
 
 import os
+import re
+import urllib.request
 
 import numpy as np
 import pytest
@@ -89,6 +91,14 @@ def test_each_tensor_is_copied_once_and_by_those_alone_who_need_it(start, driver
     assert copies() == ["cuMemcpyDtoD_v2 12"]
 
 
+def metrics(server):
+    """What the server tells of its pinned memory: total, used."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as answer:
+        text = answer.read().decode()
+    names = "nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"
+    return tuple(int(re.search(rf"^{name} (\d+)$", text, re.M).group(1)) for name in names)
+
+
 def test_a_copy_that_fails_fails_its_request_alone(start, driver, failing):
     server = start()
     io = driver.allocate(VALUES.tobytes(), 64)
@@ -145,6 +155,17 @@ def test_a_region_that_cannot_be_closed_is_told_in_the_log(start, driver, failin
     assert request(server, "POST", "/v2/cudasharedmemory/region/io/unregister").status == 200
     server.wait_for_log("memory of a GPU is not given back: cuIpcCloseMemHandle failed")
     assert request(server, "GET", "/v2/cudasharedmemory/status").json == []
+
+
+def test_the_metrics_tell_how_much_pinned_memory_is_lent(start):
+    server = start()
+    keep = {"inputs": [tensor("IN", "FP32", [3], [1, 2, 3])], "parameters": {"do": "keep"}}
+    assert metrics(server) == (65536, 0)
+    assert infer(server, "native", keep).status == 200
+    assert metrics(server) == (65536, 12)
+    assert infer(server, "native", keep).status == 200
+    assert metrics(server) == (65536, 0)
+    assert metrics(start(STANDIN_DEVICES="")) == (0, 0)
 
 
 def test_a_pool_that_cannot_be_had_is_done_without(start, driver, failing):

@@ -34,8 +34,18 @@ impl Default for MetricsOptions {
     }
 }
 
+/// So much pinned memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinnedMemory {
+    /// Bytes that there are for backends.
+    pub total: u64,
+    /// Bytes of them that backends have.
+    pub used: u64,
+}
+
 /// Tells the metrics of a server. It may be asked from several threads at once.
 pub struct Exposition {
+    pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     options: MetricsOptions,
     registry: MetricRegistry,
     machine: Option<Machine>,
@@ -46,7 +56,12 @@ impl Exposition {
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         registry.reserve(models::names().chain(machine::NAMES).chain([PINNED_TOTAL, PINNED_USED]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
-        Self { options, registry, machine }
+        Self { options, registry, machine, pinned: Box::new(PinnedMemory::default) }
+    }
+
+    /// Tells of pinned memory, too, what `pinned` then says; without it there is none.
+    pub fn with_pinned_memory(self, pinned: impl Fn() -> PinnedMemory + Send + Sync + 'static) -> Self {
+        Self { pinned: Box::new(pinned), ..self }
     }
 
     /// The metrics now, in the text form of Prometheus. Everything is read first and written then: nothing is locked for
@@ -58,13 +73,13 @@ impl Exposition {
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         custom::write(&mut text, &families, MetricKind::Counter);
         models::write_gauges(&mut text, &rows);
-        // No pool of pinned memory is kept.
-        for (name, help) in [
-            (PINNED_TOTAL, "Pinned memory pool total memory size, in bytes"),
-            (PINNED_USED, "Pinned memory pool used memory size, in bytes"),
+        let pinned = (self.pinned)();
+        for (name, help, bytes) in [
+            (PINNED_TOTAL, "Pinned memory pool total memory size, in bytes", pinned.total),
+            (PINNED_USED, "Pinned memory pool used memory size, in bytes", pinned.used),
         ] {
             text.family(name, "gauge", help);
-            text.sample(name, "", &Labels::default(), 0);
+            text.sample(name, "", &Labels::default(), bytes);
         }
         if let Some(machine) = &self.machine {
             machine.write(&mut text);

@@ -13,7 +13,7 @@ mod models;
 mod service;
 mod text;
 
-pub use exposition::{Exposition, MetricsOptions};
+pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
 pub use service::serve;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exposition, MetricsOptions, serve};
+use crate::{Exposition, MetricsOptions, PinnedMemory, serve};
 
 /// Answers a request with the id `bad` with an error, and any other with nothing.
 #[derive(Clone)]
@@ -152,6 +152,10 @@ async fn families_without_a_series_and_latencies_that_are_not_wanted_are_left_ou
     assert!(text.contains("nv_inference_count{"));
     let none = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));
     assert!(exposition.text(&none).starts_with("# HELP nv_pinned_memory_pool_total_bytes"));
+    assert!(text.contains("\nnv_pinned_memory_pool_total_bytes 0\n"), "{text}");
+    let pinned = exposition.with_pinned_memory(|| PinnedMemory { total: 100, used: 7 }).text(&none);
+    assert!(pinned.contains("\nnv_pinned_memory_pool_total_bytes 100\n"), "{pinned}");
+    assert!(pinned.contains("\nnv_pinned_memory_pool_used_bytes 7\n"), "{pinned}");
 }
 
 #[tokio::test]

@@ -24,10 +24,10 @@ pub(crate) struct Installed {
 impl Installed {
     /// The one place where backends are registered, each with its settings.
     /// `pools` is what they may borrow memory from.
-    pub(crate) fn new(options: &ConfigurationOptions, gpus: &Gpus, pools: Pools) -> Result<Self> {
+    pub(crate) fn new(options: &ConfigurationOptions, gpus: &Gpus, pools: Arc<Pools>) -> Result<Self> {
         let libraries = LibraryOptions {
             cuda: gpus.cuda.clone(),
-            pools: Arc::new(pools),
+            pools,
             gpus: gpus.numbers.clone(),
             ..options.libraries()
         };

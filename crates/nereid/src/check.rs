@@ -14,6 +14,7 @@ mod repository;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use nereid_cuda::Pools;
 use nereid_repository::ReadOptions;
@@ -34,7 +35,7 @@ struct Settings<'a> {
 /// Prints what it finds. Fails where a model, or a repository, would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let found = gpus::find(&options.configurations.driver).and_then(|gpus| {
-        let backends = Installed::new(&options.configurations, &gpus, Pools::default());
+        let backends = Installed::new(&options.configurations, &gpus, Arc::<Pools>::default());
         Ok((gpus.numbers, backends.map_err(|error| error.to_string())?))
     });
     let (gpus, backends) = match found {

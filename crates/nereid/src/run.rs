@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LogControl, Server, ServerOptions, TraceSettings};
-use nereid_metrics::Exposition;
+use nereid_cuda::{PoolUsage, Pools};
+use nereid_metrics::{Exposition, PinnedMemory};
 use nereid_repository::Repositories;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,16 +51,17 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
 
-    let pools = gpus.pools(&options.pools.sizes());
-    let backends =
-        Installed::new(&options.configurations, &gpus, pools).map_err(|error| error.to_string())?;
+    let pools = Arc::new(gpus.pools(&options.pools.sizes()));
+    let backends = Installed::new(&options.configurations, &gpus, Arc::clone(&pools))
+        .map_err(|error| error.to_string())?;
     let mut reading = options.configurations.read_options();
     reading.gpus = backends::gpus(&gpus.numbers, &backends.named);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
     let server_options = server_options(options, log, trace, gpus.numbers)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
-    let exposition = Arc::new(Exposition::new(options.metrics.face(), nereid_triton_abi::metric_registry()));
+    let exposition = Exposition::new(options.metrics.face(), nereid_triton_abi::metric_registry());
+    let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let told = Arc::clone(&exposition);
     backends.libraries.attach(&server, move |server| told.text(server));
     let loaded = load(&server, options.models_at_start());
@@ -123,6 +125,11 @@ fn server_options(
         gpus,
         host_policies: options.host_policies()?,
     })
+}
+
+fn pinned_memory(pools: &Pools) -> PinnedMemory {
+    let usage = pools.pinned_usage();
+    usage.map_or_else(PinnedMemory::default, |PoolUsage { used, total }| PinnedMemory { total, used })
 }
 
 /// The reference's hooks for tests that need full queues: batchers begin when they have seen so many requests.
