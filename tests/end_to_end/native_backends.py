@@ -13,10 +13,10 @@ import nereid_server
 SOURCES = Path(__file__).resolve().parents[1] / "backends"
 
 
-def compile_c(folder, name):
-    """Compiles `tests/backends/<name>.c` into the folder of backends, as warnings-free as it should be."""
+def compile_c(folder, name, *more):
+    """Compiles `tests/backends/<name>.c` into the folder of backends, as warnings-free as it should be; with more flags."""
     library = _place(folder, name)
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", "-pthread"]
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", "-pthread", *more]
     subprocess.run(["cc", *flags, SOURCES / f"{name}.c", "-o", library], check=True)
     return library
 

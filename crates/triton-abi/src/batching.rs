@@ -30,18 +30,22 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
+    /// Nothing if the library has no function that chooses.
     pub(crate) fn load(
         path: &Path,
         keep: Arc<dyn Any + Send + Sync>,
         model: Handle<ModelObject>,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         tracing::info!("loading the batching library '{}'", path.display());
-        let entries = open_batcher(path)?;
+        let Some(entries) = open_batcher(path)? else {
+            tracing::warn!("'{}' has no function that chooses batches; the server does", path.display());
+            return Ok(None);
+        };
         let mut batcher = ptr::null_mut();
         // SAFETY: a handle of the kind that the function takes, and a place for what it gives.
         let outcome = unsafe { (entries.initialize)(&raw mut batcher, model.as_c()) };
         error::from_c(Handle::of(outcome))?;
-        Ok(Self { entries, batcher: AtomicPtr::new(batcher), _model: keep })
+        Ok(Some(Self { entries, batcher: AtomicPtr::new(batcher), _model: keep }))
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use nereid_backend_api::{Error, ModelConfig, Result};
+use nereid_model_config::proto::model_config::SchedulingChoice;
 
 /// A backend in Python has this file in the place of a library; the library is then that of the backend `python`.
 const PYTHON_FILE: &str = "model.py";
@@ -112,12 +113,16 @@ impl Places {
         folders.join(", ")
     }
 
-    /// The library that chooses the model's batches, if there is one.
+    /// The library that chooses the model's batches, if there is one. There is none for batches of sequences.
     ///
     /// # Errors
-    /// The configuration names one that is not there or not in the model's folder.
+    /// The configuration names one that is not there or not in the model's folder, or one for batches of sequences.
     pub(crate) fn batcher(&self, config: &ModelConfig) -> Result<Option<PathBuf>> {
+        let sequences = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
         let Some(named) = config.parameters.get(BATCHER_PATH) else {
+            if sequences {
+                return Ok(None);
+            }
             return Ok(self.folders.iter().map(|folder| folder.join(BATCHER)).find(|path| path.is_file()));
         };
         let path = PathBuf::from(&named.string_value);
@@ -128,6 +133,9 @@ impl Places {
                 path.display()
             ))
         };
+        if sequences {
+            return Err(wrong("but no library chooses the batches of sequences"));
+        }
         let model = &self.folders[1];
         let resolved = fs::canonicalize(&path).map_err(|_| wrong("which is not there"))?;
         let folder = fs::canonicalize(model).map_err(|_| wrong("but the model's folder is not there"))?;

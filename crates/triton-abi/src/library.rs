@@ -55,26 +55,36 @@ pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
     Ok(entries)
 }
 
-/// Loads a library that chooses batches.
+/// Loads a library that chooses batches; nothing if it has none of the functions for that.
 ///
 /// # Errors
-/// As [`open_backend`].
-pub(crate) fn open_batcher(path: &Path) -> Result<BatchEntries> {
+/// As [`open_backend`], and where it has some of the functions only.
+pub(crate) fn open_batcher(path: &Path) -> Result<Option<BatchEntries>> {
     let library = open(path)?;
-    macro_rules! required {
+    macro_rules! sought {
         ($name:ident) => {
             // SAFETY: as in `open_backend`.
-            unsafe { find::<entry::$name>(library, stringify!($name)) }
-                .ok_or_else(|| missing(path, stringify!($name)))?
+            unsafe { find::<entry::$name>(library, stringify!($name)) }.ok_or(stringify!($name))
         };
     }
-    Ok(BatchEntries {
-        initialize: required!(TRITONBACKEND_ModelBatcherInitialize),
-        finalize: required!(TRITONBACKEND_ModelBatcherFinalize),
-        begin: required!(TRITONBACKEND_ModelBatchInitialize),
-        include: required!(TRITONBACKEND_ModelBatchIncludeRequest),
-        end: required!(TRITONBACKEND_ModelBatchFinalize),
-    })
+    let found = (
+        sought!(TRITONBACKEND_ModelBatcherInitialize),
+        sought!(TRITONBACKEND_ModelBatcherFinalize),
+        sought!(TRITONBACKEND_ModelBatchInitialize),
+        sought!(TRITONBACKEND_ModelBatchIncludeRequest),
+        sought!(TRITONBACKEND_ModelBatchFinalize),
+    );
+    if let (Err(_), Err(_), Err(_), Err(_), Err(_)) = found {
+        return Ok(None);
+    }
+    let absent = |name| missing(path, name);
+    Ok(Some(BatchEntries {
+        initialize: found.0.map_err(absent)?,
+        finalize: found.1.map_err(absent)?,
+        begin: found.2.map_err(absent)?,
+        include: found.3.map_err(absent)?,
+        end: found.4.map_err(absent)?,
+    }))
 }
 
 fn open(path: &Path) -> Result<&'static Library> {

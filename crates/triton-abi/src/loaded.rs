@@ -8,7 +8,6 @@ use nereid_backend_api::{
     Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelConfig, ModelContext, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
-use nereid_model_config::proto::model_config::SchedulingChoice;
 use triton_sys::*;
 
 use crate::batching::{Batcher, Batching};
@@ -61,10 +60,8 @@ impl LoadedModel {
             let outcome = unsafe { initialize(shared.handle().as_c()) };
             error::from_c(Handle::of(outcome))?;
         }
-        let batches_sequences =
-            matches!(context.config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
-        let batcher = batcher.filter(|_| !batches_sequences);
         let batcher = batcher.map(|path| Batcher::load(path, Arc::clone(&shared) as _, shared.handle()));
+        let batcher = batcher.transpose()?.flatten();
         let completed = object.completed();
         let outputs = &completed.as_ref().unwrap_or(&context.config).output;
         let outputs = outputs.iter().map(|output| output.name.clone()).collect();
@@ -74,7 +71,7 @@ impl LoadedModel {
             instances: Mutex::default(),
             completed,
             outputs,
-            batcher: batcher.transpose()?.map(Arc::new),
+            batcher: batcher.map(Arc::new),
         })
     }
 }

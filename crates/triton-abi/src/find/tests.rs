@@ -113,4 +113,15 @@ fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder(
     assert!(named("m/none.so").unwrap_err().message().ends_with("which is not there"));
     assert!(named("other/batchstrategy.so").unwrap_err().message().ends_with("not in the model's folder"));
     assert!(named("m/../other/batchstrategy.so").is_err());
+
+    let sequences = |named: bool| {
+        let mut config = config("");
+        config.scheduling_choice = Some(SchedulingChoice::SequenceBatching(Default::default()));
+        if named {
+            config.parameters.insert(BATCHER_PATH.into(), Default::default());
+        }
+        places.batcher(&config)
+    };
+    assert_eq!(sequences(false), Ok(None));
+    assert!(sequences(true).unwrap_err().message().ends_with("no library chooses the batches of sequences"));
 }
