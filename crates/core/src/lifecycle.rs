@@ -351,10 +351,15 @@ impl LifeCycle {
             Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
             _ => None,
         });
+        let replaced = replaced.map(|model: Arc<Model>| {
+            let follower = versions.iter().filter_map(|(_, follower)| follower.as_ref());
+            let follower = follower.filter(|follower| follower.follows(&model)).map(Arc::downgrade).next();
+            (model, follower)
+        });
         let replaced: Vec<_> = replaced.collect();
         drop((before, versions));
-        for model in replaced {
-            drain::drain(Arc::clone(self), model, number);
+        for (model, follower) in replaced {
+            drain::drain(Arc::clone(self), model, follower, number);
         }
     }
 

@@ -112,6 +112,8 @@ pub struct Model {
     max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
+    /// What it follows, if only the instances were changed, until the sequences of that are over.
+    before: Weak<Model>,
 }
 
 /// Who knows whether a model would answer requests.
@@ -190,6 +192,7 @@ impl Model {
             sequence_checks: None,
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
+            before: Weak::new(),
         })
     }
 
@@ -197,14 +200,44 @@ impl Model {
     ///
     /// # Errors
     /// Says why the instances cannot be made.
-    pub(crate) fn with_instances(&self, spec: &ModelSpec, services: &Services) -> Result<Self> {
+    pub(crate) fn with_instances(self: &Arc<Self>, spec: &ModelSpec, services: &Services) -> Result<Self> {
         let Some(pool) = &self.pool else {
             return Err(Error::internal("an ensemble has no instances to be changed"));
         };
         let groups = spec.config.instance_group.clone();
         let config = ModelConfig { instance_group: groups, ..self.config.clone() };
         let statistics = Arc::clone(&self.statistics);
-        Self::make(spec, self.version, pool.model(), config, statistics, services)
+        let made = Self::make(spec, self.version, pool.model(), config, statistics, services)?;
+        Ok(Self { before: Arc::downgrade(self), ..made })
+    }
+
+    /// Whether this has other instances of the model that `before` has, whose sequences go on there.
+    pub(crate) fn follows(&self, before: &Arc<Self>) -> bool {
+        self.before.ptr_eq(&Arc::downgrade(before))
+    }
+
+    /// Whether clients may go on with sequences.
+    pub(crate) fn has_sequences(&self) -> bool {
+        self.scheduler.has_sequences()
+    }
+
+    /// No client can go on with its sequence any more.
+    pub(crate) fn end_sequences(&self) {
+        self.scheduler.end_sequences();
+    }
+
+    /// Who has the sequence that a request goes on with, if that began before the instances were changed.
+    fn holder(&self, request: &InferRequest) -> Option<Arc<Self>> {
+        if self.sequence_checks.is_none() || request.sequence.start {
+            return None;
+        }
+        let mut model = self.before.upgrade()?;
+        loop {
+            if model.scheduler.goes_on(&request.correlation_id) {
+                return Some(model);
+            }
+            model = model.before.upgrade()?;
+        }
     }
 
     /// Whether `spec` is what this was made from, but for its instances. Files that came with a request are never the
@@ -265,6 +298,7 @@ impl Model {
             readiness: Readies::Asks(readiness),
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
+            before: Weak::new(),
         };
         if let Err(error) = loaded.start(&pool) {
             loaded.unload();
@@ -381,6 +415,9 @@ impl Model {
         mut request: InferRequest,
         caller: Caller,
     ) -> Result<ResponseStream> {
+        if let Some(holder) = self.holder(&request) {
+            return holder.infer(request, caller);
+        }
         if self.pool.as_ref().is_some_and(|pool| pool.len() == 0) {
             return Err(Error::unavailable(format!(
                 "model '{}' takes no requests: all of its instances are passive",

@@ -20,7 +20,7 @@ mod tickets;
 
 use std::time::Instant;
 
-use nereid_backend_api::{Error, Request};
+use nereid_backend_api::{CorrelationId, Error, Request};
 
 use self::fifo::Fifo;
 use self::former::RequestFormer;
@@ -54,6 +54,19 @@ pub trait Scheduler: Send + Sync {
 
     /// Takes no further request. What was taken before is still executed, without delay.
     fn close(&self);
+
+    /// Whether further requests of that sequence are welcome.
+    fn goes_on(&self, _sequence: &CorrelationId) -> bool {
+        false
+    }
+
+    /// Whether further requests of any sequence are welcome.
+    fn has_sequences(&self) -> bool {
+        false
+    }
+
+    /// No client can go on with its sequence any more.
+    fn end_sequences(&self) {}
 }
 
 /// What became of a request.

@@ -1,6 +1,6 @@
 //! The end of a version that is no longer in the table.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -12,12 +12,26 @@ use crate::table::VersionState;
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
 /// Waits until nobody holds the version any more: those who found it while it was in the table may still bring it
-/// requests, and every request holds it until it is answered. Then ends its instances.
-pub(super) fn drain(lifecycle: Arc<LifeCycle>, model: Arc<Model>, number: u64) {
+/// requests, and every request holds it until it is answered. Then ends its instances. If a follower has other instances
+/// of the same model, sequences go on here as long as the follower is there; otherwise they end.
+pub(super) fn drain(
+    lifecycle: Arc<LifeCycle>,
+    model: Arc<Model>,
+    follower: Option<Weak<Model>>,
+    number: u64,
+) {
     let name = model.id().to_string();
     let spawned = thread::Builder::new().name("nereid-drain".into()).spawn(move || {
         let [mut pause, most] = PAUSES;
-        while Arc::strong_count(&model) > 1 {
+        let is_followed = || follower.as_ref().is_some_and(|follower| follower.strong_count() > 0);
+        loop {
+            let goes_on = is_followed() && model.has_sequences();
+            if !goes_on {
+                model.end_sequences();
+                if Arc::strong_count(&model) == 1 {
+                    break;
+                }
+            }
             thread::sleep(pause);
             pause = (pause * 2).min(most);
         }

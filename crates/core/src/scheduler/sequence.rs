@@ -186,6 +186,20 @@ impl Scheduler for SequenceScheduler {
         state.sequences.close(Instant::now());
         self.go_on(state);
     }
+
+    fn goes_on(&self, sequence: &CorrelationId) -> bool {
+        self.lock().sequences.is_open(sequence)
+    }
+
+    fn has_sequences(&self) -> bool {
+        self.lock().sequences.has_open()
+    }
+
+    fn end_sequences(&self) {
+        let mut state = self.lock();
+        state.sequences.end_all(Instant::now());
+        self.go_on(state);
+    }
 }
 
 impl Ring for SequenceScheduler {

@@ -3,6 +3,7 @@
 mod batching;
 mod instances;
 mod lifecycle;
+mod sequences;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -164,6 +164,11 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         self.ids.contains_key(id)
     }
 
+    /// Whether further requests of any sequence may come.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.ids.is_empty()
+    }
+
     /// Takes a request, or gives it back with the reason why not.
     pub(crate) fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
         if self.closed {
@@ -343,6 +348,13 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed = true;
         self.lanes.iter_mut().filter_map(|lane| lane.batcher.as_mut()).for_each(Queue::close);
+        self.end_all(now);
+        self.rules.hold = (0, 0);
+        self.stirred.extend(0..self.lanes.len());
+    }
+
+    /// No client goes on with its sequence any more.
+    pub(crate) fn end_all(&mut self, now: Instant) {
         let working: BTreeSet<_> =
             self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.working).collect();
         // A model that iterates may have to do with its sequence still: that ends when the request is released.
@@ -352,8 +364,6 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
             self.end(serial);
             self.stir(serial, now);
         }
-        self.rules.hold = (0, 0);
-        self.stirred.extend(0..self.lanes.len());
     }
 
     fn number(&mut self) -> u64 {
