@@ -296,6 +296,30 @@ def test_sequences_without_a_slot_wait_until_one_ends_or_their_timeout_is_over(r
     assert client.ask("adder", 1, 5) == [51]
 
 
+def test_a_warm_up_gives_controls_and_states_too(repository, serve):
+    def sample(name, datatype="TYPE_INT32"):
+        return f'inputs {{ key: "{name}" value {{ data_type: {datatype} dims: 1 zero_data: true }} }}'
+
+    def warm_up(name, *samples):
+        config = repository / name / "config.pbtxt"
+        warm_up = f'model_warmup {{ name: "w" batch_size: 2 {" ".join(samples)} }}'
+        config.write_text(config.read_text() + warm_up)
+
+    write_controls(repository, "controls")
+    warm_up("controls", sample("IN"), *map(sample, FLAGS), sample("CORRID", "TYPE_UINT64"))
+    write_adder(repository, "adder")
+    warm_up("adder", sample("IN"), sample("SUM_IN"))
+    write_adder(repository, "unknown")
+    warm_up("unknown", sample("IN"), sample("SUM_OUT"))
+    server = serve("--exit-on-error=false", ready=False)
+    client = Client(server, tritonclient.http)
+    assert client.ask("controls", 5, 7, start=True) == [5, 1, 0, 1, 7]
+    assert client.ask("adder", 5, 7, start=True) == [5]
+    reasons = {model["name"]: model.get("reason", "") for model in client.client.get_model_repository_index()}
+    assert "no input 'SUM_OUT'" in reasons["unknown"]
+    assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 1
+
+
 def test_the_server_tells_of_sequences(examples):
     with tritonclient.http.InferenceServerClient(examples.url) as client:
         assert "sequence" in client.get_server_metadata()["extensions"]

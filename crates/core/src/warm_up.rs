@@ -15,6 +15,7 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto;
 use nereid_model_config::proto::ModelWarmup;
+use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_warmup::Input;
 use nereid_model_config::proto::model_warmup::input::InputDataType;
 
@@ -56,20 +57,32 @@ fn run(
     batch_size: u32,
 ) -> Result<()> {
     let (answers, received) = channel();
+    let of_clients = |input: &&Tensor| !servers_own(config, &input.name);
     let requests = (0..batch_size).map(|_| {
         let mut request = InferRequest {
             model_name: config.name.clone(),
-            inputs: inputs.to_vec(),
+            inputs: inputs.iter().filter(of_clients).cloned().collect(),
             ..InferRequest::default()
         };
         let size = admit(&mut request, signature)?;
-        Ok(Request::new(request, size, Responder::new(Arc::new(Listener(answers.clone())), None)))
+        let responder = Responder::new(Arc::new(Listener(answers.clone())), None);
+        let mut request = Request::new(request, size, responder);
+        let own = inputs.iter().filter(|input| !of_clients(input)).cloned();
+        own.for_each(|input| request.give_input(input));
+        Ok(request)
     });
     let requests = requests.collect::<Result<_>>()?;
     drop(answers);
     pool.execute_in_place(instance, requests, Arc::new(Uncounted))?;
     // Ends when every request has had its last answer, or was dropped, which is an answer too.
     received.iter().find_map(Answer::err).map_or(Ok(()), Err)
+}
+
+/// Whether an input is one that the server gives to requests of sequences: a control or a state.
+fn servers_own(config: &ModelConfig, name: &str) -> bool {
+    let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else { return false };
+    batching.control_input.iter().any(|control| control.name == name)
+        || batching.state.iter().any(|state| state.input_name == name)
 }
 
 fn inputs(
