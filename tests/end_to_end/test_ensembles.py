@@ -283,3 +283,21 @@ def test_in_poll_mode_ensembles_follow_what_changes_of_their_members(repository,
     awaits(12)
     write_ensemble(repository, "chain", step("triple", "IN", "between"), step("triple", "between", "OUT"))
     awaits(18)
+
+
+def test_with_namespaces_an_ensemble_has_the_models_of_its_own_repository(tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for factor, folder in enumerate(folders, start=2):
+        folder.mkdir()
+        scale_model("scale", factor).write(folder)
+        write_ensemble(folder, f"of_{folder.name}", step("scale", "IN", "OUT"))
+    # Found where it is the only one of its name; one that stands in both is nobody else's.
+    scale_model("lone", 10).write(folders[0])
+    write_ensemble(folders[1], "borrower", step("lone", "IN", "OUT"))
+    flags = [f"--model-repository={folders[1]}", "--model-namespacing=true"]
+    with nereid_server.running(folders[0], *flags) as server:
+        for name, factor in {"of_first": 2, "of_second": 3, "borrower": 10}.items():
+            answer = infer(server, name, {"inputs": [tensor("IN", "FP32", [1, 3], [1, 2, 3])]})
+            assert answer.json["outputs"][0]["data"] == [factor, 2 * factor, 3 * factor]
+        config = request(server, "GET", "/v2/models/borrower/config").json
+        assert config["ensemble_scheduling"]["step"][0]["model_namespace"] == str(folders[0])

@@ -4,7 +4,8 @@
 //! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
 //!
 //! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
-//! processor, which is the machine's affair. The second one is for one processor, where waking a thread is a switch.
+//! processor, which is the machine's affair. The second one is for one processor, where waking a thread is a switch. The
+//! last one shows what an ensemble of two steps costs beside the two requests that it makes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +56,9 @@ impl Instance for Timed {
             std::hint::spin_loop();
         }
         batch.outputs_ready();
-        let answers: Vec<_> = batch.requests().iter().map(|_| Ok(Response::default())).collect();
+        let given_back = |request: &Request| Tensor { name: "Y".into(), ..request.inputs[0].clone() };
+        let answers: Vec<_> =
+            batch.requests().iter().map(|request| Ok(Response::new(vec![given_back(request)]))).collect();
         batch.complete(answers);
         self.executing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
@@ -73,22 +76,20 @@ struct Row {
     executing: f64,
 }
 
-fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
+/// A model of one input and one output.
+fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     let text = format!(
-        r#"name: "m" backend: "timed" max_batch_size: 64 {scheduling}
+        r#"name: "{name}" max_batch_size: 64 {text}
            input {{ name: "X" data_type: TYPE_FP32 dims: [ 4 ] }}
            output {{ name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }}"#
     );
     let mut config = nereid_core::model_config::parse_text(&text).expect("a configuration");
     nereid_core::model_config::normalise(&mut config);
-    let backends = BTreeMap::from([("timed".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
-    let directory = ".".into();
-    let completion = Completion::Off;
     let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory,
+        id: ModelId::plain(name),
+        directory: ".".into(),
         config,
-        completion,
+        completion: Completion::Off,
         versions: vec![1],
         labels: BTreeMap::new(),
         warm_up_files: BTreeMap::new(),
@@ -97,11 +98,27 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
         fingerprint: Fingerprint::default(),
         keep: None,
     };
-    let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));
+    (name.to_owned(), Ok(spec))
+}
+
+/// What to measure: requests for the model `asked`, so many at a time.
+fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize) -> Row {
+    let step = |read: &str, write: &str| {
+        format!(
+            r#"step {{ model_name: "m" model_version: -1 input_map {{ key: "X" value: "{read}" }}
+               output_map {{ key: "Y" value: "{write}" }} }}"#
+        )
+    };
+    let steps = step("X", "between") + &step("between", "Y");
+    let backends = BTreeMap::from([("timed".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
+    let source = Arc::new(BTreeMap::from([
+        model("m", &format!(r#"backend: "timed" {scheduling}"#)),
+        model("ensemble", &format!(r#"platform: "ensemble" ensemble_scheduling {{ {steps} }}"#)),
+    ]));
     let options = ServerOptions { load_threads: 1, ..ServerOptions::default() };
     let server = Arc::new(Server::new(options, backends, source));
     server.start(None).expect("the models are given");
-    let statistics = || server.model("m", None).expect("it is loaded").statistics().snapshot();
+    let statistics = || server.model(asked, None).expect("it is loaded").statistics().snapshot();
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -114,7 +131,7 @@ fn measure(backend: &Timed, scheduling: &str, in_flight: usize) -> Row {
             while !stopped.load(Ordering::Relaxed) {
                 let input = Tensor::new("X", DataType::Fp32, [1, 4], contents.clone());
                 let inputs = vec![input];
-                let request = InferRequest { model_name: "m".into(), inputs, ..InferRequest::default() };
+                let request = InferRequest { model_name: asked.into(), inputs, ..InferRequest::default() };
                 server.infer(request).expect("admitted").single().await.expect("answered");
                 tokio::task::yield_now().await;
             }
@@ -170,6 +187,16 @@ fn main() {
     sched_setaffinity(None, &one).expect("a process may run on the processor that it runs on");
     println!("\nOne processor:\n");
     table(&cases[..2]);
+    println!("\nAn ensemble of two steps, on one processor:\n");
+    println!("| backend | in flight | CPU us/request | of two requests | more |");
+    println!("|---|---|---|---|---|");
+    for (name, backend) in [("idle", &idle), ("idle, executed by the caller", &prompt)] {
+        for in_flight in [1, 8, 64] {
+            let [ensemble, two] = ["ensemble", "m"].map(|asked| measure(backend, "", asked, in_flight).cpu);
+            let two = 2.0 * two;
+            println!("| {name} | {in_flight} | {ensemble:.2} | {two:.2} | {:.2} |", ensemble - two);
+        }
+    }
 }
 
 /// A name, a backend, the scheduler's name, its configuration, and numbers of requests in flight.
@@ -182,7 +209,7 @@ fn table(cases: &[Case<'_>]) {
     println!("|---|---|---|---|---|---|---|");
     for (name, backend, scheduler, scheduling, loads) in cases {
         for &in_flight in *loads {
-            let row = measure(backend, scheduling, in_flight);
+            let row = measure(backend, scheduling, "m", in_flight);
             println!(
                 "| {name} | {scheduler} | {in_flight} | {:.2} | {:.0} | {:.1} | {:.1} % |",
                 row.cpu,

@@ -113,6 +113,11 @@ fn unload(server: Handle<ServerObject>, name: &str) -> Result<()> {
     wait(|done| server.unload_model(name, done))
 }
 
+fn unload_with_dependents(server: Handle<ServerObject>, name: &str) -> Result<()> {
+    let server = server.get()?.server()?;
+    wait(|done| server.unload_model_and_dependents(name, done))
+}
+
 /// What load parameters give in place of what is in the repository.
 fn overrides(parameters: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Result<Overrides> {
     let mut overrides = Overrides::default();
@@ -261,7 +266,7 @@ exports! {
 
     /// Nothing depends on other models.
     fn TRITONSERVER_ServerUnloadModelAndDependents(server: *mut TRITONSERVER_Server, model_name: *const c_char) {
-        unload(server, &model_name.read()?)?;
+        unload_with_dependents(server, &model_name.read()?)?;
     }
 
     fn TRITONSERVER_ServerMetrics(server: *mut TRITONSERVER_Server, metrics: *mut *mut TRITONSERVER_Metrics) {

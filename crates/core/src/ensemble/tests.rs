@@ -22,6 +22,7 @@ use crate::{Completion, ModelSpec, Server, ServerOptions};
 /// - `fail`: an error;
 /// - `repeat`: as many responses as the input says, numbered;
 /// - `hold`: as `add`, but when the test [releases](Members::release) it;
+/// - `unready`: as `add`, but it says that it is not ready;
 /// - `tell`: as `add`, with what the request says of its sequence in the response's parameters.
 #[derive(Clone, Default)]
 struct Members {
@@ -55,6 +56,14 @@ impl nereid_backend_api::Model for Member {
 
     fn runs_at_once(&self, _: &Request) -> bool {
         self.act != "hold"
+    }
+
+    fn tells_readiness(&self) -> bool {
+        self.act == "unready"
+    }
+
+    fn ready(&self) -> Result<()> {
+        Err(Error::unavailable("not ready on purpose"))
     }
 }
 
@@ -378,4 +387,20 @@ async fn what_is_left_out_is_left_out_of_the_step_that_reads_it() {
     let (server, _) = serving([two, e]);
     assert_eq!(outputs(&ask(&server, request("e", &[("A", 5)])).await.unwrap()), [("OUT", 15)]);
     assert_eq!(outputs(&ask(&server, request("e", &[("A", 5), ("B", 2)])).await.unwrap()), [("OUT", 17)]);
+}
+
+#[tokio::test]
+async fn an_ensemble_is_as_ready_as_the_backends_of_its_members() {
+    let (server, _) = serving([
+        member("one", "X", "add", 1),
+        member("unready", "X", "unready", 1),
+        ensemble("good", "IN", "OUT", &["one: X=IN -> Y=OUT"]),
+        ensemble("bad", "IN", "OUT", &["unready: X=IN -> Y=OUT"]),
+        ensemble("worse", "IN", "OUT", &["good: IN=IN -> OUT=a", "bad: IN=a -> OUT=OUT"]),
+    ]);
+    let ready = |name: &str| server.model(name, None).unwrap().ready();
+    ready("good").await.unwrap();
+    for name in ["bad", "worse"] {
+        assert_eq!(ready(name).await.unwrap_err().message(), "not ready on purpose");
+    }
 }

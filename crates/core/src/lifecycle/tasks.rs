@@ -113,20 +113,27 @@ impl Tasks {
             });
             return;
         }
-        let task = Task::Settle { so_far: Ok(()), circle: None };
-        self.push(Job { name: name.to_owned(), task, after: self.compositions.members(name), done });
+        let (after, circle) = self.before_settling(name);
+        let task = Task::Settle { so_far: Ok(()), circle };
+        self.push(Job { name: name.to_owned(), task, after, done });
+    }
+
+    /// The models that an ensemble is settled after; none if it consists of itself, and then the way on which it does.
+    fn before_settling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
+        // Those in a circle would wait for each other.
+        match self.compositions.circle(name) {
+            None => (self.compositions.members(name), None),
+            Some(way) => {
+                let way = way.join(" -> ");
+                let message = format!("circular dependency between ensembles: {way}");
+                (BTreeSet::new(), Some(Error::invalid_arg(message)))
+            }
+        }
     }
 
     /// An ensemble was read: it is settled when its members are. They are loaded before, if `with_members`.
     fn settle_after_members(&mut self, name: &str, so_far: Result<()>, with_members: bool, done: Done) {
-        let mut after = self.compositions.members(name);
-        let circle = self.compositions.circle(name).map(|way| {
-            Error::invalid_arg(format!("circular dependency between ensembles: {}", way.join(" -> ")))
-        });
-        if circle.is_some() {
-            // Those would come after this one.
-            after.clear();
-        }
+        let (after, circle) = self.before_settling(name);
         for member in after.iter().filter(|_| with_members) {
             if self.is_concerned(member) {
                 continue;

@@ -294,6 +294,22 @@ fn ensembles_in_a_circle_are_refused_and_served_when_it_is_broken() {
 }
 
 #[test]
+fn ensembles_in_a_circle_do_not_wait_for_each_other_when_a_member_changes() {
+    let step = |name: &str, of: &str| {
+        let inner = format!("{of}: IN=a -> OUT=OUT");
+        ensemble(name, "IN", "OUT", &["one: X=IN -> Y=a", &inner])
+    };
+    let world = world(ModelControl::Explicit, [step("a", "b"), step("b", "a"), one()]);
+    assert_eq!(world.server.start(None).unwrap().len(), 2);
+    world.source.set(member("one", "X", "add", 2));
+    world.load("one").unwrap();
+    assert_eq!(world.ready(), "one");
+    for name in ["a", "b"] {
+        assert!(world.reason(name).contains("circular dependency"), "{}", world.reason(name));
+    }
+}
+
+#[test]
 fn reasons_do_not_grow_with_every_ensemble_around_another() {
     // Each ensemble has the one before it twice, so that reasons told in full would double each time.
     let mut models = BTreeMap::from([("one".to_owned(), member("one", "X", "breakable", 0).1)]);
