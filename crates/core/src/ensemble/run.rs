@@ -40,6 +40,8 @@ pub(super) async fn run(shared: Arc<Shared>, request: Request) {
     };
     let outcome = run.go().await;
     let (computed, last) = (Arc::clone(&run.computed), run.last.take());
+    // Its end is told when the request is answered.
+    let _trace = run.template.trace.take();
     // Requests to members that are still in progress are of no use.
     drop(run);
     if let Err(error) = outcome {
