@@ -91,9 +91,10 @@ pub struct SequenceFlags {
 /// The backend owns it and may keep it after `execute` returns. Dropping it releases the inputs; dropping it before
 /// its final answer answers with an error, so that no request is lost.
 pub struct Request {
+    // Before the request: its trace hears of the answer before it hears of the end.
+    responder: Responder,
     request: InferRequest,
     batch_size: usize,
-    responder: Responder,
     // After the way to answer: who waits for the turn to be over finds the request answered.
     turn: Option<Turn>,
     repeated: bool,

@@ -173,14 +173,14 @@ impl TraceSink for Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let texts = std::mem::take(&mut *self.texts.lock().unwrap_or_else(PoisonError::into_inner));
-        let texts: Vec<_> = texts.into_values().collect();
+        let text = texts.into_values().collect::<Vec<_>>().join(",");
         let series = &self.series;
         // Handed on while it is locked: the one that completes the count is handed on last.
         let mut progress = series.progress();
         progress.finished += 1;
         series.writer.take(Finished {
             series: series.number,
-            text: texts.join(","),
+            text,
             frequency: series.frequency,
             completes: progress.all_begun && progress.finished == progress.begun,
         });

@@ -4,6 +4,7 @@ mod batching;
 mod instances;
 mod lifecycle;
 mod sequences;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
