@@ -3,6 +3,7 @@
 Decodes them by OpenTelemetry's own messages. Knows nothing of the server under test.
 """
 
+import ssl
 import threading
 import time
 from collections import namedtuple
@@ -22,7 +23,8 @@ Span = namedtuple("Span", "name trace_id span_id parent_id state kind start end 
 class Collector:
     """The spans that came."""
 
-    def __init__(self):
+    def __init__(self, secure=False):
+        self._scheme = "https" if secure else "http"
         self.spans = []
         # The number of messages that they came in, and what is answered to each.
         self.messages = 0
@@ -58,7 +60,7 @@ class Collector:
     @property
     def url(self):
         """The address for traces."""
-        return f"http://127.0.0.1:{self.port}/v1/traces"
+        return f"{self._scheme}://127.0.0.1:{self.port}/v1/traces"
 
 
 def attributes(pairs):
@@ -86,9 +88,9 @@ def read(span, resource, scope):
 
 
 @contextmanager
-def running(port=0):
-    """A collector for the length of a `with` block."""
-    collector = Collector()
+def running(port=0, identity=None):
+    """A collector for the length of a `with` block; with TLS if it is given an identity."""
+    collector = Collector(secure=identity is not None)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -106,6 +108,10 @@ def running(port=0):
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         collector.port = server.server_address[1]
+        if identity is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(identity.certificate, identity.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

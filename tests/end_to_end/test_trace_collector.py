@@ -1,6 +1,7 @@
 """Traces as spans: what reaches a collector of OpenTelemetry's, and what happens where there is none."""
 
 import json
+import os
 import textwrap
 
 import grpc
@@ -13,6 +14,7 @@ import native_backends
 import nereid_server
 import otlp_collector
 import python_backend
+from certificates import Authority
 from grpc_requests import message, numbers, stub
 from http_requests import tensor
 from model_files import write_identity
@@ -222,6 +224,20 @@ def test_a_collector_that_is_not_there_is_told_and_holds_up_nothing(same, serve,
         ask(server, "after")
         back.wait_for(lambda it: any(span.attributes.get("triton.request_id") == "after" for span in it.spans), "no")
         server.wait_for_log("spans reach the collector .* again")
+
+
+def test_a_collector_shows_who_it_is(same, serve, tmp_path):
+    """Whom the server trusts is said by SSL_CERT_FILE, as for most programs."""
+    known = Authority(tmp_path, "known")
+    with otlp_collector.running(identity=known.sign("collector")) as collector:
+        server = serve(*flags(collector), env=os.environ | {"SSL_CERT_FILE": str(known.certificate)})
+        ask(server)
+        collector.wait_for_spans(3)
+    with otlp_collector.running(identity=Authority(tmp_path, "unknown").sign("impostor")) as impostor:
+        server = serve(*flags(impostor), env=os.environ | {"SSL_CERT_FILE": str(known.certificate)})
+        ask(server)
+        assert "certificate" in server.wait_for_log("spans are lost").string
+        assert impostor.spans == []
 
 
 def test_a_collector_that_refuses_is_told(same, serve, collector):
