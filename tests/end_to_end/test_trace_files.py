@@ -277,6 +277,26 @@ def test_what_a_python_model_asks_is_a_trace_within_its_own(same, repository, se
     assert sorted(names(outer)) == sorted([*HTTP, *EXECUTED])
 
 
+def test_the_steps_of_an_ensemble_are_traces_within_its_own(same, repository, serve, file):
+    """An ensemble itself is not executed: its trace has the times of its request alone."""
+    step = 'step {{ model_name: "same" model_version: -1 input_map {{ key: "INPUT0" value: "{}" }} {} }}'
+    output = 'output_map {{ key: "OUTPUT0" value: "{}" }}'
+    steps = [step.format("INPUT0", output.format("MIDDLE")), step.format("MIDDLE", output.format("OUTPUT0"))]
+    config = 'platform: "ensemble" input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 }'
+    config += f' output {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }} ensemble_scheduling {{ {" ".join(steps)} }}'
+    (repository / "both" / "1").mkdir(parents=True)
+    (repository / "both" / "config.pbtxt").write_text(config)
+    server = serve(*flags(file, *ALWAYS))
+    assert ask(server, "e", model="both").status == 200
+    server.stop()
+    (outer_id, outer), *inner = traces(file).items()
+    assert outer["about"] == {"model_name": "both", "model_version": 1, "request_id": "e"}
+    assert sorted(names(outer)) == sorted([*HTTP, "REQUEST_START", "QUEUE_START", "REQUEST_END"])
+    expected = {"model_name": "same", "model_version": 1, "request_id": "e", "parent_id": outer_id}
+    assert [trace["about"] for _, trace in inner] == [expected] * 2
+    assert [sorted(names(trace)) for _, trace in inner] == [sorted(EXECUTED)] * 2
+
+
 @pytest.fixture
 def native(repository, tmp_path):
     """The backend in C that has to do with traces, and its models."""
