@@ -30,7 +30,6 @@ COUNTERS = [
 ]
 GAUGES = [
     "nv_inference_pending_request_count",
-    "nv_model_load_duration_secs",
     "nv_pinned_memory_pool_total_bytes",
     "nv_pinned_memory_pool_used_bytes",
     "nv_cpu_utilization",
@@ -79,7 +78,6 @@ def test_requests_of_all_protocols_are_counted_before_they_are_answered(reposito
     whole = scrape.value("nv_inference_request_duration_us", **labels)
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
     assert 0 < sum(scrape.value(f"nv_inference_{part}_duration_us", **labels) for part in parts) <= whole
-    assert 0 < scrape.value("nv_model_load_duration_secs", **labels) < LIMIT_S
 
 
 def test_families_are_those_of_the_reference_in_its_order(repository, serve):
@@ -97,6 +95,13 @@ def test_the_machine_tells_of_itself(repository, serve):
     total, used = (scrape.value(f"nv_cpu_memory_{what}_bytes") for what in ("total", "used"))
     assert 0 < used < total == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 <= scrape.value("nv_cpu_utilization") <= 1
+
+
+def test_load_times_are_told_to_those_who_ask(repository, serve):
+    echo(repository, "echo")
+    scrape = Scrape(serve("--metrics-config=load_durations=true"))
+    assert scrape.kinds["nv_model_load_duration_secs"] == "gauge"
+    assert 0 < scrape.value("nv_model_load_duration_secs", model="echo", version="1") < LIMIT_S
 
 
 def test_what_is_not_wanted_is_left_out(repository, serve):
@@ -298,6 +303,7 @@ def test_an_address_of_its_own_is_taken(repository, serve):
     [
         "--metrics-port=70000",
         "--metrics-interval-ms=-1",
+        "--allow-gpu-metrics=perhaps",
         "--metrics-config=counter_latencies",
         "--metrics-config=counter_latencies=perhaps",
         "--metrics-config=summary_quantiles=0.5",

@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 import nereid_server
 import python_backend
+from scrapes import Scrape
 
 ADD_SUB = """
 import numpy
@@ -189,12 +190,16 @@ class TritonPythonModel:
             for name, kind in [("up", pb_utils.MetricFamily.COUNTER), ("both", pb_utils.MetricFamily.GAUGE)]
         ]
         self.counter, self.gauge = [family.Metric(labels={"model": "counts"}) for family in self.families]
+        histogram = pb_utils.MetricFamily("counts_sizes", "of sizes", pb_utils.MetricFamily.HISTOGRAM)
+        self.families.append(histogram)
+        self.histogram = histogram.Metric(labels={}, buckets=[1.0, 10.0])
 
     def execute(self, requests):
         responses = []
         for request in requests:
             self.counter.increment(2)
             self.gauge.set(-1.5)
+            self.histogram.observe(4)
             answer = numpy.array([f"{self.counter.value()} {self.gauge.value()}".encode()], dtype=numpy.object_)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("ANSWER", answer)]))
         return responses
@@ -361,6 +366,23 @@ def test_a_model_completes_its_configuration(client):
 def test_a_model_keeps_metrics(client):
     answers = [client.infer("counts", text("count")).as_numpy("ANSWER")[0] for _ in range(2)]
     assert answers == [b"2.0 -1.5", b"4.0 -1.5"]
+
+
+def test_metrics_of_a_model_are_told_with_the_servers_own(repository, serve):
+    put(repository, "counts", COUNTS, OBEDIENT_CONFIG)
+    server = start(serve)
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        for _ in range(2):
+            client.infer("counts", text("count"))
+        scrape = Scrape(server)
+        kinds = {name: kind for name, kind in scrape.kinds.items() if name.startswith("counts_")}
+        assert kinds == {"counts_up": "counter", "counts_both": "gauge", "counts_sizes": "histogram"}
+        assert scrape.value("counts_up", model="counts") == 4
+        assert scrape.value("counts_both", model="counts") == -1.5
+        buckets = [scrape.value("counts_sizes_bucket", le=le) for le in ("1", "10", "+Inf")]
+        assert buckets == [0, 2, 2]
+        assert (scrape.value("counts_sizes_count"), scrape.value("counts_sizes_sum")) == (2, 8)
+        assert scrape.value("nv_inference_request_success", model="counts", version="1") == 2
 
 
 def test_messages_of_the_backend_stand_in_the_log_with_their_place(models):

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use nereid_core::{MetricKind, MetricRegistry, Server};
 
+use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
 use crate::text::{Labels, Text};
-use crate::{custom, models};
+use crate::{custom, models, nvml};
 
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
@@ -16,12 +17,16 @@ const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
 pub struct MetricsOptions {
     /// Whether the machine's processors and memory are told.
     pub cpu: bool,
+    /// Whether its GPUs are told.
+    pub gpu: bool,
     /// The machine is looked at no more often than this.
     pub interval: Duration,
     /// Whether durations of requests are told as counters.
     pub counter_latencies: bool,
     /// The quantiles that summaries tell, if the server keeps any.
     pub quantiles: Vec<f64>,
+    /// Whether it is told how long models took to load.
+    pub load_durations: bool,
 }
 
 /// The quantiles that are told if no others are asked for.
@@ -30,7 +35,14 @@ const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 impl Default for MetricsOptions {
     fn default() -> Self {
         let quantiles = QUANTILES.to_vec();
-        Self { cpu: true, interval: Duration::from_secs(2), counter_latencies: true, quantiles }
+        Self {
+            cpu: true,
+            gpu: false,
+            interval: Duration::from_secs(2),
+            counter_latencies: true,
+            quantiles,
+            load_durations: false,
+        }
     }
 }
 
@@ -49,14 +61,24 @@ pub struct Exposition {
     options: MetricsOptions,
     registry: MetricRegistry,
     machine: Option<Machine>,
+    gpus: Option<Gpus>,
 }
 
 impl Exposition {
-    /// Tells of what `registry` has beside the server's own, whose names it reserves there.
+    /// Tells of what `registry` has beside the server's own, whose names it reserves there. GPUs that cannot be read are
+    /// left out, and the log says so.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
-        registry.reserve(models::names().chain(machine::NAMES).chain([PINNED_TOTAL, PINNED_USED]));
+        let own = models::names().chain(gpu::names()).chain(machine::NAMES);
+        registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
-        Self { options, registry, machine, pinned: Box::new(PinnedMemory::default) }
+        let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
+            Ok(read) => Some(Gpus::new(read, options.interval)),
+            Err(reason) => {
+                tracing::warn!("there are no metrics of GPUs: {reason}");
+                None
+            }
+        });
+        Self { options, registry, machine, gpus, pinned: Box::new(PinnedMemory::default) }
     }
 
     /// Tells of pinned memory, too, what `pinned` then says; without it there is none.
@@ -69,10 +91,12 @@ impl Exposition {
     pub fn text(&self, server: &Server) -> String {
         let rows = models::rows(server);
         let families = self.registry.snapshot();
+        let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
-        models::write_gauges(&mut text, &rows);
+        models::write_gauges(&mut text, &rows, self.options.load_durations);
         let pinned = (self.pinned)();
         for (name, help, bytes) in [
             (PINNED_TOTAL, "Pinned memory pool total memory size, in bytes", pinned.total),
@@ -81,6 +105,7 @@ impl Exposition {
             text.family(name, "gauge", help);
             text.sample(name, "", &Labels::default(), bytes);
         }
+        gpu::write_gauges(&mut text, &gpus);
         if let Some(machine) = &self.machine {
             machine.write(&mut text);
         }

@@ -8,8 +8,10 @@
 
 mod custom;
 mod exposition;
+mod gpu;
 mod machine;
 mod models;
+mod nvml;
 mod service;
 mod text;
 

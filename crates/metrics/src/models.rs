@@ -188,15 +188,17 @@ fn write_counter(text: &mut Text, rows: &[Row], counter: &Counter) {
     }
 }
 
-/// Writes the gauges.
-pub(crate) fn write_gauges(text: &mut Text, rows: &[Row]) {
+/// Writes the gauges; those of load times only if they are wanted.
+pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) {
     if rows.is_empty() {
         return;
     }
     text.family(PENDING, "gauge", "Instantaneous number of pending requests awaiting execution per-model.");
     rows.iter().for_each(|row| text.sample(PENDING, "", &row.labels, row.pending));
-    text.family(LOAD, "gauge", "Model load time in seconds");
-    rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
+    if load_durations {
+        text.family(LOAD, "gauge", "Model load time in seconds");
+        rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
+    }
 }
 
 /// Writes the histograms, if they are kept.

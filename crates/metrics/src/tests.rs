@@ -121,7 +121,8 @@ async fn each_version_has_its_series_with_tags_and_namespace() {
     infer(&server, "good").await;
     infer(&server, "good").await;
     infer(&server, "bad").await;
-    let text = exposition().text(&server);
+    let options = MetricsOptions { load_durations: true, ..MetricsOptions::default() };
+    let text = Exposition::new(options, MetricRegistry::default()).text(&server);
     let head = r#"{_a_b="\"1\"",_z="2",model="m",namespace="models","#;
     assert_eq!(
         samples(&text, "nv_inference_request_success"),
@@ -148,6 +149,7 @@ async fn families_without_a_series_and_latencies_that_are_not_wanted_are_left_ou
     let _empty = registry.family(MetricKind::Gauge, "empty", "").unwrap();
     let exposition = Exposition::new(options, registry);
     let text = exposition.text(&server(""));
+    assert!(!text.contains("nv_model_load_duration_secs"), "{text}");
     assert!(!text.contains("duration_us") && !text.contains("nv_cpu") && !text.contains("empty"), "{text}");
     assert!(text.contains("nv_inference_count{"));
     let none = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));

@@ -58,9 +58,10 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     reading.gpus = backends::gpus(&gpus.numbers, &backends.named);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
+    let told = options.metrics.face(!gpus.numbers.is_empty());
     let server_options = server_options(options, log, trace, gpus.numbers)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
-    let exposition = Exposition::new(options.metrics.face(), nereid_triton_abi::metric_registry());
+    let exposition = Exposition::new(told, nereid_triton_abi::metric_registry());
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let told = Arc::clone(&exposition);
     backends.libraries.attach(&server, move |server| told.text(server));

@@ -20,6 +20,10 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_cpu_metrics: bool,
 
+    /// Tell of the machine's GPUs among the metrics, if it has some.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    allow_gpu_metrics: bool,
+
     /// Address or host name to serve metrics on. Default: that of --http-address.
     #[arg(long, value_name = "ADDRESS")]
     metrics_address: Option<String>,
@@ -34,7 +38,8 @@ pub(crate) struct MetricsOptions {
 
     /// Which metrics there are of latencies: counter_latencies (true by default), histogram_latencies and
     /// summary_latencies (false by default), and summary_quantiles, a list of QUANTILE:ERROR with commas between. Quantiles
-    /// are within a hundredth of their value whatever the error. May be given several times.
+    /// are within a hundredth of their value whatever the error. load_durations tells how long models took to load (false
+    /// by default). May be given several times.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     metrics_config: Vec<MetricsSetting>,
 }
@@ -46,6 +51,7 @@ enum MetricsSetting {
     HistogramLatencies(bool),
     SummaryLatencies(bool),
     SummaryQuantiles(Vec<f64>),
+    LoadDurations(bool),
     /// There is no such setting. The reference passes over it.
     Unknown(String),
 }
@@ -57,9 +63,10 @@ impl MetricsOptions {
         Address { host, port: self.metrics_port, share: false }
     }
 
-    /// What the metrics face is told.
-    pub(crate) fn face(&self) -> FaceOptions {
+    /// What the metrics face is told, on a machine with or without GPUs.
+    pub(crate) fn face(&self, has_gpu: bool) -> FaceOptions {
         let mut options = FaceOptions {
+            gpu: has_gpu && self.allow_metrics && self.allow_gpu_metrics,
             cpu: self.allow_metrics && self.allow_cpu_metrics,
             interval: Duration::from_millis(self.metrics_interval_ms),
             ..FaceOptions::default()
@@ -67,6 +74,7 @@ impl MetricsOptions {
         for setting in &self.metrics_config {
             match setting {
                 MetricsSetting::CounterLatencies(wanted) => options.counter_latencies = *wanted,
+                MetricsSetting::LoadDurations(wanted) => options.load_durations = *wanted,
                 MetricsSetting::SummaryQuantiles(quantiles) => options.quantiles.clone_from(quantiles),
                 _ => {}
             }
@@ -113,6 +121,7 @@ fn setting(text: &str) -> Result<MetricsSetting, String> {
         "counter_latencies" => switch().map(MetricsSetting::CounterLatencies),
         "histogram_latencies" => switch().map(MetricsSetting::HistogramLatencies),
         "summary_latencies" => switch().map(MetricsSetting::SummaryLatencies),
+        "load_durations" => switch().map(MetricsSetting::LoadDurations),
         "summary_quantiles" => quantiles(value).map(MetricsSetting::SummaryQuantiles),
         _ => Ok(MetricsSetting::Unknown(name.to_owned())),
     }
@@ -165,17 +174,22 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_face() {
-        assert_eq!(parsed(&[]).unwrap().face(), FaceOptions::default());
+        assert_eq!(parsed(&[]).unwrap().face(false), FaceOptions::default());
     }
 
     #[test]
     fn what_is_not_wanted_is_left_out() {
-        assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().face().cpu);
-        assert!(!parsed(&["--allow-metrics=0"]).unwrap().face().cpu);
-        assert!(!parsed(&["--metrics-config=counter_latencies=false"]).unwrap().face().counter_latencies);
+        assert!(parsed(&[]).unwrap().face(true).gpu);
+        assert!(!parsed(&["--allow-gpu-metrics=false"]).unwrap().face(true).gpu);
+        assert!(parsed(&["--metrics-config=load_durations=true"]).unwrap().face(false).load_durations);
+        assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().face(false).cpu);
+        assert!(!parsed(&["--allow-metrics=0"]).unwrap().face(false).cpu);
+        assert!(
+            !parsed(&["--metrics-config=counter_latencies=false"]).unwrap().face(false).counter_latencies
+        );
         let last = ["--metrics-config=counter_latencies=false", "--metrics-config=counter_latencies=true"];
-        assert!(parsed(&last).unwrap().face().counter_latencies);
-        let interval = parsed(&["--metrics-interval-ms=50"]).unwrap().face().interval;
+        assert!(parsed(&last).unwrap().face(false).counter_latencies);
+        let interval = parsed(&["--metrics-interval-ms=50"]).unwrap().face(false).interval;
         assert_eq!(interval, Duration::from_millis(50));
     }
 
@@ -189,7 +203,7 @@ mod tests {
         ];
         let options = parsed(&all).unwrap();
         assert_eq!(options.latencies(), LatencyOptions { histograms: true, summaries: true });
-        assert_eq!(options.face().quantiles, [0.5, 0.999]);
+        assert_eq!(options.face(false).quantiles, [0.5, 0.999]);
         let off = parsed(&[all.as_slice(), &["--allow-metrics=false"]].concat()).unwrap();
         assert_eq!(off.latencies(), LatencyOptions::default());
     }
@@ -210,6 +224,7 @@ mod tests {
             "--metrics-interval-ms=soon",
             "--allow-metrics=perhaps",
             "--allow-cpu-metrics=2",
+            "--allow-gpu-metrics=2",
             "--metrics-config=counter_latencies",
             "--metrics-config==true",
             "--metrics-config=counter_latencies=",
