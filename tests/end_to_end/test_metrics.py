@@ -331,3 +331,27 @@ def test_stopping_does_not_wait_for_idle_collectors(repository, serve):
         assert server.wait_for_exit(10) == 0
     finally:
         connection.close()
+
+
+def test_an_ensemble_and_its_members_are_counted_each(repository, serve):
+    policy = "default_timeout_microseconds: 200000 timeout_action: REJECT"
+    echo(repository, "member", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=1000)
+    maps = 'input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }'
+    step = f'ensemble_scheduling {{ step {{ model_name: "member" model_version: -1 {maps} }} }}'
+    tensors = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
+    text = config("whole", "", *tensors, 8, step).replace('backend: ""', 'platform: "ensemble"')
+    write_model(repository, "whole", text.replace("instance_group { count: 1 kind: KIND_CPU }", ""))
+    server = serve()
+    assert ask(server, "whole", batch=2) == 200
+    scrape = Scrape(server)
+    for model in ("whole", "member"):
+        labels = {"model": model, "version": "1"}
+        counts = [scrape.value(f"nv_inference_{name}", **labels) for name in ("request_success", "count", "exec_count")]
+        assert counts == [1, 2, 1], model
+    with ThreadPoolExecutor(2) as pool:
+        # As large as a batch may be: one has to wait, and may not.
+        answers = list(pool.map(lambda _: ask(server, "whole", batch=8), range(2)))
+    assert sorted(answers) == [200, 503]
+    scrape = Scrape(server)
+    assert scrape.failures("member") == {"REJECTED": 1}
+    assert scrape.failures("whole") == {"OTHER": 1}
