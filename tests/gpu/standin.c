@@ -3,7 +3,7 @@
  *
  * It is stricter than it need be, so that tests find what a GPU would not forgive:
  *   - The address of device memory lies in a range that nobody may touch: a processor that reads it ends the process.
- *     The contents lie elsewhere, in a shared memory object, and only the copies of the driver get at them.
+ *     The contents lie elsewhere, in a file without a name, and only the copies of the driver get at them.
  *   - Calls that take a context fail without a current one, or with that of another device than the memory's.
  *   - A handle for other processes is not opened by who made it. Each loaded copy of this library counts as a process.
  *
@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef DEVICES
@@ -74,7 +75,9 @@ typedef struct Memory {
     size_t mapped;
     unsigned char* contents;
     int device;
-    char object[32];
+    /* The file, which is gone with the process that allocated it; -1 where another did. */
+    int file;
+    uint32_t inode;
     /* Whether another process allocated it, and how often it was opened. */
     int opened;
     struct Memory* next;
@@ -83,11 +86,11 @@ typedef struct Memory {
 /* What other processes open: 64 bytes. */
 typedef struct {
     char magic[8];
-    char object[32];
+    char path[32];
     uint64_t size;
     uint64_t process;
     int32_t device;
-    int32_t zero;
+    uint32_t inode;
 } Handle;
 _Static_assert(sizeof(Handle) == 64, "as long as the driver's");
 
@@ -99,7 +102,8 @@ static Device devices[DEVICES_AT_MOST];
 static int device_count;
 static int initialized;
 static Memory* memories;
-static unsigned serial;
+/* Its address tells this copy of the library from others. */
+static char here;
 static __thread Context stack[DEPTH_AT_MOST];
 static __thread int depth;
 static __thread char failing[64];
@@ -174,14 +178,23 @@ static Memory* find(uint64_t address)
     return NULL;
 }
 
-static Memory* map(int file, size_t size, int device, const char* object)
+static uint64_t process(void) { return ((uint64_t)getpid() << 32) ^ (uint64_t)(uintptr_t)&here; }
+
+static uint32_t inode(int file)
+{
+    struct stat status;
+    return file >= 0 && fstat(file, &status) == 0 ? (uint32_t)status.st_ino : 0;
+}
+
+static Memory* map(int file, size_t size, int device)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     Memory* memory = calloc(1, sizeof *memory);
     memory->size = size;
     memory->mapped = (size + page - 1) / page * page;
     memory->device = device;
-    snprintf(memory->object, sizeof memory->object, "%s", object);
+    memory->file = -1;
+    memory->inode = inode(file);
     memory->contents = mmap(NULL, memory->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     void* address =
         mmap(NULL, memory->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -197,6 +210,7 @@ static void unmap(Memory* memory)
     Memory** place = &memories;
     while (*place != memory) place = &(*place)->next;
     *place = memory->next;
+    if (memory->file >= 0) close(memory->file);
     munmap(memory->contents, memory->mapped);
     munmap((void*)(uintptr_t)memory->address, memory->mapped);
     free(memory);
@@ -329,12 +343,11 @@ int cuMemAlloc_v2(uint64_t* address, size_t size)
     if (size == 0) return INVALID_VALUE;
     if (size > (size_t)1 << 32) return OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
-    char object[32];
-    snprintf(object, sizeof object, "/standin-%d-%x-%u", getpid(), (unsigned)(uintptr_t)&serial, serial++);
-    int file = shm_open(object, O_RDWR | O_CREAT | O_EXCL, 0600);
+    int file = memfd_create("standin", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)size) != 0) abort();
-    *address = map(file, size, device_of(context), object)->address;
-    close(file);
+    Memory* memory = map(file, size, device_of(context));
+    memory->file = file;
+    *address = memory->address;
     pthread_mutex_unlock(&lock);
     tell(__func__, size);
     return SUCCESS;
@@ -347,10 +360,7 @@ int cuMemFree_v2(uint64_t address)
     pthread_mutex_lock(&lock);
     Memory* memory = find(address);
     int found = memory != NULL && memory->address == address && memory->opened == 0;
-    if (found) {
-        shm_unlink(memory->object);
-        unmap(memory);
-    }
+    if (found) unmap(memory);
     pthread_mutex_unlock(&lock);
     return found ? SUCCESS : INVALID_VALUE;
 }
@@ -457,10 +467,11 @@ int cuIpcGetMemHandle(Handle* handle, uint64_t address)
     int found = memory != NULL && memory->opened == 0;
     if (found) {
         memcpy(handle->magic, "standin", 8);
-        memcpy(handle->object, memory->object, sizeof handle->object);
+        snprintf(handle->path, sizeof handle->path, "/proc/%d/fd/%d", getpid(), memory->file);
         handle->size = memory->size;
-        handle->process = ((uint64_t)getpid() << 32) ^ (uint64_t)(uintptr_t)&serial;
+        handle->process = process();
         handle->device = memory->device;
+        handle->inode = memory->inode;
     }
     pthread_mutex_unlock(&lock);
     return found ? SUCCESS : INVALID_VALUE;
@@ -471,18 +482,17 @@ int cuIpcOpenMemHandle_v2(uint64_t* address, Handle handle, unsigned flags)
     MAY_FAIL;
     if (current() == NULL) return INVALID_CONTEXT;
     if (flags != 1 || memcmp(handle.magic, "standin", 8) != 0) return INVALID_VALUE;
-    if (handle.process == (((uint64_t)getpid() << 32) ^ (uint64_t)(uintptr_t)&serial)) return INVALID_CONTEXT;
+    if (handle.process == process()) return INVALID_CONTEXT;
     if (handle.device != device_of(current())) return PEER_ACCESS_UNSUPPORTED;
+    handle.path[sizeof handle.path - 1] = 0;
     pthread_mutex_lock(&lock);
     Memory* memory = memories;
-    while (memory != NULL && (memory->opened == 0 || strcmp(memory->object, handle.object) != 0))
-        memory = memory->next;
+    while (memory != NULL && (memory->opened == 0 || memory->inode != handle.inode)) memory = memory->next;
     if (memory == NULL) {
-        int file = shm_open(handle.object, O_RDWR, 0);
-        if (file >= 0) {
-            memory = map(file, handle.size, handle.device, handle.object);
-            close(file);
-        }
+        int file = open(handle.path, O_RDWR | O_CLOEXEC);
+        /* The file's number may be another's by now. */
+        if (inode(file) == handle.inode) memory = map(file, handle.size, handle.device);
+        if (file >= 0) close(file);
     }
     if (memory != NULL) {
         ++memory->opened;
