@@ -34,11 +34,12 @@ impl BufferAttributes {
         Arc::new(Self { place, cuda_ipc_handle: AtomicPtr::new(handle), _of: Some(buffer.clone()) })
     }
 
-    /// What other processes open the memory with, if it was said.
+    /// What other processes open the memory with, if it is a GPU's and that was said.
     pub(crate) fn ipc_handle(&self) -> Option<IpcHandle> {
         let handle = self.cuda_ipc_handle.load(Relaxed).cast::<IpcHandle>();
+        let is_given = !handle.is_null() && !self.place().0.is_host();
         // SAFETY: what callers set is null or a handle, which they keep as long as the attributes; it has no alignment.
-        (!handle.is_null()).then(|| unsafe { handle.read_unaligned() })
+        is_given.then(|| unsafe { handle.read_unaligned() })
     }
 
     pub(crate) fn place(&self) -> (Memory, usize) {
