@@ -271,8 +271,8 @@ impl Given {
 }
 
 /// Takes over from `completed`, a configuration that a backend hands back, what a backend may complete:
-/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, and whether the model is decoupled. All else
-/// stays as it is in `config`.
+/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, whether the model is decoupled, and the runtime
+/// where none is named. All else stays as it is in `config`.
 ///
 /// # Errors
 /// The backend changed the choice of the scheduler.
@@ -292,6 +292,9 @@ pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Resu
     config.max_batch_size = completed.max_batch_size;
     config.input = completed.input;
     config.output = completed.output;
+    if config.runtime.is_empty() {
+        config.runtime = completed.runtime;
+    }
     if let Some(ModelTransactionPolicy { decoupled }) = completed.model_transaction_policy {
         config.model_transaction_policy.get_or_insert_default().decoupled = decoupled;
     }
