@@ -144,8 +144,26 @@ def test_a_client_that_leaves_ends_its_stream(server):
 def test_what_a_model_and_an_instance_are_told(server):
     assert do(server, "facts") == [
         'model trial version 1 in ["1", "trial"]',
-        "instance Cpu 0 passive false profiles []",
+        'instance Cpu 0 passive false profiles [] devices [] policy {"cpu":{}}',
     ]
+
+
+def test_memory_that_the_server_gives_and_takes_back(server):
+    assert do(server, "memory") == [f"[0, 0, 0, 0, 0] bytes 0 {1000 << 20}"]
+
+
+def test_memory_that_a_model_and_its_instances_take_is_told_with_the_statistics(server):
+    usage = statistics(server, "trial")["memory_usage"]
+    usage = {(part["type"], int(part["id"])): int(part["byte_size"]) for part in usage}
+    # What was told last of the model counts, and what its one instance takes comes on top.
+    assert usage == {("CPU", 0): 1020, ("CPU", 2): 5}
+
+
+def test_a_request_to_another_model_can_be_stopped(server):
+    start = time.monotonic()
+    assert do(server, "cancel") == ["first true stopped Ok(()) early true again Ok(())"]
+    # The whole would take 20 seconds.
+    assert time.monotonic() - start < 15
 
 
 def test_what_a_request_has(server):

@@ -10,6 +10,7 @@ use triton_sys::*;
 
 use crate::config::{ModelConfig, command_line};
 use crate::error::{Result, check, text};
+use crate::memory::{self, MemoryManager, MemoryUsage};
 use crate::message::{self, Message};
 use crate::server::Server;
 
@@ -44,6 +45,15 @@ impl InstanceKind {
             _ => Self::Auto,
         }
     }
+}
+
+/// A device that an instance may use besides the one it runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecondaryDevice {
+    /// Its kind, as configurations have it: `KIND_NVDLA`.
+    pub kind: String,
+    /// Its number among those of the kind.
+    pub id: i64,
 }
 
 /// How instances and threads go together.
@@ -111,6 +121,28 @@ impl BackendContext<'_> {
     pub fn folder(&self) -> Result<PathBuf> {
         // SAFETY: the backend lives, and both addresses may be written.
         location(|kind, place| unsafe { TRITONBACKEND_BackendArtifacts(self.handle, kind, place) })
+    }
+
+    /// The server's memory, for buffers of the backend's own:
+    ///
+    /// ```no_run
+    /// # fn start(context: &triton_backend::BackendContext<'_>) -> triton_backend::Result<()> {
+    /// let mut buffer = context.memory_manager()?.allocate(1024)?;
+    /// buffer[..3].copy_from_slice(b"abc");
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn memory_manager(&self) -> Result<MemoryManager> {
+        let mut manager = ptr::null_mut();
+        // SAFETY: the backend lives, the address may be written, and the manager lives as long as the backend.
+        unsafe {
+            check(TRITONBACKEND_BackendMemoryManager(self.handle, &mut manager))?;
+            MemoryManager::new(manager)
+        }
     }
 
     /// Says how instances and threads go together.
@@ -206,6 +238,17 @@ impl ModelContext<'_> {
             check(TRITONBACKEND_ModelServer(self.handle, &mut server))?;
             Ok(Server::new(server))
         }
+    }
+
+    /// Tells how much memory the model takes, apart from its instances. What was told before is forgotten.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn report_memory_usage(&self, usage: &[MemoryUsage]) -> Result<()> {
+        // SAFETY: the model lives, and the list until the function returns.
+        memory::report(usage, |list, count| unsafe {
+            TRITONBACKEND_ModelReportMemoryUsage(self.handle, list, count)
+        })
     }
 
     pub(crate) fn may_complete_config(&self) -> Result<bool> {
@@ -312,6 +355,42 @@ impl InstanceContext<'_> {
                 }
             })
             .collect()
+    }
+
+    /// The devices that the instance may use besides the one it runs on.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn secondary_devices(&self) -> Result<Vec<SecondaryDevice>> {
+        let mut count = 0;
+        // SAFETY: the instance lives, and the address may be written.
+        unsafe { check(TRITONBACKEND_ModelInstanceSecondaryDeviceCount(self.handle, &mut count))? };
+        (0..count)
+            .map(|index| {
+                let (mut kind, mut id) = (ptr::null(), 0);
+                // SAFETY: the instance lives, and the names of kinds with it; the name is copied.
+                unsafe {
+                    check(TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
+                        self.handle,
+                        index,
+                        &mut kind,
+                        &mut id,
+                    ))?;
+                    Ok(SecondaryDevice { kind: text(kind)?.to_owned(), id })
+                }
+            })
+            .collect()
+    }
+
+    /// Tells how much memory the instance takes. What was told before is forgotten.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub fn report_memory_usage(&self, usage: &[MemoryUsage]) -> Result<()> {
+        // SAFETY: the instance lives, and the list until the function returns.
+        memory::report(usage, |list, count| unsafe {
+            TRITONBACKEND_ModelInstanceReportMemoryUsage(self.handle, list, count)
+        })
     }
 
     pub(crate) fn model(&self) -> Result<*mut TRITONBACKEND_Model> {

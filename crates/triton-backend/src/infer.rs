@@ -5,12 +5,14 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use std::{ptr, slice};
 
 use triton_sys::*;
 
+use crate::cancel::{Canceller, OwnRequest};
 use crate::data::{DataType, Element, element_count, join_bytes, split_bytes};
 use crate::error::{Error, Result, c_string, check, copy, text};
 use crate::server::{Server, number};
@@ -33,6 +35,7 @@ pub struct InferRequest {
 #[derive(Debug)]
 pub struct Responses {
     receiver: Receiver<Result<InferResponse>>,
+    canceller: Canceller,
 }
 
 /// One response of another model.
@@ -145,15 +148,15 @@ impl InferRequest {
     }
 
     pub(crate) fn start(self, server: &Server) -> Result<Responses> {
-        let request = OwnRequest::new(&self, server)?;
-        let mut released = Box::new(Released { inputs: Vec::new() });
+        let request = Arc::new(make(&self, server)?);
+        let mut released = Box::new(Released { inputs: Vec::new(), _request: Arc::clone(&request) });
         for (name, data_type, shape, bytes) in self.inputs {
             let name = c_string(&name)?;
             // SAFETY: the request is ours; name and shape are copied; the bytes are kept until the request is released
             // or deleted, since the box below holds them and moving a vector does not move its bytes.
             unsafe {
                 check(TRITONSERVER_InferenceRequestAddInput(
-                    request.0,
+                    request.handle(),
                     name.as_ptr(),
                     data_type.into_c(),
                     shape.as_ptr(),
@@ -161,7 +164,7 @@ impl InferRequest {
                 ))?;
                 if !bytes.is_empty() {
                     check(TRITONSERVER_InferenceRequestAppendInputData(
-                        request.0,
+                        request.handle(),
                         name.as_ptr(),
                         bytes.as_ptr().cast(),
                         bytes.len(),
@@ -175,99 +178,89 @@ impl InferRequest {
         for output in &self.outputs {
             let output = c_string(output)?;
             // SAFETY: the request is ours, and the name is copied.
-            unsafe { check(TRITONSERVER_InferenceRequestAddRequestedOutput(request.0, output.as_ptr()))? };
+            unsafe {
+                check(TRITONSERVER_InferenceRequestAddRequestedOutput(request.handle(), output.as_ptr()))?
+            };
         }
-        request.send(server, released)
+        send(&request, server, released)
     }
 }
 
 /// A request that the server does not have yet.
-struct OwnRequest(*mut TRITONSERVER_InferenceRequest);
-
-impl OwnRequest {
-    fn new(wanted: &InferRequest, server: &Server) -> Result<Self> {
-        let (model, id): (CString, CString) = (c_string(&wanted.model)?, c_string(&wanted.id)?);
-        let timeout =
-            wanted.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
-        let mut handle = ptr::null_mut();
-        // SAFETY: the server lives; the request is ours as soon as it is made; texts are copied.
-        unsafe {
-            check(TRITONSERVER_InferenceRequestNew(
-                &mut handle,
-                server.handle(),
-                model.as_ptr(),
-                number(wanted.version),
-            ))?;
-            let request = Self(handle);
-            check(TRITONSERVER_InferenceRequestSetId(handle, id.as_ptr()))?;
-            check(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(handle, timeout))?;
-            check(TRITONSERVER_InferenceRequestSetPriorityUInt64(handle, wanted.priority))?;
-            check(TRITONSERVER_InferenceRequestSetCorrelationId(handle, wanted.correlation_id))?;
-            check(TRITONSERVER_InferenceRequestSetFlags(handle, wanted.flags))?;
-            Ok(request)
-        }
-    }
-
-    fn send(self, server: &Server, released: Box<Released>) -> Result<Responses> {
-        let (sender, receiver) = channel();
-        let mut allocator = ptr::null_mut();
-        // SAFETY: the address may be written; the functions are as the interface wants them.
-        unsafe {
-            check(TRITONSERVER_ResponseAllocatorNew(&mut allocator, Some(place), Some(unplace), None))?
-        };
-        let answered = Box::into_raw(Box::new(Answered { sender, allocator }));
-        let released = Box::into_raw(released);
-        // SAFETY: the request is ours; the boxes and the allocator stay until the server calls back for the last
-        // time, or are freed below where it never will.
-        let started = unsafe {
-            check(TRITONSERVER_InferenceRequestSetReleaseCallback(self.0, Some(release), released.cast()))
-                .and_then(|()| {
-                    check(TRITONSERVER_InferenceRequestSetResponseCallback(
-                        self.0,
-                        allocator,
-                        ptr::null_mut(),
-                        Some(respond),
-                        answered.cast(),
-                    ))
-                })
-                .and_then(|()| check(TRITONSERVER_ServerInferAsync(server.handle(), self.0, ptr::null_mut())))
-        };
-        match started {
-            Ok(()) => {
-                // The request is the server's, and `release` deletes it.
-                std::mem::forget(self);
-                Ok(Responses { receiver })
-            }
-            Err(error) => {
-                // The request goes before what it points to.
-                drop(self);
-                // SAFETY: the server refused the request, so it calls neither of the functions.
-                unsafe {
-                    drop(Box::from_raw(released));
-                    drop(Box::from_raw(answered));
-                }
-                Err(error)
-            }
-        }
+fn make(wanted: &InferRequest, server: &Server) -> Result<OwnRequest> {
+    let (model, id): (CString, CString) = (c_string(&wanted.model)?, c_string(&wanted.id)?);
+    let timeout = wanted.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+    let mut handle = ptr::null_mut();
+    // SAFETY: the server lives; the request is ours as soon as it is made; texts are copied.
+    unsafe {
+        check(TRITONSERVER_InferenceRequestNew(
+            &mut handle,
+            server.handle(),
+            model.as_ptr(),
+            number(wanted.version),
+        ))?;
+        let request = OwnRequest::new(handle);
+        check(TRITONSERVER_InferenceRequestSetId(handle, id.as_ptr()))?;
+        check(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(handle, timeout))?;
+        check(TRITONSERVER_InferenceRequestSetPriorityUInt64(handle, wanted.priority))?;
+        check(TRITONSERVER_InferenceRequestSetCorrelationId(handle, wanted.correlation_id))?;
+        check(TRITONSERVER_InferenceRequestSetFlags(handle, wanted.flags))?;
+        Ok(request)
     }
 }
 
-impl Drop for OwnRequest {
-    fn drop(&mut self) {
-        // SAFETY: the request is ours and not used after this.
-        drop(unsafe { check(TRITONSERVER_InferenceRequestDelete(self.0)) });
+fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<Released>) -> Result<Responses> {
+    let (sender, receiver) = channel();
+    let mut allocator = ptr::null_mut();
+    // SAFETY: the address may be written; the functions are as the interface wants them.
+    unsafe { check(TRITONSERVER_ResponseAllocatorNew(&mut allocator, Some(place), Some(unplace), None))? };
+    let answered = Box::into_raw(Box::new(Answered { sender, allocator, _request: Arc::clone(request) }));
+    let released = Box::into_raw(released);
+    // SAFETY: the request is ours; the boxes and the allocator stay until the server calls back for the last
+    // time, or are freed below where it never will.
+    let started = unsafe {
+        check(TRITONSERVER_InferenceRequestSetReleaseCallback(
+            request.handle(),
+            Some(release),
+            released.cast(),
+        ))
+        .and_then(|()| {
+            check(TRITONSERVER_InferenceRequestSetResponseCallback(
+                request.handle(),
+                allocator,
+                ptr::null_mut(),
+                Some(respond),
+                answered.cast(),
+            ))
+        })
+        .and_then(|()| {
+            check(TRITONSERVER_ServerInferAsync(server.handle(), request.handle(), ptr::null_mut()))
+        })
+    };
+    match started {
+        Ok(()) => Ok(Responses { receiver, canceller: Canceller::new(request) }),
+        Err(error) => {
+            // SAFETY: the server refused the request, so it calls neither of the functions.
+            unsafe {
+                drop(Box::from_raw(released));
+                drop(Box::from_raw(answered));
+            }
+            Err(error)
+        }
     }
 }
 
 /// What lives until the request is released.
 struct Released {
     inputs: Vec<Vec<u8>>,
+    _request: Arc<OwnRequest>,
 }
 
 /// What lives until the last response.
 struct Answered {
     sender: Sender<Result<InferResponse>>,
     allocator: *mut TRITONSERVER_ResponseAllocator,
+    _request: Arc<OwnRequest>,
 }
 
 impl Drop for Answered {
@@ -281,15 +274,13 @@ impl Drop for Answered {
 ///
 /// # Safety
 /// For the server alone, with what `send` gave it.
-unsafe extern "C" fn release(request: *mut TRITONSERVER_InferenceRequest, flags: u32, userp: *mut c_void) {
+unsafe extern "C" fn release(_request: *mut TRITONSERVER_InferenceRequest, flags: u32, userp: *mut c_void) {
     if flags & TRITONSERVER_REQUEST_RELEASE_ALL.0 == 0 {
         return;
     }
-    // SAFETY: the request was given away in `send` and comes back here, with the box that was given with it.
-    unsafe {
-        drop(check(TRITONSERVER_InferenceRequestDelete(request)));
-        drop(Box::from_raw(userp.cast::<Released>()));
-    }
+    // SAFETY: the box was given with the request in `send`, and this is the one time that it comes back. Inputs are not
+    // read any more, so they may go before the request does.
+    drop(unsafe { Box::from_raw(userp.cast::<Released>()) });
 }
 
 /// The server has a response, or says that there are no more.
@@ -433,6 +424,11 @@ unsafe extern "C" fn unplace(
 }
 
 impl Responses {
+    /// Stops the request, also while another thread waits for its responses.
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
+    }
+
     /// Waits for the only response.
     ///
     /// # Errors

@@ -74,7 +74,10 @@
 //! - **Statistics** are reported for each request, each batch and, where the model is decoupled, each response.
 //!   [`Batch::mark_compute_start`] and [`Batch::mark_compute_end`] make them finer.
 //! - **Decoupled models** send through [`Request::responder`], from any thread and as often as they like.
-//! - **Other models** are called through [`ModelContext::server`] and [`InferRequest`].
+//! - **Other models** are called through [`ModelContext::server`] and [`InferRequest`]; [`Responses::canceller`] stops a
+//!   call.
+//! - **Memory of the server's** comes from [`BackendContext::memory_manager`] and goes back when it is dropped. Memory that
+//!   the backend takes itself is told with [`ModelContext::report_memory_usage`].
 //!
 //! What it does not know: memory of devices. Inputs that lie there are told apart ([`Piece::Device`]), outputs that
 //! would have to go there are errors.
@@ -84,6 +87,7 @@
 
 mod answer;
 mod batch;
+mod cancel;
 mod clock;
 mod config;
 mod context;
@@ -94,6 +98,7 @@ mod error;
 mod infer;
 mod input;
 mod log;
+mod memory;
 mod message;
 mod metrics;
 mod request;
@@ -106,13 +111,17 @@ mod traits;
 
 pub use answer::Responder;
 pub use batch::Batch;
+pub use cancel::Canceller;
 pub use config::{ModelConfig, TensorConfig};
-pub use context::{BackendContext, ExecutionPolicy, InstanceContext, InstanceKind, ModelContext};
+pub use context::{
+    BackendContext, ExecutionPolicy, InstanceContext, InstanceKind, ModelContext, SecondaryDevice,
+};
 pub use data::{DataType, Element, join_bytes, split_bytes};
 pub use error::{Error, ErrorCode, Result};
 pub use infer::{InferRequest, InferResponse, OutputTensor, Responses};
 pub use input::{Input, Piece};
 pub use log::{Level, log};
+pub use memory::{MemoryKind, MemoryManager, MemoryUsage, ServerMemory};
 pub use metrics::{Metric, MetricFamily, MetricKind};
 pub use request::{CorrelationId, Parameter, Request, RequestInfo};
 pub use response::Response;

@@ -10,13 +10,17 @@ use std::time::Duration;
 
 use triton_backend::{
     Attributes, Backend, BackendContext, Batch, BatchStrategy, CorrelationId, DataType, Error, InferRequest,
-    Instance, InstanceContext, InstanceGroup, InstanceKind, MetricFamily, MetricKind, Model, ModelConfig,
-    ModelContext, Parameter, Request, RequestInfo, Result, Server,
+    Instance, InstanceContext, InstanceGroup, InstanceKind, MemoryKind, MemoryManager, MemoryUsage,
+    MetricFamily, MetricKind, Model, ModelConfig, ModelContext, Parameter, Request, RequestInfo, Result,
+    Server,
 };
 
-struct Trial;
+struct Trial {
+    memory: MemoryManager,
+}
 
 struct TrialModel {
+    memory: MemoryManager,
     server: Server,
     facts: Vec<String>,
     takes_batches: bool,
@@ -42,7 +46,7 @@ impl Backend for Trial {
         match context.setting("start")?.as_deref() {
             Some("fails") => Err(Error::unsupported("trial: told not to start")),
             Some("panics") => panic!("trial: told to panic"),
-            _ => Ok(Self),
+            _ => Ok(Self { memory: context.memory_manager()? }),
         }
     }
 }
@@ -57,7 +61,7 @@ impl Model for TrialModel {
         Ok(())
     }
 
-    fn load(_: &Arc<Trial>, context: &ModelContext<'_>) -> Result<Self> {
+    fn load(backend: &Arc<Trial>, context: &ModelContext<'_>) -> Result<Self> {
         let config = context.config()?;
         match config.parameter("load") {
             Some("fails") => return Err(Error::invalid_argument("trial: told not to load")),
@@ -67,7 +71,10 @@ impl Model for TrialModel {
         let folder = context.version_folder()?;
         let folder: Vec<_> = folder.iter().rev().take(2).filter_map(|part| part.to_str()).collect();
         let facts = vec![format!("model {} version {} in {folder:?}", context.name()?, context.version()?)];
-        Ok(Self { server: context.server()?, facts, takes_batches: config.max_batch_size() > 0 })
+        context.report_memory_usage(&[usage(1)])?;
+        context.report_memory_usage(&[usage(1000), MemoryUsage { device: 2, ..usage(5) }])?;
+        let memory = backend.memory;
+        Ok(Self { memory, server: context.server()?, facts, takes_batches: config.max_batch_size() > 0 })
     }
 }
 
@@ -76,12 +83,15 @@ impl Instance for TrialInstance {
 
     fn start(model: &Arc<TrialModel>, context: &InstanceContext<'_>) -> Result<Self> {
         let facts = vec![format!(
-            "instance {:?} {} passive {} profiles {:?}",
+            "instance {:?} {} passive {} profiles {:?} devices {:?} policy {}",
             context.kind()?,
             context.device_id()?,
             context.is_passive()?,
-            context.profiles()?
+            context.profiles()?,
+            context.secondary_devices()?,
+            context.host_policy()?
         )];
+        context.report_memory_usage(&[usage(20)])?;
         Ok(Self { model: Arc::clone(model), facts, threads: Vec::new() })
     }
 
@@ -156,6 +166,8 @@ impl TrialInstance {
             "facts" => Ok(self.model.facts.iter().chain(&self.facts).cloned().collect()),
             "request" => request_lines(request),
             "infer" => self.infer(request),
+            "cancel" => self.cancel(),
+            "memory" => memory(self.model.memory),
             "metrics" => metrics(),
             "state" => match request.state("STATE", DataType::Int32, &[1]) {
                 Ok(state) => state.update(&7_i32.to_le_bytes()).map(|()| vec!["updated".to_owned()]),
@@ -164,6 +176,23 @@ impl TrialInstance {
             "trace" => request.trace("trial").map(|()| vec!["traced".to_owned()]),
             other => Err(Error::unsupported(format!("trial: cannot {other}"))),
         }
+    }
+
+    /// Asks another model for a stream and stops it after the first response, on another thread.
+    fn cancel(&self) -> Result<Vec<String>> {
+        let words = InferRequest::new("slow_words").bytes_input("TEXT", &[1], &["a ".repeat(400)])?;
+        let mut responses = self.model.server.infer(words)?;
+        let canceller = responses.canceller();
+        let first = responses.next().transpose()?.is_some();
+        let stopper = thread::spawn({
+            let canceller = canceller.clone();
+            move || canceller.cancel()
+        });
+        let stopped = stopper.join().map_err(|_| Error::internal("the thread panicked"))?;
+        let further = responses.filter(Result::is_ok).count();
+        // All is over, so this does nothing.
+        let again = canceller.cancel();
+        Ok(vec![format!("first {first} stopped {stopped:?} early {} again {again:?}", further < 100)])
     }
 
     /// Asks another model, and says what it answered.
@@ -194,7 +223,27 @@ impl TrialInstance {
     }
 }
 
-impl BatchStrategy for Trial {
+/// So much ordinary memory.
+fn usage(byte_size: usize) -> MemoryUsage {
+    MemoryUsage { kind: MemoryKind::Cpu, device: 0, byte_size }
+}
+
+/// Takes memory of the server's, uses it, and gives it back.
+fn memory(manager: MemoryManager) -> Result<Vec<String>> {
+    let mut buffer = manager.allocate(5)?;
+    let fresh = buffer.to_vec();
+    buffer.copy_from_slice(b"bytes");
+    // It may be given back on any thread.
+    let text = thread::spawn(move || String::from_utf8_lossy(&buffer).into_owned()).join();
+    let text = text.map_err(|_| Error::internal("the thread panicked"))?;
+    let empty = manager.allocate(0)?.len();
+    let many = (0..1000).map(|_| manager.allocate(1 << 20).map(|it| it.len())).sum::<Result<usize>>()?;
+    Ok(vec![format!("{fresh:?} {text} {empty} {many}")])
+}
+
+struct Strategy;
+
+impl BatchStrategy for Strategy {
     /// Whether the batch has any request yet, and whether that one wants to be alone.
     type Batch = (bool, bool);
 
@@ -281,4 +330,4 @@ fn metrics() -> Result<Vec<String>> {
 }
 
 triton_backend::export_backend!(Trial);
-triton_backend::export_batch_strategy!(Trial);
+triton_backend::export_batch_strategy!(Strategy);
