@@ -21,6 +21,14 @@ def compile_c(folder, name, *more):
     return library
 
 
+def compile_cpp(folder, name):
+    """The same for `tests/backends/<name>.cc`, in C++."""
+    library = _place(folder, name)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", "-pthread"]
+    subprocess.run(["c++", *flags, SOURCES / f"{name}.cc", "-o", library], check=True)
+    return library
+
+
 def rust_library(name):
     """The library of a backend in Rust: beside the server's binary, or where NEREID_BACKENDS says."""
     folder = Path(os.environ.get("NEREID_BACKENDS") or Path(nereid_server.binary()).parent)

@@ -13,11 +13,11 @@ use nereid_backend_api::{
 };
 use triton_sys::*;
 
-use crate::error;
 use crate::handle::{Handle, Lent};
 use crate::library::{BatchEntries, open_batcher};
 use crate::model::ModelObject;
 use crate::request::RequestObject;
+use crate::thrown::call;
 use crate::way::Way;
 
 /// A library that was initialised for a model.
@@ -43,8 +43,8 @@ impl Batcher {
         };
         let mut batcher = ptr::null_mut();
         // SAFETY: a handle of the kind that the function takes, and a place for what it gives.
-        let outcome = unsafe { (entries.initialize)(&raw mut batcher, model.as_c()) };
-        error::from_c(Handle::of(outcome))?;
+        let act = || unsafe { (entries.initialize)(&raw mut batcher, model.as_c()) };
+        call("TRITONBACKEND_ModelBatcherInitialize", format_args!("a batching library"), act)?;
         Ok(Some(Self { entries, batcher: AtomicPtr::new(batcher), _model: keep }))
     }
 }
@@ -52,8 +52,10 @@ impl Batcher {
 impl Drop for Batcher {
     fn drop(&mut self) {
         // SAFETY: what the library gave for this, once.
-        let outcome = unsafe { (self.entries.finalize)(self.batcher.load(Relaxed)) };
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        let act = || unsafe { (self.entries.finalize)(self.batcher.load(Relaxed)) };
+        if let Err(error) =
+            call("TRITONBACKEND_ModelBatcherFinalize", format_args!("a batching library"), act)
+        {
             tracing::warn!("a batching library was not finalised in order: {error}");
         }
     }
@@ -66,8 +68,8 @@ impl CustomBatching for Batching {
     fn begin(&self) -> Box<dyn BatchBuilder> {
         let mut batch = ptr::null_mut();
         // SAFETY: what the library gave for this, and a place for what it gives.
-        let outcome = unsafe { (self.0.entries.begin)(self.0.batcher.load(Relaxed), &raw mut batch) };
-        let begun = error::from_c(Handle::of(outcome));
+        let act = || unsafe { (self.0.entries.begin)(self.0.batcher.load(Relaxed), &raw mut batch) };
+        let begun = call("TRITONBACKEND_ModelBatchInitialize", format_args!("a batching library"), act);
         if let Err(error) = &begun {
             tracing::error!(
                 "a batching library cannot begin a batch, so that it is left to the server: {error}"
@@ -91,10 +93,11 @@ impl BatchBuilder for Building {
             let mut include = false;
             // SAFETY: a handle of the kind that the function takes, alive until it returns; what the library gave for
             // this; and a place for what it gives.
-            let outcome = unsafe {
+            let act = || unsafe {
                 (self.batcher.entries.include)(view.handle().as_c(), batch.load(Relaxed), &raw mut include)
             };
-            error::from_c(Handle::of(outcome)).map(|()| include)
+            call("TRITONBACKEND_ModelBatchIncludeRequest", format_args!("a batching library"), act)
+                .map(|()| include)
         });
         asked.unwrap_or_else(|error| {
             tracing::error!(
@@ -109,8 +112,9 @@ impl Drop for Building {
     fn drop(&mut self) {
         let Some(batch) = &self.batch else { return };
         // SAFETY: what the library gave for this, once.
-        let outcome = unsafe { (self.batcher.entries.end)(batch.load(Relaxed)) };
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        let act = || unsafe { (self.batcher.entries.end)(batch.load(Relaxed)) };
+        if let Err(error) = call("TRITONBACKEND_ModelBatchFinalize", format_args!("a batching library"), act)
+        {
             tracing::error!("a batching library did not end a batch in order: {error}");
         }
     }

@@ -42,6 +42,7 @@ mod soname;
 mod state;
 mod statistics;
 mod text;
+mod thrown;
 mod trace;
 mod way;
 

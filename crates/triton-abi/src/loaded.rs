@@ -11,13 +11,13 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use triton_sys::*;
 
 use crate::batching::{Batcher, Batching};
-use crate::error;
 use crate::handle::{Handle, Lent};
 use crate::instance::InstanceObject;
 use crate::loader::LoadedBackend;
 use crate::model::ModelObject;
 use crate::request::RequestObject;
 use crate::server::ServerObject;
+use crate::thrown::call;
 
 /// A model that was initialised. Its instances share it.
 pub(crate) struct LoadedModel {
@@ -57,8 +57,8 @@ impl LoadedModel {
             Arc::new(Shared { lent, backend, devices: Mutex::default(), name: context.name.clone() });
         if let Some(initialize) = shared.backend.entries.model_initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the model is finalised.
-            let outcome = unsafe { initialize(shared.handle().as_c()) };
-            error::from_c(Handle::of(outcome))?;
+            let act = || unsafe { initialize(shared.handle().as_c()) };
+            call("TRITONBACKEND_ModelInitialize", format_args!("model '{}'", shared.name), act)?;
         }
         let batcher = batcher.map(|path| Batcher::load(path, Arc::clone(&shared) as _, shared.handle()));
         let batcher = batcher.transpose()?.flatten();
@@ -98,8 +98,9 @@ impl Model for LoadedModel {
         let living = Arc::new(Living { lent, object, model });
         if let Some(initialize) = living.model.backend.entries.instance_initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the instance is finalised.
-            let outcome = unsafe { initialize(living.lent.handle().as_c()) };
-            error::from_c(Handle::of(outcome))?;
+            let act = || unsafe { initialize(living.lent.handle().as_c()) };
+            let whose = format_args!("model '{}'", living.model.name);
+            call("TRITONBACKEND_ModelInstanceInitialize", whose, act)?;
         }
         let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|instance| instance.strong_count() > 0);
@@ -129,8 +130,8 @@ impl Model for LoadedModel {
         let Some(ready) = self.shared.backend.entries.instance_ready else { return Ok(()) };
         self.instances().into_iter().try_for_each(|instance| {
             // SAFETY: a handle of the kind that the function takes, alive as long as `instance` is held.
-            let outcome = unsafe { ready(instance.lent.handle().as_c()) };
-            error::from_c(Handle::of(outcome))
+            let act = || unsafe { ready(instance.lent.handle().as_c()) };
+            call("TRITONBACKEND_ModelInstanceReady", format_args!("model '{}'", instance.model.name), act)
         })
     }
 
@@ -167,8 +168,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let Some(finalize) = self.backend.entries.model_finalize else { return };
         // SAFETY: the handle is alive; no instance of the model is left, since each holds it.
-        let outcome = unsafe { finalize(self.handle().as_c()) };
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        let act = || unsafe { finalize(self.handle().as_c()) };
+        let whose = format_args!("model '{}'", self.name);
+        if let Err(error) = call("TRITONBACKEND_ModelFinalize", whose, act) {
             tracing::warn!("model '{}' was not finalised in order: {error}", self.name);
         }
     }
@@ -213,9 +215,11 @@ impl Instance for LoadedInstance {
         let execute = self.living.model.backend.entries.execute;
         // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The requests are the
         // backend's from here on, unless it gives an error.
-        let outcome = unsafe { execute(self.living.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
+        let act = || unsafe { execute(self.living.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
+        let whose = format_args!("model '{}'", self.living.model.name);
+        let outcome = call("TRITONBACKEND_ModelInstanceExecute", whose, act);
         drop(turn);
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        if let Err(error) = outcome {
             for request in requests {
                 // One that the backend has released all the same is answered already.
                 if let Ok(request) = request.take() {
@@ -230,8 +234,9 @@ impl Drop for Living {
     fn drop(&mut self) {
         let Some(finalize) = self.model.backend.entries.instance_finalize else { return };
         // SAFETY: the handle is alive, and nothing else is called: that would hold the instance.
-        let outcome = unsafe { finalize(self.lent.handle().as_c()) };
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        let act = || unsafe { finalize(self.lent.handle().as_c()) };
+        let whose = format_args!("model '{}'", self.model.name);
+        if let Err(error) = call("TRITONBACKEND_ModelInstanceFinalize", whose, act) {
             tracing::warn!("an instance of model '{}' was not finalised in order: {error}", self.model.name);
         }
     }

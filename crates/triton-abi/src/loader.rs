@@ -12,12 +12,12 @@ use nereid_model_config::{backend_name, proto};
 use serde_json::json;
 
 use crate::backend::{Attributes, BackendObject};
-use crate::error;
 use crate::find::{Found, Places, PythonBackend};
 use crate::handle::{Handle, Lent};
 use crate::library::{Entries, open_backend};
 use crate::loaded::LoadedModel;
 use crate::server::ServerObject;
+use crate::thrown::call;
 
 /// The setting of a Python model that names what it brings along.
 const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
@@ -189,15 +189,16 @@ impl LoadedBackend {
         let backend = Self { entries, object, attributes, lent, gpus: options.gpus.clone() };
         if let Some(initialize) = backend.entries.initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the backend is finalised.
-            let outcome = unsafe { initialize(backend.handle().as_c()) };
-            error::from_c(Handle::of(outcome)).map_err(failed)?;
+            let act = || unsafe { initialize(backend.handle().as_c()) };
+            call("TRITONBACKEND_Initialize", format_args!("backend '{name}'"), act).map_err(failed)?;
         }
         if let Some(describe) = backend.entries.attributes {
             let lent = Lent::new(Arc::clone(&backend.attributes))?;
             // SAFETY: handles of the kinds that the function takes, alive until it returns.
-            let outcome = unsafe { describe(backend.handle().as_c(), lent.handle().as_c()) };
+            let act = || unsafe { describe(backend.handle().as_c(), lent.handle().as_c()) };
+            let outcome = call("TRITONBACKEND_GetBackendAttribute", format_args!("backend '{name}'"), act);
             // It serves all the same, as with the reference.
-            if let Err(error) = error::from_c(Handle::of(outcome)) {
+            if let Err(error) = outcome {
                 tracing::warn!("backend '{name}' does not tell its attributes: {error}");
             }
         }
@@ -218,8 +219,8 @@ impl Drop for LoadedBackend {
     fn drop(&mut self) {
         let Some(finalize) = self.entries.finalize else { return };
         // SAFETY: the handle is alive; no model of the backend is left, since each holds it.
-        let outcome = unsafe { finalize(self.handle().as_c()) };
-        if let Err(error) = error::from_c(Handle::of(outcome)) {
+        let act = || unsafe { finalize(self.handle().as_c()) };
+        if let Err(error) = call("TRITONBACKEND_Finalize", format_args!("a backend"), act) {
             tracing::warn!("a backend was not finalised in order: {error}");
         }
     }

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use crate::handles::*;
 
 signatures! {
+    "C-unwind";
     fn TRITONBACKEND_Initialize(backend: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error;
     fn TRITONBACKEND_Finalize(backend: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error;
     fn TRITONBACKEND_GetBackendAttribute(

@@ -19,19 +19,20 @@ macro_rules! declare {
             $(pub fn $name($($argument: $type),*) $(-> $result)?;)*
         }
 
-        signatures! { $(fn $name($($argument: $type),*) $(-> $result)?;)* }
+        signatures! { "C"; $(fn $name($($argument: $type),*) $(-> $result)?;)* }
     };
 }
 
-/// The second half of `declare`, alone for functions that are never linked.
+/// The second half of `declare`, alone for functions that are never linked. Those of the server never unwind; those of
+/// backends should not, but what their authors forgot to catch may come out of them.
 macro_rules! signatures {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+    ($abi:literal; $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         /// The types of pointers to the functions of this module.
         #[allow(missing_docs, reason = "described by group; the names are those of the headers")]
         pub mod signatures {
             use super::*;
 
-            $(pub type $name = unsafe extern "C" fn($($argument: $type),*) $(-> $result)?;)*
+            $(pub type $name = unsafe extern $abi fn($($argument: $type),*) $(-> $result)?;)*
         }
 
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];

@@ -1,0 +1,48 @@
+//! Exceptions that come out of a library's functions, which Triton's interface does not allow.
+//!
+//! Nothing of C++ can be caught from here, and what the library has left behind is unknown: the process ends, as it does
+//! with the reference. It says before which function of whom it was. The functions' types let exceptions through
+//! (`C-unwind`), so that this is sound.
+
+use std::io::{Write, stderr};
+use std::process::abort;
+use std::{fmt, mem};
+
+use nereid_backend_api::Result;
+use triton_sys::TRITONSERVER_Error;
+
+use crate::error;
+use crate::handle::Handle;
+
+/// Calls a function of a library that gives an error, or null, and of which `whose` tells the owner.
+///
+/// # Errors
+/// The function's.
+pub(crate) fn call(
+    function: &str,
+    whose: fmt::Arguments<'_>,
+    act: impl FnOnce() -> *mut TRITONSERVER_Error,
+) -> Result<()> {
+    let watch = Watch { function, whose };
+    let outcome = act();
+    mem::forget(watch);
+    error::from_c(Handle::of(outcome))
+}
+
+struct Watch<'a> {
+    function: &'a str,
+    whose: fmt::Arguments<'a>,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        // There is nobody left to tell if this fails.
+        let _ = writeln!(
+            stderr(),
+            "error: {} of {} threw an exception, which it must catch itself; the server cannot go on",
+            self.function,
+            self.whose
+        );
+        abort()
+    }
+}
