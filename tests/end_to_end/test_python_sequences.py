@@ -1,0 +1,103 @@
+"""Sequences in models written in Python, which NVIDIA's own Python backend runs: ids, flags, and requests that come again."""
+
+import queue
+import textwrap
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+import python_backend
+
+TOLD = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
+            start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().item()
+            told = f"{value} {start} {request.correlation_id()} {request.flags()}"
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[told]], dtype=np.object_))]))
+        return responses
+"""
+COUNTS_DOWN = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = {}
+
+    def execute(self, requests):
+        for request in requests:
+            sequence = request.correlation_id()
+            if pb_utils.get_input_tensor_by_name(request, "START").as_numpy().item():
+                self.left[sequence] = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
+            self.left[sequence] -= 1
+            last = self.left[sequence] <= 0
+            told = np.array([[f"{request.flags()} {self.left[sequence]}"]], dtype=np.object_)
+            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+            request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", told)]), flags=flags)
+            if not last:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return None
+"""
+CONFIG = """
+backend: "python" max_batch_size: 4 instance_group {{ count: 1 kind: KIND_CPU }}
+input {{ name: "IN" data_type: TYPE_INT32 dims: 1 }} output {{ name: "OUT" data_type: TYPE_STRING dims: 1 }}
+sequence_batching {{ max_sequence_idle_microseconds: 60000000 {sequences}
+  control_input {{ name: "START" control {{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }} }} }} {extra}
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+def put(repository, name, model, sequences, extra=""):
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1" / "model.py").write_text(textwrap.dedent(model))
+    (repository / name / "config.pbtxt").write_text(CONFIG.format(sequences=sequences, extra=extra))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def backend():
+    python_backend.prepare()
+
+
+def ask(server, requests):
+    """The texts that a stream of requests is answered with, by their ids."""
+    answers = queue.Queue()
+    texts = {}
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        for model, request_id, value, how in requests:
+            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
+            tensor.set_data_from_numpy(np.array([[value]], np.int32))
+            how = {"request_id": request_id, "enable_empty_final_response": True, **how}
+            client.async_stream_infer(model, [tensor], **how)
+        ended = 0
+        while ended < len(requests):
+            answer = answers.get(timeout=30)
+            assert not isinstance(answer, InferenceServerException), answer
+            response = answer.get_response()
+            ended += response.parameters["triton_final_response"].bool_param
+            if answer.as_numpy("OUT") is not None:
+                texts.setdefault(response.id, []).append(answer.as_numpy("OUT").item().decode())
+        client.stop_stream()
+    return texts
+
+
+def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, serve):
+    for strategy in ("direct", "oldest"):
+        put(repository, f"told_{strategy}", TOLD, f"{strategy} {{ }}")
+        put(repository, f"down_{strategy}", COUNTS_DOWN, f"{strategy} {{ }} iterative_sequence: true", DECOUPLED)
+    server = serve(*python_backend.FLAGS, env=python_backend.environment())
+    for strategy in ("direct", "oldest"):
+        model = f"told_{strategy}"
+        first = (model, "first", 1, {"sequence_id": 7, "sequence_start": True})
+        then = [(model, "then", 2, {"sequence_id": 7}), (model, "last", 3, {"sequence_id": 7, "sequence_end": True})]
+        assert ask(server, [first, *then]) == {"first": ["1 1 7 1"], "then": ["2 0 7 0"], "last": ["3 0 7 2"]}
+        counted = ask(server, [(f"down_{strategy}", "three", 3, {}), (f"down_{strategy}", "two", 2, {})])
+        assert counted == {"three": ["1 2", "0 1", "0 0"], "two": ["1 1", "0 0"]}
