@@ -113,7 +113,7 @@ fn every_function_is_declared_once() {
 /// A declaration and the type under its name are the same.
 #[test]
 fn functions_coerce_to_their_signatures() {
-    extern "C" fn initialize(_: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error {
+    extern "C-unwind" fn initialize(_: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error {
         std::ptr::null_mut()
     }
     let pointer: signatures::TRITONBACKEND_Initialize = initialize;
