@@ -218,6 +218,11 @@ impl Turns for SequenceScheduler {
     }
 
     fn again(&self, turn: u64, request: Request) {
+        if request.responder().is_cancelled() {
+            self.over(turn);
+            request.refuse(Refusal::Cancelled);
+            return;
+        }
         let mut state = self.lock();
         let outcome = state.sequences.again(Place::of(turn), request, Instant::now());
         self.go_on(state);

@@ -116,14 +116,20 @@ struct Lane<T, F> {
     batcher: Option<Batcher<T, F>>,
 }
 
+/// A request that has left for the model.
+#[derive(Clone, Copy)]
+struct Working {
+    /// Its sequence.
+    serial: u64,
+    number: u64,
+}
+
 #[derive(Clone, Default)]
 struct Slot {
     /// The sequence that has it.
     tenant: Option<u64>,
-    /// The sequence whose request is on its way through the model, perhaps a former tenant.
-    working: Option<u64>,
-    /// The number of that request, if it went through a batcher.
-    fed: Option<u64>,
+    /// The request on its way through the model, perhaps a former tenant's.
+    working: Option<Working>,
 }
 
 impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
@@ -249,7 +255,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
 
     /// The request that left for the model from that place is released.
     pub(crate) fn over(&mut self, place: Place, now: Instant) {
-        let Some(serial) = self.done(place) else { return };
+        let Some(Working { serial, .. }) = self.done(place) else { return };
         if self.rules.iterates {
             self.end(serial);
         }
@@ -258,14 +264,19 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
 
     /// The request that left for the model from that place comes again, or is given back with the reason why not.
     pub(crate) fn again(&mut self, place: Place, mut item: T, now: Instant) -> Result<(), (T, Refusal)> {
-        let serial = self.done(place);
-        let Some(serial) = serial.filter(|serial| self.sequences.get(serial).is_some_and(|it| it.open))
-        else {
+        let working = self.done(place);
+        let going_on = working.and_then(|working| {
+            let sequence = self.sequences.get_mut(&working.serial).filter(|sequence| sequence.open)?;
+            Some((working, sequence))
+        });
+        let Some((Working { serial, number }, sequence)) = going_on else {
             self.stir_place(place, now);
             return Err((item, Refusal::NotStarted));
         };
         item.repeated();
-        self.queue(serial, item, now);
+        // It was there before those that wait behind it, and its client knows it by the same number.
+        sequence.queue.push_front(Waiting { item, number, since: now });
+        self.waiting += 1;
         self.stir(serial, now);
         Ok(())
     }
@@ -355,11 +366,14 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
 
     /// No client goes on with its sequence any more.
     pub(crate) fn end_all(&mut self, now: Instant) {
-        let working: BTreeSet<_> =
-            self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.working).collect();
-        // A model that iterates may have to do with its sequence still: that ends when the request is released.
-        let goes_on = |serial: &u64| self.rules.iterates && working.contains(serial);
-        let ended: Vec<_> = self.sequences.keys().copied().filter(|serial| !goes_on(serial)).collect();
+        let slots = self.lanes.iter().flat_map(|lane| &lane.slots);
+        let working: BTreeSet<_> = slots.filter_map(|slot| Some(slot.working?.serial)).collect();
+        // A model that iterates is not done with a sequence before it has released its request.
+        let goes_on = |serial: &u64, sequence: &Sequence<_, _>| {
+            self.rules.iterates && (working.contains(serial) || !sequence.queue.is_empty())
+        };
+        let ended = self.sequences.iter().filter(|(serial, sequence)| !goes_on(serial, sequence));
+        let ended: Vec<_> = ended.map(|(serial, _)| *serial).collect();
         for serial in ended {
             self.end(serial);
             self.stir(serial, now);
@@ -488,7 +502,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
         let sequence = self.sequences.get_mut(&tenant)?;
         let Waiting { mut item, number, .. } = sequence.queue.pop_front()?;
-        slot.working = Some(tenant);
+        slot.working = Some(Working { serial: tenant, number });
         self.waiting -= 1;
         self.outfit.prepare(&mut item, &mut sequence.kept, place);
         Some((item, number))
@@ -503,18 +517,16 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         let lane = &mut self.lanes[place.instance];
         if let Some(batcher) = &mut lane.batcher {
             let ticket = batcher.insert(0, item, None, now);
-            lane.slots[place.slot].fed = Some(number);
             self.fed.insert(number, (place.instance, ticket));
         }
     }
 
-    /// The request on its way from that place is done. Gives the sequence it was of.
-    fn done(&mut self, place: Place) -> Option<u64> {
+    /// The request on its way from that place is done.
+    fn done(&mut self, place: Place) -> Option<Working> {
         let slot = self.lanes.get_mut(place.instance)?.slots.get_mut(place.slot)?;
-        if let Some(number) = slot.fed.take() {
-            self.fed.remove(&number);
-        }
-        slot.working.take()
+        let working = slot.working.take()?;
+        self.fed.remove(&working.number);
+        Some(working)
     }
 
     /// In the direct strategy: the last slot that has a request which leaves now, or when some do.

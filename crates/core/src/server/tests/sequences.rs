@@ -1,6 +1,6 @@
 //! Sequences through the whole server: unloads, changed instances, clients that leave, backends that fail.
 
-use nereid_backend_api::{CorrelationId, SequenceFlags};
+use nereid_backend_api::{CorrelationId, Request, SequenceFlags};
 
 use super::*;
 use crate::rate_limiter::ResourceLimit;
@@ -190,5 +190,25 @@ async fn the_rate_limiter_lets_sequences_execute_in_turn() {
             answer.single().await.unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         server.unload_all();
+    }
+}
+
+#[tokio::test]
+async fn a_generation_stops_when_its_client_leaves() {
+    for strategy in STRATEGIES {
+        // It comes again for ever.
+        let script: Script = |batch| batch.into_requests().into_iter().for_each(Request::hand_back);
+        let strategy = format!("{strategy} iterative_sequence: true");
+        let (server, _) = serving(script, configured(&strategy, 1), options());
+        let model = server.model("m", None).unwrap();
+        let generation = server.infer(request()).unwrap();
+        let behind = server.infer(request()).unwrap();
+        assert!(model.has_sequences());
+        drop((generation, behind));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while model.has_sequences() {
+            assert!(Instant::now() < deadline, "{strategy}");
+            thread::yield_now();
+        }
     }
 }

@@ -337,7 +337,7 @@ fn what_is_cancelled_in_the_batcher_leaves_it() {
 }
 
 #[test]
-fn a_request_that_comes_again_goes_on_with_its_sequence_until_it_is_released() {
+fn a_request_that_comes_again_goes_on_with_its_sequence_until_it_is_released_or_cancelled() {
     for oldest_first in [false, true] {
         let rules = Rules { iterates: true, ..rules(1) };
         let mut at = if oldest_first { oldest(rules, 1, batches_of(1)) } else { direct(rules, 1) };
@@ -348,15 +348,24 @@ fn a_request_that_comes_again_goes_on_with_its_sequence_until_it_is_released() {
         for round in 1..4 {
             assert!(at.take(0).is_empty());
             at.sequences.again(place, job, now).unwrap();
+            if round == 3 {
+                // Its client knows it by the number that it had from the beginning.
+                assert_eq!(at.cancel("a^"), ["a^"]);
+                if oldest_first {
+                    at.over(0, 0);
+                }
+                break;
+            }
             job = at.sequences.take(0, now).remove(0);
             assert_eq!((job.flags, job.prepared), (SequenceFlags::default(), Some((place, round))));
         }
-        at.over(0, 0);
         assert_eq!(at.take(0), ["b^"]);
         assert_eq!(at.push("a"), Err(Refusal::NotStarted));
+        at.over(0, 0);
+        assert_eq!(at.push("b"), Err(Refusal::NotStarted));
         // Released already, or never there.
         at.over(0, 0);
-        assert!(matches!(at.sequences.again(place, job, now), Err((_, Refusal::NotStarted))));
+        assert!(matches!(at.sequences.again(place, self::job("b"), now), Err((_, Refusal::NotStarted))));
     }
 }
 
