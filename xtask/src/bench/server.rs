@@ -325,7 +325,9 @@ mod tests {
         let extra = ["unused".to_owned()];
         let error = Server::nereid(Path::new("/bin/echo"), folder.path(), &extra).err().unwrap().to_string();
         assert!(
-            error.contains("ended before it served") && error.contains("--grpc-port=0 unused"),
+            error.contains("ended before it served")
+                && error.contains("--http-port=0")
+                && error.contains(" unused"),
             "{error}"
         );
     }
