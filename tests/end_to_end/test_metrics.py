@@ -116,8 +116,8 @@ def test_what_is_not_wanted_is_left_out(repository, serve):
 def test_failures_are_told_apart_by_their_reason(repository, serve):
     timeout = "default_timeout_microseconds: 60000000 allow_timeout_override: true timeout_action: REJECT"
     policy = f"max_queue_size: 2 {timeout}"
-    echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=1000)
-    echo(repository, "idle", delay_ms=600)
+    echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=2500)
+    echo(repository, "idle", delay_ms=1500)
     server = serve()
 
     def pending(model):
