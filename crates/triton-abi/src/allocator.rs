@@ -17,7 +17,7 @@ use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
 use crate::error;
 use crate::handle::{Handle, Lent};
-use crate::inference::Release;
+use crate::inference::callbacks::Release;
 use crate::names::{memory_from_c, memory_to_c};
 use crate::text::c_string;
 

@@ -59,8 +59,8 @@ pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Op
     let (mut request, placement, release, complete, userp) = {
         let fields = object.fields();
         let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
-        let complete = fields.complete.ok_or_else(no_complete)?;
-        let userp = AtomicPtr::new(fields.complete_userp.load(Ordering::Relaxed));
+        let complete = fields.callbacks.complete.ok_or_else(no_complete)?;
+        let userp = AtomicPtr::new(fields.callbacks.complete_userp.load(Ordering::Relaxed));
         let (request, placement, release) = fields.build(server, handle, object.cuda())?;
         (request, placement, release, complete, userp)
     };

@@ -1,0 +1,123 @@
+//! The functions that a request for an inference is given: who takes it back, who places its outputs, who takes its
+//! responses. When they are called is not known here, but for the first.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+
+use nereid_backend_api::Result;
+use nereid_cuda::Cuda;
+use triton_sys::*;
+
+use super::InferenceRequest;
+use crate::allocator::{Allocator, Placement};
+use crate::boundary::exports;
+use crate::handle::Handle;
+
+/// What was set.
+pub(crate) struct Callbacks {
+    release: TRITONSERVER_InferenceRequestReleaseFn_t,
+    release_userp: AtomicPtr<c_void>,
+    allocator: Handle<Allocator>,
+    allocator_userp: AtomicPtr<c_void>,
+    pub complete: TRITONSERVER_InferenceResponseCompleteFn_t,
+    pub complete_userp: AtomicPtr<c_void>,
+}
+
+impl Callbacks {
+    /// Of a request that was given none.
+    pub(super) fn none() -> Self {
+        Self {
+            release: None,
+            release_userp: AtomicPtr::default(),
+            allocator: Handle::null(),
+            allocator_userp: AtomicPtr::default(),
+            complete: None,
+            complete_userp: AtomicPtr::default(),
+        }
+    }
+
+    /// What gives the request back, once it is armed.
+    pub(super) fn release(&self, request: Handle<InferenceRequest>) -> Arc<Release> {
+        Arc::new(Release {
+            function: self.release,
+            request,
+            userp: AtomicPtr::new(self.release_userp.load(Relaxed)),
+            armed: AtomicBool::new(false),
+        })
+    }
+
+    /// Where outputs are placed, as long as the request is out of the hands of who made it.
+    ///
+    /// # Errors
+    /// There is no allocator.
+    pub(super) fn placement(
+        &self,
+        release: &Arc<Release>,
+        cuda: Option<&Arc<Cuda>>,
+    ) -> Result<Arc<Placement>> {
+        let userp = self.allocator_userp.load(Relaxed);
+        Placement::new(self.allocator, userp, Arc::clone(release), cuda.cloned()).map(Arc::new)
+    }
+}
+
+/// Gives the request back to who made it, when nothing uses what belongs to it any more.
+pub(crate) struct Release {
+    function: TRITONSERVER_InferenceRequestReleaseFn_t,
+    request: Handle<InferenceRequest>,
+    userp: AtomicPtr<c_void>,
+    /// Cleared where the server did not take the request, and so does not give it back.
+    armed: AtomicBool,
+}
+
+impl Release {
+    /// The server takes the request.
+    pub(super) fn arm(&self) {
+        self.armed.store(true, Relaxed);
+    }
+
+    /// The server does not take the request after all.
+    pub(crate) fn disarm(&self) {
+        self.armed.store(false, Relaxed);
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        let Some(function) = self.function.filter(|_| self.armed.load(Relaxed)) else { return };
+        let flags = TRITONSERVER_REQUEST_RELEASE_ALL.0;
+        // SAFETY: the function was given for this call, with these arguments; it is called once.
+        unsafe { function(self.request.as_c(), flags, self.userp.load(Relaxed)) }
+    }
+}
+
+exports! {
+    fn TRITONSERVER_InferenceRequestSetReleaseCallback(
+        inference_request: *mut TRITONSERVER_InferenceRequest,
+        request_release_fn: TRITONSERVER_InferenceRequestReleaseFn_t,
+        request_release_userp: *mut c_void,
+    ) {
+        let request = inference_request.get()?;
+        let mut fields = request.fields();
+        let callbacks = &mut fields.callbacks;
+        callbacks.release = request_release_fn;
+        callbacks.release_userp = AtomicPtr::new(request_release_userp);
+    }
+
+    fn TRITONSERVER_InferenceRequestSetResponseCallback(
+        inference_request: *mut TRITONSERVER_InferenceRequest,
+        response_allocator: *mut TRITONSERVER_ResponseAllocator,
+        response_allocator_userp: *mut c_void,
+        response_fn: TRITONSERVER_InferenceResponseCompleteFn_t,
+        response_userp: *mut c_void,
+    ) {
+        response_allocator.get()?;
+        let request = inference_request.get()?;
+        let mut fields = request.fields();
+        let callbacks = &mut fields.callbacks;
+        callbacks.allocator = response_allocator;
+        callbacks.allocator_userp = AtomicPtr::new(response_allocator_userp);
+        callbacks.complete = response_fn;
+        callbacks.complete_userp = AtomicPtr::new(response_userp);
+    }
+}
