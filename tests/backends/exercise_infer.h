@@ -102,7 +102,8 @@ static void note_response(Report* r, TRITONSERVER_InferenceResponse* response)
     for (uint32_t i = 0; i < count; ++i) {
         CALL(r, "TRITONSERVER_InferenceResponseParameter",
              TRITONSERVER_InferenceResponseParameter(response, i, &text, &type, &value));
-        note(r, "response parameter: %s of type %u", or_null(text), type);
+        bool is_text = type == TRITONSERVER_PARAMETER_STRING;
+        note(r, "response parameter: %s of type %u: %s", or_null(text), type, is_text ? (const char*)value : "");
     }
     CALL(r, "response parameter out of range",
          TRITONSERVER_InferenceResponseParameter(response, 99, &text, &type, &value));
@@ -176,7 +177,7 @@ static void exercise_infer(Report* r, TRITONSERVER_Server* server)
     CALL(r, "a parameter's name again", TRITONSERVER_InferenceRequestSetIntParameter(request, "i", 6));
     CALL(r, "reserved parameter", TRITONSERVER_InferenceRequestSetIntParameter(request, "sequence_id", 6));
 
-    int32_t values[] = {41, 42, 43};
+    int32_t values[] = {41, 42, 43}, near_values[] = {51, 52, 53};
     int64_t shape[] = {1, 3};
     CALL(r, "input", TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, 2));
     CALL(r, "input again", TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, 2));
@@ -186,6 +187,8 @@ static void exercise_infer(Report* r, TRITONSERVER_Server* server)
     CALL(r, "remove all inputs", TRITONSERVER_InferenceRequestRemoveAllInputs(request));
     TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, 2);
     CALL(r, "data", TRITONSERVER_InferenceRequestAppendInputData(request, "IN", values, 4, TRITONSERVER_MEMORY_CPU, 0));
+    CALL(r, "data to be removed for a host policy", TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+                                                        request, "IN", values, 8, TRITONSERVER_MEMORY_CPU, 0, "far"));
     CALL(r, "remove all data", TRITONSERVER_InferenceRequestRemoveAllInputData(request, "IN"));
     TRITONSERVER_InferenceRequestAppendInputData(request, "IN", values, 4, TRITONSERVER_MEMORY_CPU, 0);
     TRITONSERVER_BufferAttributes* attributes = NULL;
@@ -198,6 +201,13 @@ static void exercise_infer(Report* r, TRITONSERVER_Server* server)
     TRITONSERVER_BufferAttributesDelete(attributes);
     CALL(r, "data of an unknown input",
          TRITONSERVER_InferenceRequestAppendInputData(request, "X", values, 4, TRITONSERVER_MEMORY_CPU, 0));
+    CALL(r, "data for a host policy", TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+                                          request, "IN", near_values, 12, TRITONSERVER_MEMORY_CPU, 0, "near"));
+    CALL(r, "no data for a host policy", TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+                                             request, "IN", near_values, 0, TRITONSERVER_MEMORY_CPU, 0, "near"));
+    CALL(r, "data of an unknown input for a host policy",
+         TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(request, "X", near_values, 12,
+                                                                    TRITONSERVER_MEMORY_CPU, 0, "near"));
     CALL(r, "requested output", TRITONSERVER_InferenceRequestAddRequestedOutput(request, "OUT"));
     CALL(r, "remove requested output", TRITONSERVER_InferenceRequestRemoveRequestedOutput(request, "OUT"));
     CALL(r, "remove all requested outputs", TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(request));

@@ -179,6 +179,29 @@ static void exercise_wrong(Report* r, TRITONBACKEND_Request* request)
         if (error_ != NULL) TRITONSERVER_ErrorDelete(error_);                               \
     } while (0)
 
+/* Data that cannot be those of an input. */
+static void exercise_wrong_data(Report* r, TRITONSERVER_Server* server)
+{
+    int32_t values[] = {1, 2, 3};
+    int64_t shape[] = {1, 3};
+    TRITONSERVER_MemoryType kind = TRITONSERVER_MEMORY_CPU;
+    TRITONSERVER_InferenceRequest* request = NULL;
+    TRITONSERVER_ResponseAllocator* allocator = NULL;
+    TRITONSERVER_InferenceRequestNew(&request, server, "null", -1);
+    TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, 2);
+    REFUSED(r, TRITONSERVER_InferenceRequestAppendInputData(request, "IN", NULL, 12, kind, 0));
+    REFUSED(r, TRITONSERVER_InferenceRequestAppendInputData(request, "IN", values, SIZE_MAX, kind, 0));
+    TRITONSERVER_InferenceRequestAppendInputData(request, "IN", values, 12, kind, 0);
+    REFUSED(r, TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(request, "IN", NULL, 8, kind, 0, "near"));
+    TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(request, "IN", values, 8, kind, 0, "near");
+    TRITONSERVER_ResponseAllocatorNew(&allocator, infer_place, infer_unplace, infer_start);
+    TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator, NULL, infer_answered, NULL);
+    /* It is for that policy alone that data are missing. */
+    REFUSED(r, TRITONSERVER_ServerInferAsync(server, request, NULL));
+    TRITONSERVER_InferenceRequestDelete(request);
+    TRITONSERVER_ResponseAllocatorDelete(allocator);
+}
+
 static void exercise_null(Report* r, TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Model* model,
                           TRITONBACKEND_Request* request)
 {
@@ -316,6 +339,21 @@ static void give_report(TRITONBACKEND_Response* response, const Report* parts, s
     free(bytes);
 }
 
+/* Adds how an input looks to instances under a host policy. */
+static void tell_policy(char* text, size_t room, TRITONBACKEND_Input* input, const char* policy)
+{
+    uint64_t size = 0, length = 0;
+    uint32_t buffers = 0;
+    const void* base = NULL;
+    TRITONSERVER_MemoryType kind = TRITONSERVER_MEMORY_CPU;
+    int64_t id = 0;
+    TRITONBACKEND_InputPropertiesForHostPolicy(input, policy, NULL, NULL, NULL, NULL, &size, &buffers);
+    TRITONBACKEND_InputBufferForHostPolicy(input, policy, 0, &base, &length, &kind, &id);
+    size_t at = strlen(text);
+    snprintf(text + at, room - at, ", for %s %llu bytes in %u from %d", policy == NULL ? "none" : policy,
+             (unsigned long long)size, buffers, length >= 4 ? *(const int32_t*)base : -1);
+}
+
 /* Gives IN back as OUT. */
 static void answer_callee(TRITONBACKEND_Request* request, TRITONBACKEND_Response* response)
 {
@@ -336,7 +374,11 @@ static void answer_callee(TRITONBACKEND_Request* request, TRITONBACKEND_Response
         memcpy(bytes + at, base, length);
         at += length;
     }
-    TRITONBACKEND_ResponseSetStringParameter(response, "told", "by callee");
+    char told[256] = "by callee";
+    tell_policy(told, sizeof told, input, NULL);
+    tell_policy(told, sizeof told, input, "near");
+    tell_policy(told, sizeof told, input, "far");
+    TRITONBACKEND_ResponseSetStringParameter(response, "told", told);
     give(response, "OUT", TRITONSERVER_TYPE_INT32, shape, dims, bytes, size);
     free(bytes);
 }
@@ -396,6 +438,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(
             exercise_wrong(&report, request);
         } else if (strcmp(mode, "null") == 0) {
             exercise_null(&report, instance, state->model_handle, request);
+            exercise_wrong_data(&report, state->model->server);
         }
         uint64_t end = now_ns();
         TRITONBACKEND_Response* response = NULL;

@@ -41,7 +41,7 @@ pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKi
 pub use nereid_model_config::{DataType, ModelConfig};
 pub use output::{DeviceOutput, OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
 pub use parameters::{ParameterValue, Parameters};
-pub use request::{CorrelationId, InferRequest, Request, RequestedOutput, SequenceFlags};
+pub use request::{CorrelationId, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};
 pub use response::Response;
 pub use settings::BackendSettings;

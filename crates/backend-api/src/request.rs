@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Error, OutputAllocator, Parameters, RequestTrace, Responder, Response, ResponseSink, Result,
+    Buffers, Error, OutputAllocator, Parameters, RequestTrace, Responder, Response, ResponseSink, Result,
     SequenceStates, Tensor, Turn,
 };
 
@@ -21,6 +21,8 @@ pub struct InferRequest {
     pub id: String,
     /// The inputs, in the client's order.
     pub inputs: Vec<Tensor>,
+    /// Contents of inputs for instances under some host policies alone.
+    pub policy_contents: Vec<PolicyContents>,
     /// The outputs wanted; empty for all of them.
     pub outputs: Vec<RequestedOutput>,
     /// Values for the backend that are not tensors.
@@ -37,6 +39,18 @@ pub struct InferRequest {
     pub allocator: Option<Arc<dyn OutputAllocator>>,
     /// Its trace, if it is traced.
     pub trace: Option<RequestTrace>,
+}
+
+/// Contents of an input for instances under one host policy, beside those for all. They are the same values, where such
+/// an instance has them nearer: whoever looks at the contents for all need not know of them.
+#[derive(Clone)]
+pub struct PolicyContents {
+    /// Name of the input.
+    pub input: String,
+    /// Name of the host policy.
+    pub policy: String,
+    /// The contents; as long as those for all.
+    pub buffers: Buffers,
 }
 
 /// An output the client names.

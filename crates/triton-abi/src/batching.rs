@@ -127,6 +127,7 @@ fn view(request: &Request) -> Result<Lent<RequestObject>> {
         model_version: request.model_version,
         id: request.id.clone(),
         inputs: request.inputs.clone(),
+        policy_contents: request.policy_contents.clone(),
         outputs: request.outputs.clone(),
         parameters: request.parameters.clone(),
         correlation_id: request.correlation_id.clone(),

@@ -86,10 +86,12 @@ impl Fields {
         let placement = self.callbacks.placement(&release, cuda)?;
         let model_version = version(self.model_version)?;
         let raw = |contents| server.model(&self.model_name, model_version)?.signature().raw_input(contents);
+        let (inputs, policy_contents) = self.tensors.inputs(&release, cuda, raw)?;
         let request = InferRequest {
             model_name: self.model_name.clone(),
             model_version,
-            inputs: self.tensors.inputs(&release, cuda, raw)?,
+            inputs,
+            policy_contents,
             outputs: self.tensors.outputs(),
             allocator: Some(Arc::clone(&placement) as _),
             ..self.properties.to_request()

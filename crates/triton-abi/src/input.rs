@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use nereid_backend_api::{Buffer, Error, Result, Tensor};
+use nereid_backend_api::{Buffer, Buffers, Error, Result, Tensor};
 use triton_sys::*;
 
 use crate::attributes::BufferAttributes;
@@ -43,6 +43,16 @@ impl InputObject {
         self.tensor().buffers.get(index as usize)
     }
 
+    /// The contents for instances under a host policy; those for all where there are no others, or no policy is named.
+    fn contents(&self, policy: Option<&str>) -> &Buffers {
+        let tensor = self.tensor();
+        let own = policy.and_then(|policy| {
+            let given = &self.data.request.policy_contents;
+            given.iter().find(|contents| contents.input == tensor.name && contents.policy == policy)
+        });
+        own.map_or(&tensor.buffers, |contents| &contents.buffers)
+    }
+
     fn attributes(&self, index: u32) -> Option<&Lent<BufferAttributes>> {
         let all = || self.tensor().buffers.iter().flat_map(|buffer| Lent::new(BufferAttributes::of(buffer)));
         self.attributes.get_or_init(|| all().collect()).get(index as usize)
@@ -64,7 +74,7 @@ pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
 }
 
 fn properties(
-    input: &InputObject,
+    (input, contents): (&InputObject, &Buffers),
     name: &Out<*const c_char>,
     datatype: &Out<TRITONSERVER_DataType>,
     shape: &Out<*const i64>,
@@ -77,12 +87,12 @@ fn properties(
     datatype.set_if_wanted(data_type_to_c(tensor.data_type));
     shape.set_if_wanted(tensor.shape.as_ptr());
     dims_count.set_if_wanted(count(&tensor.shape));
-    byte_size.set_if_wanted(tensor.byte_size() as u64);
-    buffer_count.set_if_wanted(count(&tensor.buffers));
+    byte_size.set_if_wanted(contents.iter().map(Buffer::len).sum::<usize>() as u64);
+    buffer_count.set_if_wanted(count(contents));
 }
 
 fn contents(
-    input: &InputObject,
+    contents: &Buffers,
     index: u32,
     buffer: &Out<*const c_void>,
     byte_size: &Out<u64>,
@@ -92,7 +102,7 @@ fn contents(
     buffer.set(ptr::null())?;
     byte_size.set(0)?;
     // As in the reference, behind the last buffer there is none, and that is no error.
-    let Some(contents) = input.buffer(index) else { return Ok(()) };
+    let Some(contents) = contents.get(index as usize) else { return Ok(()) };
     memory_type.set(memory_to_c(contents.memory()))?;
     memory_type_id.set(contents.memory().device)?;
     byte_size.set(contents.len() as u64)?;
@@ -109,13 +119,13 @@ exports! {
         byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
-        properties(&*input.get()?, &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
+        let input = input.get()?;
+        properties((&input, input.contents(None)), &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
     }
 
-    /// Inputs are held once, for all host policies.
     fn TRITONBACKEND_InputPropertiesForHostPolicy(
         input: *mut TRITONBACKEND_Input,
-        _host_policy_name: *const c_char,
+        host_policy_name: *const c_char,
         name: *mut *const c_char,
         datatype: *mut TRITONSERVER_DataType,
         shape: *mut *const i64,
@@ -123,7 +133,9 @@ exports! {
         byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
-        properties(&*input.get()?, &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
+        let (input, policy) = (input.get()?, host_policy_name.read_if_given());
+        let contents = input.contents(policy.as_deref());
+        properties((&input, contents), &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
     }
 
     fn TRITONBACKEND_InputBuffer(
@@ -134,19 +146,21 @@ exports! {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) {
-        contents(&*input.get()?, index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
+        let input = input.get()?;
+        contents(input.contents(None), index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
     }
 
     fn TRITONBACKEND_InputBufferForHostPolicy(
         input: *mut TRITONBACKEND_Input,
-        _host_policy_name: *const c_char,
+        host_policy_name: *const c_char,
         index: u32,
         buffer: *mut *const c_void,
         buffer_byte_size: *mut u64,
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) {
-        contents(&*input.get()?, index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
+        let (input, policy) = (input.get()?, host_policy_name.read_if_given());
+        contents(input.contents(policy.as_deref()), index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
     }
 
     fn TRITONBACKEND_InputBufferAttributes(

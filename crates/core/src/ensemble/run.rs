@@ -12,11 +12,12 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nereid_backend_api::{
-    Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, Request, RequestTrace, RequestedOutput,
-    Responder, Response, Result,
+    Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, PolicyContents, Request, RequestTrace,
+    RequestedOutput, Responder, Response, Result,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::plan::PlannedStep;
 use super::wave::{Sequence, Value, Wave};
 use super::{Computed, Shared};
 use crate::inflight::{Caller, ResponseStream};
@@ -363,6 +364,7 @@ impl<'a> Run<'a> {
             model_version: Some(member.version()),
             id: template.id.clone(),
             inputs,
+            policy_contents: self.policy_contents(step),
             outputs: step.outputs.iter().map(|(name, _)| RequestedOutput::new(name)).collect(),
             parameters: template.parameters.clone(),
             correlation_id: sequence.correlation_id.clone(),
@@ -375,6 +377,17 @@ impl<'a> Run<'a> {
         let is_decoupled = member.is_decoupled();
         let answers = Arc::clone(member).infer(request, Caller::ensemble(&self.computed))?;
         Ok(Awaited::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
+    }
+
+    /// Contents for host policies of the inputs that a step has from the ensemble's request.
+    fn policy_contents(&self, step: &PlannedStep) -> Vec<PolicyContents> {
+        let mut found = Vec::new();
+        for given in &self.template.policy_contents {
+            let Some(&tensor) = self.shared.plan.inputs.get(&given.input) else { continue };
+            let readers = step.inputs.iter().filter(|(_, read)| *read == tensor);
+            found.extend(readers.map(|(name, _)| PolicyContents { input: name.clone(), ..given.clone() }));
+        }
+        found
     }
 
     /// Takes what a member answered.

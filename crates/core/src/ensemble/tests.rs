@@ -10,7 +10,8 @@ use std::thread;
 
 use nereid_backend_api::{
     Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, Instance, InstanceContext,
-    ModelContext, ParameterValue, Request, RequestedOutput, Response, Result, SequenceFlags, Tensor,
+    ModelContext, ParameterValue, PolicyContents, Request, RequestedOutput, Response, Result, SequenceFlags,
+    Tensor,
 };
 
 use crate::source::{Fingerprint, ModelId, ModelSource};
@@ -293,8 +294,17 @@ async fn what_the_request_says_of_itself_is_passed_on() {
     given.priority = 3;
     given.timeout = Some(std::time::Duration::from_secs(60));
     let (parameters, timeout) = (given.parameters.clone(), given.timeout);
+    let contents = |input: &str, number| PolicyContents {
+        input: input.into(),
+        policy: "near".into(),
+        buffers: tensor(input, &[1, 1], &[number]).buffers,
+    };
+    given.policy_contents = vec![contents("NONE", 6), contents("IN", 7)];
     let mut answers = server.infer(given).unwrap();
     let held = members.held(1).remove(0);
+    let [own] = &held.policy_contents[..] else { panic!("they are of the one input that the step reads") };
+    assert_eq!((own.input.as_str(), own.policy.as_str()), ("X", "near"));
+    assert_eq!(own.buffers[0].as_host().unwrap()[..], 7_i64.to_le_bytes());
     assert_eq!((held.id.as_str(), &held.parameters), ("r", &parameters));
     assert_eq!((&held.correlation_id, held.sequence.start), (&CorrelationId::Text("s".into()), true));
     assert_eq!((held.priority, held.timeout, held.model_version), (3, timeout, Some(1)));

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Buffer, Buffers, DataType, DeviceBuffer, Error, ErrorCode, IpcHandle, Memory, RequestedOutput, Result,
-    Tensor,
+    Buffer, Buffers, DataType, DeviceBuffer, Error, ErrorCode, IpcHandle, Memory, MemoryKind, PolicyContents,
+    RequestedOutput, Result, Tensor,
 };
 use nereid_cuda::{Cuda, ForeignMemory};
 use triton_sys::*;
@@ -28,29 +28,43 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// The inputs as the server takes them. They hold off `release`.
+    /// The inputs as the server takes them, and their contents for single host policies. They hold off `release`.
     ///
     /// # Errors
-    /// What `raw` says, which makes a tensor of contents alone.
+    /// `InvalidArg` where contents for a host policy are not as long as those for all; what `raw` says, which makes a
+    /// tensor of contents alone.
     pub(super) fn inputs(
         &self,
         release: &Arc<Release>,
         cuda: Option<&Arc<Cuda>>,
         raw: impl Fn(Buffers) -> Result<Tensor>,
-    ) -> Result<Vec<Tensor>> {
-        let input = |(name, input): (&String, &Input)| {
-            let buffers = input.buffers(release, cuda);
-            if self.raw.as_ref() == Some(name) {
-                return raw(buffers);
+    ) -> Result<(Vec<Tensor>, Vec<PolicyContents>)> {
+        let (mut inputs, mut policies) = (Vec::with_capacity(self.inputs.len()), Vec::new());
+        for (name, input) in &self.inputs {
+            let tensor = |pieces: &[GivenPiece]| {
+                let buffers = pieces.iter().map(|piece| piece.buffer(release, cuda)).collect();
+                if self.raw.as_ref() == Some(name) {
+                    return raw(buffers);
+                }
+                let (data_type, shape) = (input.data_type, input.shape[..].into());
+                Ok(Tensor { name: name.clone(), data_type, shape, buffers })
+            };
+            let for_all = tensor(&input.pieces)?;
+            for (policy, pieces) in &input.by_policy {
+                let (own, size) = (tensor(pieces)?, for_all.byte_size());
+                if own.byte_size() != size {
+                    return Err(Error::invalid_arg(format!(
+                        "input '{name}' has {} bytes of data for host policy '{policy}', but {size} for all others; \
+                         they have to be as many",
+                        own.byte_size()
+                    )));
+                }
+                let (input, policy) = (own.name, policy.clone());
+                policies.push(PolicyContents { input, policy, buffers: own.buffers });
             }
-            Ok(Tensor {
-                name: name.clone(),
-                data_type: input.data_type,
-                shape: input.shape[..].into(),
-                buffers,
-            })
-        };
-        self.inputs.iter().map(input).collect()
+            inputs.push(for_all);
+        }
+        Ok((inputs, policies))
     }
 
     /// The outputs that are wanted.
@@ -64,18 +78,25 @@ impl Tensors {
             .ok_or_else(|| Error::invalid_arg(format!("the request has no input '{name}' yet")))
     }
 
-    fn append(
-        &mut self,
-        name: &str,
-        address: *const c_void,
-        (len, memory): (usize, Memory),
-        ipc_handle: Option<IpcHandle>,
-    ) -> Result<()> {
-        if address.is_null() && len > 0 {
+    fn append(&mut self, name: &str, policy: Option<&str>, piece: GivenPiece) -> Result<()> {
+        let GivenPiece { address, len, .. } = &piece;
+        if address.load(Relaxed).is_null() && *len > 0 {
             return Err(Error::invalid_arg(format!("the data of input '{name}' is null")));
         }
-        let address = AtomicPtr::new(address.cast_mut());
-        self.input(name)?.pieces.push(GivenPiece { address, len, memory, ipc_handle });
+        if isize::try_from(*len).is_err() {
+            return Err(Error::invalid_arg(format!(
+                "the data of input '{name}' is impossibly long: {len} bytes"
+            )));
+        }
+        let input = self.input(name)?;
+        let pieces = match policy {
+            Some(policy) => input.by_policy.entry(policy.to_owned()).or_default(),
+            None => &mut input.pieces,
+        };
+        // As in the reference, nothing is no piece.
+        if piece.len > 0 {
+            pieces.push(piece);
+        }
         Ok(())
     }
 }
@@ -85,6 +106,14 @@ struct Input {
     shape: Vec<i64>,
     /// Addresses and lengths. They are the caller's, who keeps them until the request is given back.
     pieces: Vec<GivenPiece>,
+    /// What is given for instances under one host policy, by its name.
+    by_policy: BTreeMap<String, Vec<GivenPiece>>,
+}
+
+impl Input {
+    fn new(data_type: DataType, shape: Vec<i64>) -> Self {
+        Self { data_type, shape, pieces: Vec::new(), by_policy: BTreeMap::new() }
+    }
 }
 
 struct GivenPiece {
@@ -112,27 +141,28 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-impl Input {
-    fn buffers(&self, release: &Arc<Release>, cuda: Option<&Arc<Cuda>>) -> Buffers {
-        let buffer = |piece: &GivenPiece| {
-            let GivenPiece { len, memory, ipc_handle, .. } = *piece;
-            let address = piece.address.load(Relaxed);
-            if memory.is_host() {
-                let address = AtomicPtr::new(address);
-                return Buffer::host(Bytes::from_owner(Piece {
-                    address,
-                    len,
-                    _release: Arc::clone(release),
-                }));
+impl GivenPiece {
+    fn new(address: *const c_void, len: usize, memory: Memory, ipc_handle: Option<IpcHandle>) -> Self {
+        Self { address: AtomicPtr::new(address.cast_mut()), len, memory, ipc_handle }
+    }
+
+    fn buffer(&self, release: &Arc<Release>, cuda: Option<&Arc<Cuda>>) -> Buffer {
+        let Self { len, memory, ipc_handle, .. } = *self;
+        let (address, device, release) = (self.address.load(Relaxed), memory.device, Arc::clone(release));
+        let piece =
+            || Bytes::from_owner(Piece { address: AtomicPtr::new(address), len, _release: release.clone() });
+        match memory.kind {
+            MemoryKind::Cpu => Buffer::host(piece()),
+            MemoryKind::CpuPinned => Buffer::pinned(piece(), device),
+            MemoryKind::Gpu => {
+                let address = address.addr() as u64;
+                // SAFETY: who made the request keeps so many bytes there until it is given back, which the release
+                // holds off. Inputs are only read.
+                let owner = unsafe { ForeignMemory::new(cuda, device, address, len, release) };
+                let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
+                Buffer::device(DeviceBuffer { address, len, owner }, device)
             }
-            let (address, device) = (address.addr() as u64, memory.device);
-            // SAFETY: who made the request keeps so many bytes there until it is given back, which the release holds
-            // off. Inputs are only read.
-            let owner = unsafe { ForeignMemory::new(cuda, device, address, len, Arc::clone(release)) };
-            let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
-            Buffer::device(DeviceBuffer { address, len, owner }, device)
-        };
-        self.pieces.iter().map(buffer).collect()
+        }
     }
 }
 
@@ -146,7 +176,7 @@ exports! {
     ) {
         let (request, name) = (inference_request.get()?, name.read()?);
         let data_type = data_type_from_c(datatype)?;
-        let input = Input { data_type, shape: shape.elements(dim_count)?, pieces: Vec::new() };
+        let input = Input::new(data_type, shape.elements(dim_count)?);
         let mut fields = request.fields();
         let tensors = &mut fields.tensors;
         if let Some(raw) = &tensors.raw {
@@ -170,7 +200,7 @@ exports! {
             return Err(Error::invalid_arg(format!("the raw input '{name}' goes with no other input")));
         }
         tensors.raw = Some(name.clone());
-        tensors.inputs.insert(name, Input { data_type: DataType::Uint8, shape: Vec::new(), pieces: Vec::new() });
+        tensors.inputs.insert(name, Input::new(DataType::Uint8, Vec::new()));
     }
 
     fn TRITONSERVER_InferenceRequestRemoveInput(
@@ -202,10 +232,11 @@ exports! {
         memory_type_id: i64,
     ) {
         let memory = memory_from_c(memory_type, memory_type_id)?;
-        inference_request.get()?.fields().tensors.append(&name.read()?, base.address(), (byte_size, memory), None)?;
+        let piece = GivenPiece::new(base.address(), byte_size, memory, None);
+        inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 
-    /// Inputs are held once, for all host policies: what is given for one of them only is given for none.
+    /// What is given for no policy is for all.
     fn TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
@@ -216,14 +247,9 @@ exports! {
         host_policy_name: *const c_char,
     ) {
         let memory = memory_from_c(memory_type, memory_type_id)?;
-        let (request, name) = (inference_request.get()?, name.read()?);
-        if let Some(policy) = host_policy_name.read_if_given() {
-            return Err(Error::unsupported(format!(
-                "the data of input '{name}' is for host policy '{policy}', but this server holds inputs once, for all \
-                 policies; append it without one"
-            )));
-        }
-        request.fields().tensors.append(&name, base.address(), (byte_size, memory), None)?;
+        let piece = GivenPiece::new(base.address(), byte_size, memory, None);
+        let policy = host_policy_name.read_if_given();
+        inference_request.get()?.fields().tensors.append(&name.read()?, policy.as_deref(), piece)?;
     }
 
     fn TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
@@ -233,16 +259,21 @@ exports! {
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) {
         let attributes = buffer_attributes.get()?;
-        let ((memory, byte_size), ipc_handle) = (attributes.place(), attributes.ipc_handle());
-        let request = inference_request.get()?;
-        request.fields().tensors.append(&name.read()?, base.address(), (byte_size, memory), ipc_handle)?;
+        let (memory, byte_size) = attributes.place();
+        let piece = GivenPiece::new(base.address(), byte_size, memory, attributes.ipc_handle());
+        inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 
+    /// The data for single host policies go with the others.
     fn TRITONSERVER_InferenceRequestRemoveAllInputData(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) {
-        inference_request.get()?.fields().tensors.input(&name.read()?)?.pieces.clear();
+        let request = inference_request.get()?;
+        let mut fields = request.fields();
+        let input = fields.tensors.input(&name.read()?)?;
+        input.pieces.clear();
+        input.by_policy.clear();
     }
 
     fn TRITONSERVER_InferenceRequestAddRequestedOutput(
