@@ -112,9 +112,25 @@ typedef struct {
 
 typedef struct {
     Report report; /* of ModelInstanceInitialize */
+    Report groups; /* what the configuration said of instances meanwhile */
     Model* model;
     TRITONBACKEND_Model* model_handle;
 } Instance;
+
+/* Notes how many instances the configuration of the model asks for. */
+static void note_groups(Report* r, const char* when, TRITONBACKEND_Model* model)
+{
+    TRITONSERVER_Message* config = NULL;
+    if (TRITONBACKEND_ModelConfig(model, 1, &config) != NULL) abort();
+    char* text = message_text(config);
+    const char* at = strstr(text, "\"instance_group\":");
+    const char* end = at == NULL ? NULL : strstr(at, "\"default_model_filename\"");
+    int instances = 0;
+    while (end != NULL && (at = strstr(at, "\"count\":")) != NULL && at < end) instances += atoi(at += 8);
+    note(r, "instances, %s: %d", when, instances);
+    free(text);
+    TRITONSERVER_MessageDelete(config);
+}
 
 /* ---- backend ---- */
 
@@ -231,8 +247,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model)
     TRITONSERVER_Message* config = NULL;
     if (CALL(r, "TRITONBACKEND_ModelConfig", TRITONBACKEND_ModelConfig(model, 1, &config))) {
         char* text = message_text(config);
-        const char* modes[] = {"plain", "wrong", "null", "callee"};
-        for (size_t i = 0; i < 4; ++i) {
+        const char* modes[] = {"plain", "wrong", "null", "callee", "groups"};
+        for (size_t i = 0; i < 5; ++i) {
             char parameter[64];
             snprintf(parameter, sizeof parameter, "\"mode\":{\"string_value\":\"%s\"}", modes[i]);
             if (strstr(text, parameter) != NULL) strcpy(state->mode, modes[i]);
@@ -264,6 +280,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model)
         free(text);
         CALL(r, "TRITONSERVER_MessageDelete", TRITONSERVER_MessageDelete(config));
     }
+    note_groups(r, "while the model was made", model);
     TRITONSERVER_Message* unknown = NULL;
     CALL(r, "TRITONBACKEND_ModelConfig of another version", TRITONBACKEND_ModelConfig(model, 2, &unknown));
     CALL(r, "TRITONBACKEND_ModelServer", TRITONBACKEND_ModelServer(model, &state->server));
@@ -348,6 +365,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     void* model = NULL;
     TRITONBACKEND_ModelState(state->model_handle, &model);
     state->model = model;
+    note_groups(&state->groups, "while the instance was made", state->model_handle);
     void* kept = &kept;
     CALL(r, "TRITONBACKEND_ModelInstanceState", TRITONBACKEND_ModelInstanceState(instance, &kept));
     note(r, "instance state: %s", kept == NULL ? "(null)" : "there");
@@ -368,6 +386,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInsta
     TRITONBACKEND_ModelInstanceState(instance, &state);
     if (state != NULL) {
         free(((Instance*)state)->report.text);
+        free(((Instance*)state)->groups.text);
         free(state);
     }
     return NULL;

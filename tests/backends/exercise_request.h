@@ -436,6 +436,9 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(
             exercise_statistics(&report, instance, request, start);
         } else if (strcmp(mode, "wrong") == 0) {
             exercise_wrong(&report, request);
+        } else if (strcmp(mode, "groups") == 0) {
+            note(&report, "%.*s", (int)state->groups.length - 1, state->groups.text);
+            note_groups(&report, "now", state->model_handle);
         } else if (strcmp(mode, "null") == 0) {
             exercise_null(&report, instance, state->model_handle, request);
             exercise_wrong_data(&report, state->model->server);

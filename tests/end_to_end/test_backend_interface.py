@@ -40,7 +40,8 @@ def ask(server, method, path, body=None):
     try:
         connection.request(method, path, body=None if body is None else json.dumps(body))
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
     finally:
         connection.close()
 
@@ -110,3 +111,26 @@ def test_the_backend_ends_with_the_server(tmp_path, backends):
     with nereid_server.running(repository, f"--backend-directory={backends}") as server:
         pass
     assert "exercise: backend ended" in server.log
+
+
+def test_the_configuration_follows_a_change_of_instances_alone(tmp_path, backends):
+    repository = tmp_path / "models"
+    write_model(repository, "groups", "exercise", IN + parameter("mode", "groups"))
+    flags = ["--model-control-mode=explicit", "--load-model=groups", f"--backend-directory={backends}"]
+
+    def counts():
+        lines = [line.removeprefix("instances, ").split(": ") for line in report(server, "groups") if "instances" in line]
+        return {when: int(count) for when, count in lines}
+
+    with nereid_server.running(repository, *flags) as server:
+        _, given = ask(server, "GET", "/v2/models/groups/config")
+        # The backend prefers two, which stand in the configuration from the first.
+        assert counts() == {"while the instance was made": 2, "now": 2}
+        # While instances are made, the configuration is that of the instances before.
+        for groups, before, now in [([{"count": 3, "kind": "KIND_CPU"}], 2, 3), ([], 3, 2)]:
+            changed = json.dumps({**given, "output": [], "instance_group": groups})
+            body = {"parameters": {"config": changed}}
+            assert ask(server, "POST", "/v2/repository/models/groups/load", body) == (200, None)
+            seen = counts()
+            assert seen["now"] == now
+            assert seen["while the instance was made"] in (2, before)

@@ -48,6 +48,9 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
+    /// The groups of instances are others from here on: their instances were made. The rest of the configuration stays.
+    fn instances_changed(&self, _groups: &[ModelInstanceGroup]) {}
+
     /// Makes one instance. Called once for each instance the configuration asks for.
     ///
     /// # Errors

@@ -2,9 +2,7 @@
 //! checks the outcome.
 
 use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Result};
-use nereid_model_config::proto::ModelInstanceGroup;
-use nereid_model_config::proto::model_instance_group::Kind;
-use nereid_model_config::{Stage, adopt_completed, normalise, scheduler_name, validate};
+use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, scheduler_name, validate};
 
 use crate::model::ModelSpec;
 
@@ -37,23 +35,11 @@ pub(crate) fn load(
         complete: spec.completion != Completion::Off,
     })?;
     let mut config = completed(spec, model.completed_config())?;
-    prefer(&mut config, model.preferred_groups());
+    prefer_groups(&mut config, model.preferred_groups());
     if let Some(changes) = changes(&spec.config, &config) {
         tracing::info!("completed the configuration of '{}' version {version}: {changes}", spec.id.name);
     }
     Ok((model, config))
-}
-
-/// Takes the backend's groups of instances, if the configuration has only the one that is there for want of any.
-fn prefer(config: &mut ModelConfig, groups: Vec<ModelInstanceGroup>) {
-    let (name, kind) = (config.name.clone(), Kind::Cpu as i32);
-    let nobody_asked = ModelInstanceGroup { name, kind, count: 1, ..ModelInstanceGroup::default() };
-    if !groups.is_empty() && config.instance_group == [nobody_asked] {
-        config.instance_group = groups;
-        // As the one that is there for want of any, the first has the model's name alone, without a number.
-        config.instance_group[0].name.clone_from(&config.name);
-        normalise(config);
-    }
 }
 
 /// The configuration that a version would be served with: what its backend completes from the model's files, and the

@@ -15,6 +15,7 @@ use nereid_backend_api::{
     Activity, Backend, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
     TensorActivity, TraceSubject,
 };
+use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use crate::admission::admit;
@@ -205,9 +206,11 @@ impl Model {
             return Err(Error::internal("an ensemble has no instances to be changed"));
         };
         let groups = spec.config.instance_group.clone();
-        let config = ModelConfig { instance_group: groups, ..self.config.clone() };
-        let statistics = Arc::clone(&self.statistics);
-        let made = Self::make(spec, self.version, pool.model(), config, statistics, services)?;
+        let mut config = ModelConfig { instance_group: groups, ..self.config.clone() };
+        let (model, statistics) = (pool.model(), Arc::clone(&self.statistics));
+        prefer_groups(&mut config, model.preferred_groups());
+        let made = Self::make(spec, self.version, Arc::clone(&model), config, statistics, services)?;
+        model.instances_changed(&made.config.instance_group);
         Ok(Self { before: Arc::downgrade(self), ..made })
     }
 

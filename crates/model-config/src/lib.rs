@@ -24,7 +24,7 @@ pub use complete::{
 };
 pub use data_type::DataType;
 pub use json::{JsonError, from_json, to_json};
-pub use normalise::{normalise, normalise_for};
+pub use normalise::{normalise, normalise_for, prefer_groups};
 pub use proto::ModelConfig;
 pub use text::{
     ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,

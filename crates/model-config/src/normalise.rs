@@ -89,5 +89,18 @@ fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
     }
 }
 
+/// Takes the groups of instances that a backend prefers, if the configuration has only the one that is there for want of
+/// any. The configuration is normalised before and after.
+pub fn prefer_groups(config: &mut ModelConfig, groups: Vec<ModelInstanceGroup>) {
+    let (name, kind) = (config.name.clone(), Kind::Cpu as i32);
+    let nobody_asked = ModelInstanceGroup { name, kind, count: 1, ..ModelInstanceGroup::default() };
+    if !groups.is_empty() && config.instance_group == [nobody_asked] {
+        config.instance_group = groups;
+        // As the one that is there for want of any, the first has the model's name alone, without a number.
+        config.instance_group[0].name.clone_from(&config.name);
+        normalise(config);
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -139,6 +139,10 @@ impl Model for LoadedModel {
         self.shared.backend.entries.instance_ready.is_some()
     }
 
+    fn instances_changed(&self, groups: &[ModelInstanceGroup]) {
+        self.object.set_instance_groups(groups);
+    }
+
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
         self.shared.backend.preferred_groups()
     }

@@ -8,7 +8,7 @@ use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Resul
 use nereid_core::Server;
 use nereid_cuda::{Cuda, Pools};
 use nereid_model_config::proto::ModelInstanceGroup;
-use nereid_model_config::{backend_name, proto};
+use nereid_model_config::{backend_name, prefer_groups, proto};
 use serde_json::json;
 
 use crate::backend::{Attributes, BackendObject};
@@ -154,6 +154,7 @@ impl Backend for LibraryBackends {
         if let Some(python) = &found.python {
             describe_python(&mut context.config, python);
         }
+        prefer_groups(&mut context.config, backend.preferred_groups());
         let model = LoadedModel::load(backend, &context, self.server.handle(), batcher.as_deref())?;
         Ok(Box::new(model))
     }

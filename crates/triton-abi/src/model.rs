@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nereid_backend_api::{Error, MemoryUsage, ModelConfig, ModelContext, Result};
+use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::{adopt_completed, from_json, to_json};
 use triton_sys::*;
 
@@ -69,8 +70,13 @@ impl ModelObject {
         config.changed.then(|| config.config.clone())
     }
 
+    /// What the configuration says of instances from here on.
+    pub(crate) fn set_instance_groups(&self, groups: &[ModelInstanceGroup]) {
+        self.config().config.instance_group = groups.to_vec();
+    }
+
     fn config(&self) -> MutexGuard<'_, Config> {
-        // Each change is one assignment of the whole.
+        // Each change is one assignment.
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
