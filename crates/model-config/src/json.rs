@@ -1,8 +1,9 @@
 //! The configuration as JSON, for those who ask a server for it. What is given as JSON is read by [`from_json`].
 //!
-//! Every plain field is written, also where it has its default; messages and the members of a choice only where they
-//! are set. Names are the schema's, 64-bit integers are numbers (but for a few fields, see [`AS_STRINGS`]), and the order
-//! is that of field numbers and map keys, so that equal configurations give equal text. Driven by the descriptors.
+//! Every plain field is written, also where it has its default (but for [`WHEN_SET`]); messages and the members of a
+//! choice only where they are set. Names are the schema's, 64-bit integers are numbers (but for a few fields, see
+//! [`AS_STRINGS`]), and the order is that of field numbers and map keys, so that equal configurations give equal text.
+//! Driven by the descriptors.
 
 mod lexer;
 mod reader;
@@ -22,6 +23,10 @@ const AS_STRINGS: [&str; 3] = [
     "inference.ModelInstanceGroup.SecondaryDevice.device_id",
 ];
 
+/// Plain fields that are written only when they are set. Triton 2.51 does not know them, so whoever reads configurations as
+/// it writes them meets them only where somebody has asked for them.
+const WHEN_SET: [&str; 1] = ["inference.ModelEnsembling.max_inflight_requests"];
+
 /// The configuration as a JSON object.
 pub fn to_json(config: &ModelConfig) -> String {
     let message = proto::to_dynamic(config);
@@ -34,7 +39,8 @@ impl Serialize for Message<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for field in self.0.descriptor().fields() {
-            if !field.supports_presence() || self.0.has_field(&field) {
+            let is_always_shown = !field.supports_presence() && !WHEN_SET.contains(&field.full_name());
+            if is_always_shown || self.0.has_field(&field) {
                 let value = self.0.get_field(&field);
                 let as_strings = AS_STRINGS.contains(&field.full_name());
                 map.serialize_entry(field.name(), &Item { value: &value, kind: &field.kind(), as_strings })?;

@@ -36,6 +36,14 @@ fn messages_that_are_set_show_their_defaults_too() {
 }
 
 #[test]
+fn a_field_that_triton_2_51_does_not_know_shows_only_when_it_is_set() {
+    let ensemble = |fields: &str| json_of(&format!("ensemble_scheduling {{ {fields} }}"));
+    assert_eq!(ensemble("")["ensemble_scheduling"], json!({ "step": [] }));
+    let set = ensemble("max_inflight_requests: 3");
+    assert_eq!(set["ensemble_scheduling"], json!({ "step": [], "max_inflight_requests": 3 }));
+}
+
+#[test]
 fn large_integers_are_numbers_and_enumerations_are_names() {
     let config = json_of(
         "input { data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ -1, 9223372036854775807 ] }
