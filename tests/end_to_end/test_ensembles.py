@@ -230,6 +230,7 @@ def wrong_ensembles(repository):
         ("unwritten", step("double", "IN", "t"), step("double", "u", "OUT")),
         ("here", step("there", "IN", "OUT")),
         ("there", step("here", "IN", "OUT")),
+        ("itself", step("itself", "IN", "OUT")),
     ):
         write_ensemble(repository, name, *steps)
     return {
@@ -240,6 +241,7 @@ def wrong_ensembles(repository):
         "unwritten": "no step writes tensor 'u'",
         "here": "here",
         "there": "there",
+        "itself": "circular dependency between ensembles: itself -> itself",
     }
 
 

@@ -25,8 +25,6 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &m
         let path = step_path(index);
         if step.model_name.is_empty() {
             report.add(format!("{path}.model_name"), "must be given");
-        } else if step.model_name == config.name {
-            report.add(format!("{path}.model_name"), "an ensemble cannot be a step of itself");
         }
         if step.model_version < LATEST {
             let reason =

@@ -29,6 +29,10 @@ pub fn validate_ensemble(
     let mut tensors = Tensors::of(config);
     for (index, step) in ensemble.step.iter().enumerate() {
         let path = step_path(index);
+        if step.model_name == config.name {
+            report.add(format!("{path}.model_name"), "an ensemble cannot be a step of itself");
+            continue;
+        }
         let Some(member) = models.get(step.model_name.as_str()) else {
             let reason = format!("there is no model '{}'", step.model_name);
             let names = models.keys().copied().filter(|&name| name != config.name);
