@@ -215,6 +215,26 @@ def test_a_load_may_be_asked_for_over_grpc_with_what_it_needs(repository, serve)
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
+def test_a_member_may_be_unloaded_over_grpc_with_what_was_there_for_it(repository, serve):
+    fill(repository)
+    server = serve("--model-control-mode=explicit")
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.load_model("nested")
+        # One member goes, and with it one of its own; the other one is a member of what remains wanted, too.
+        client.unload_model("chain", unload_dependents=True)
+        assert ready(server) == ["double"]
+        assert "chain" in reason(server, "nested")
+        with pytest.raises(InferenceServerException) as refused:
+            tensor = tritonclient.grpc.InferInput("IN", IN.shape, "FP32")
+            tensor.set_data_from_numpy(IN)
+            client.infer("nested", [tensor])
+        assert refused.value.status() == "StatusCode.NOT_FOUND"
+        client.load_model("chain")
+        assert ready(server) == ["chain", "double", "nested", "triple"]
+        client.unload_model("double", unload_dependents=True)
+        assert ready(server) == ["triple"]
+
+
 def wrong_ensembles(repository):
     """Ensembles that cannot be served, and what is to be told of each."""
     fill(repository)

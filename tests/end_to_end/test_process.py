@@ -4,12 +4,14 @@ import socket
 import subprocess
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from http.client import HTTPException
 
 import pytest
 
 import nereid_server
 from http_requests import LIMIT_S, infer, tensor
 from model_files import scale_model, write_identity
+from scrapes import Scrape
 
 GOOD = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
 SLOW = {"inputs": [tensor("INPUT0", "INT32", [2], [7, 8])]}
@@ -108,6 +110,51 @@ def test_stopping_answers_what_is_queued(slow, serve):
         server.terminate()
         assert [future.result().status for future in requests] == [200] * count
     assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def write_ensemble_of_slow(repository, delay_ms):
+    """An ensemble of a model that takes its time and one that does not, one after the other."""
+    write_identity(repository, "slow", ["INT32"], execute_delay_ms=delay_ms)
+    write_identity(repository, "quick", ["INT32"])
+    steps = " ".join(
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT0" value: "{read}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "{write}" }} }}'
+        for model, read, write in (("slow", "INPUT0", "between"), ("quick", "between", "OUTPUT0"))
+    )
+    (repository / "both" / "1").mkdir(parents=True)
+    (repository / "both" / "config.pbtxt").write_text(f"""platform: "ensemble"
+        input {{ name: "INPUT0" data_type: TYPE_INT32 dims: -1 }}
+        output {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }}
+        ensemble_scheduling {{ {steps} }}""")
+
+
+def test_stopping_answers_ensembles_that_have_steps_to_go(repository, serve):
+    write_ensemble_of_slow(repository, DELAY_MS)
+    server = serve()
+    with ThreadPoolExecutor() as threads:
+        requests = [threads.submit(infer, server, "both", SLOW) for _ in range(2)]
+        done, pending = wait(requests, return_when=FIRST_COMPLETED)
+        assert (len(done), len(pending)) == (1, 1)
+        # The second request is in its first step: the next one begins when the server stops already.
+        server.terminate()
+        for answer in (future.result() for future in requests):
+            assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [7, 8])
+    assert server.wait_for_exit(PROMPT_S) == 0
+
+
+def test_ensembles_in_flight_hold_up_the_end_no_longer_than_they_may(repository, serve):
+    write_ensemble_of_slow(repository, 60_000)
+    server = serve("--exit-timeout-secs=1")
+    with ThreadPoolExecutor() as threads:
+        requests = [threads.submit(infer, server, "both", SLOW) for _ in range(2)]
+        # One waits for the instance, so the other one has it.
+        end = time.monotonic() + LIMIT_S
+        while Scrape(server).value("nv_inference_pending_request_count", model="slow", version="1") != 1:
+            assert time.monotonic() < end
+        server.terminate()
+        assert server.wait_for_exit(PROMPT_S) > 0
+        assert all(isinstance(future.exception(), (OSError, HTTPException)) for future in requests)
+    assert "requests were still in progress after 1 seconds" in server.complaints[-1]
 
 
 def test_idle_connections_do_not_hold_up_the_end(repository, serve):

@@ -2,6 +2,7 @@
 
 import queue
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -45,6 +46,24 @@ class TritonPythonModel:
             if not last:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None
+"""
+# Answers after as many milliseconds as it is told, and takes further requests meanwhile.
+LATER = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
+            sender = request.get_response_sender()
+            threading.Timer(value / 1000, self.answer, [sender, str(value)]).start()
+
+    def answer(self, sender, told):
+        tensor = pb_utils.Tensor("OUT", np.array([[told]], dtype=np.object_))
+        response = pb_utils.InferenceResponse([tensor])
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 CONFIG = """
 backend: "python" max_batch_size: 4 instance_group {{ count: 1 kind: KIND_CPU }}
@@ -101,3 +120,33 @@ def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, s
         assert ask(server, [first, *then]) == {"first": ["1 1 7 1"], "then": ["2 0 7 0"], "last": ["3 0 7 2"]}
         counted = ask(server, [(f"down_{strategy}", "three", 3, {}), (f"down_{strategy}", "two", 2, {})])
         assert counted == {"three": ["1 2", "0 1", "0 0"], "two": ["1 1", "0 0"]}
+
+
+def finished(server, model, delays):
+    """Asks for these delays in turn, each in a sequence of its own, before any is answered; when each is, in seconds."""
+    ended = queue.Queue()
+    began = time.monotonic()
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        for number, delay in enumerate(delays, 1):
+            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
+            tensor.set_data_from_numpy(np.array([[delay]], np.int32))
+            flags = {"sequence_id": number, "sequence_start": True, "sequence_end": True}
+            client.async_infer(
+                model, [tensor], lambda result, error: ended.put((error or result, time.monotonic() - began)), **flags
+            )
+            # What comes first is in the queue first.
+            time.sleep(0.05)
+        answers = [ended.get(timeout=30) for _ in delays]
+    return {int(answer.as_numpy("OUT").item()): elapsed for answer, elapsed in answers}
+
+
+def test_sequences_are_answered_in_the_order_of_their_requests_if_they_are_told_to(repository, serve):
+    put(repository, "any", LATER, "oldest { max_candidate_sequences: 4 }")
+    put(repository, "ordered", LATER, "oldest { max_candidate_sequences: 4 preserve_ordering: true }")
+    server = serve(*python_backend.FLAGS, env=python_backend.environment())
+    assert list(finished(server, "any", [2000, 1000, 100])) == [100, 1000, 2000]
+    # Those that wait for the first leave with it, and may reach their client in any order.
+    times = finished(server, "ordered", [2000, 1000, 100])
+    assert set(times) == {2000, 1000, 100} and min(times.values()) >= 2, times
+    times = finished(server, "ordered", [100, 2000, 1000])
+    assert times[100] < 2 <= min(times[1000], times[2000]), times

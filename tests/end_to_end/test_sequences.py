@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 import onnx_engines
 from model_files import OnnxModel, write_model
+from scrapes import Scrape
 
 INT32 = TensorProto.INT32
 FLAGS = ["START", "END", "READY"]
@@ -318,6 +319,28 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
     reasons = {model["name"]: model.get("reason", "") for model in client.client.get_model_repository_index()}
     assert "no input 'SUM_OUT'" in reasons["unknown"]
     assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 1
+
+
+@STRATEGIES
+def test_open_sequences_do_not_hold_up_the_end(repository, serve, strategy):
+    write_adder(repository, "adder", strategy)
+    server = serve()
+    client = Client(server, tritonclient.http)
+    # As many as there are slots.
+    for sequence in range(1, 5):
+        assert client.ask("adder", sequence, sequence, start=True) == [sequence]
+    with ThreadPoolExecutor(2) as threads:
+        # They wait for slots whose sequences go on for ever, as far as the server knows.
+        waiting = [
+            threads.submit(Client(server, protocol).ask, "adder", sequence, sequence, start=True)
+            for sequence, protocol in ((5, tritonclient.http), (6, tritonclient.grpc))
+        ]
+        end = time.monotonic() + 30
+        while Scrape(server).value("nv_inference_pending_request_count", model="adder", version="1") != 2:
+            assert time.monotonic() < end
+        server.terminate()
+        assert [future.result(10) for future in waiting] == [[5], [6]]
+    assert server.wait_for_exit(10) == 0
 
 
 def test_the_server_tells_of_sequences(examples):
