@@ -278,7 +278,9 @@ def test_the_json_has_its_documented_form(planted):
 def test_a_good_repository_has_no_problem():
     found = report(EXAMPLES / "model_repository", code=0)
     assert found["ok"] is True and found["problems"] == [] and found["warnings"] == []
-    assert [model["name"] for model in found["models"]] == ["add_sub", "digits", "identity_fp32"]
+    assert [model["name"] for model in found["models"]] == [
+        "add_sub", "digits", "identity_fp32", "read_digit", "scale_pixels",
+    ]
     assert all(model["would_load"] for model in found["models"])
     assert "would load" in check(EXAMPLES / "model_repository").stdout
 

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import onnxruntime
 import pytest
+import tritonclient.http
 
 from conftest import EXAMPLES
 from http_requests import infer, tensor
@@ -88,6 +89,23 @@ def test_nested_json_data_is_read_like_flat_data(examples, digits):
     )
     assert nested.status == 200
     assert nested.json == flat.json
+
+
+def test_the_example_ensemble_reads_pixels_as_they_are(client, digits, expected):
+    pixels = (digits[0][:LARGEST_BATCH, 0] * 16).astype(np.uint8)
+    tensor = tritonclient.http.InferInput("pixels", list(pixels.shape), "UINT8")
+    tensor.set_data_from_numpy(pixels)
+    answer = client.infer("read_digit", [tensor])
+    np.testing.assert_allclose(answer.as_numpy("probabilities"), expected[:LARGEST_BATCH], rtol=0, atol=1e-5)
+
+
+def test_the_readme_shows_what_the_example_ensemble_answers(examples):
+    words = (EXAMPLES / "images" / "digit_3.pgm").read_text().split()
+    pixels = tensor("pixels", "UINT8", [1, 8, 8], [int(word) for word in words[4:]])
+    wanted_classes = {"name": "probabilities", "parameters": {"classification": 1}}
+    answer = infer(examples, "read_digit", {"inputs": [pixels], "outputs": [wanted_classes]})
+    assert answer.json["outputs"][0]["data"][0].endswith(":3:three")
+    assert answer.body.decode() in (EXAMPLES.parent / "README.md").read_text()
 
 
 def classify(examples, *images):

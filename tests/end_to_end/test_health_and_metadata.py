@@ -12,7 +12,7 @@ def test_the_server_is_live_and_ready(client):
 
 
 def test_models_are_ready_with_and_without_a_version(client):
-    for model in ("digits", "add_sub", "identity_fp32"):
+    for model in ("digits", "add_sub", "identity_fp32", "read_digit", "scale_pixels"):
         assert client.is_model_ready(model)
         assert client.is_model_ready(model, "1")
         assert not client.is_model_ready(model, "2")
