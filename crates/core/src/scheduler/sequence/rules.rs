@@ -14,6 +14,9 @@
 //!
 //! There is neither clock nor thread in here: whoever calls says what time it is.
 
+mod leaving;
+mod tenancy;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -195,92 +198,6 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         Ok(Ticket { level: serial, number })
     }
 
-    /// Whether a batch may leave for that instance.
-    pub(crate) fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
-        match &mut self.lanes[instance].batcher {
-            Some(batcher) => batcher.readiness(now),
-            None => self.decide(instance, now).map_or_else(|readiness| readiness, |_| Readiness::Now),
-        }
-    }
-
-    /// The batch that may leave now for that instance; empty if none may.
-    pub(crate) fn take(&mut self, instance: usize, now: Instant) -> Vec<T> {
-        if let Some(batcher) = &mut self.lanes[instance].batcher {
-            return batcher.take(now);
-        }
-        let Ok(last) = self.decide(instance, now) else { return Vec::new() };
-        let places = (0..=last).map(|slot| Place { instance, slot });
-        let Some(first) = places.clone().position(|place| self.front(place).is_some()) else {
-            return Vec::new();
-        };
-        let beside = self.front(Place { instance, slot: first });
-        let go: Vec<_> = places
-            .clone()
-            .map(|place| match (self.front(place), beside) {
-                (Some(front), Some(beside)) => {
-                    place.slot == first || self.outfit.alike(&beside.item, &front.item)
-                }
-                _ => false,
-            })
-            .collect();
-        let mut batch = Vec::with_capacity(last + 1);
-        for (place, goes) in places.zip(go) {
-            batch.push(if goes { self.leave(place).map(|(item, _)| item) } else { None });
-            if goes {
-                // The slot may be another sequence's from here on.
-                self.stir_place(place, now);
-            }
-        }
-        let fillers: Vec<_> = match batch.get(first) {
-            Some(Some(beside)) => {
-                batch.iter().map(|item| item.is_none().then(|| self.outfit.filler(beside))).collect()
-            }
-            _ => Vec::new(),
-        };
-        batch.into_iter().zip(fillers).filter_map(|(item, filler)| item.or(filler)).collect()
-    }
-
-    /// The instance has executed what it took.
-    pub(crate) fn executed(&mut self, instance: usize, now: Instant) {
-        if self.by_turns() {
-            return;
-        }
-        for slot in 0..self.rules.slots {
-            let place = Place { instance, slot };
-            if self.done(place).is_some() {
-                self.stir_place(place, now);
-            }
-        }
-    }
-
-    /// The request that left for the model from that place is released.
-    pub(crate) fn over(&mut self, place: Place, now: Instant) {
-        let Some(Working { serial, .. }) = self.done(place) else { return };
-        if self.rules.iterates {
-            self.end(serial);
-        }
-        self.stir_place(place, now);
-    }
-
-    /// The request that left for the model from that place comes again, or is given back with the reason why not.
-    pub(crate) fn again(&mut self, place: Place, mut item: T, now: Instant) -> Result<(), (T, Refusal)> {
-        let working = self.done(place);
-        let going_on = working.and_then(|working| {
-            let sequence = self.sequences.get_mut(&working.serial).filter(|sequence| sequence.open)?;
-            Some((working, sequence))
-        });
-        let Some((Working { serial, number }, sequence)) = going_on else {
-            self.stir_place(place, now);
-            return Err((item, Refusal::NotStarted));
-        };
-        item.repeated();
-        // It was there before those that wait behind it, and its client knows it by the same number.
-        sequence.queue.push_front(Waiting { item, number, since: now });
-        self.waiting += 1;
-        self.stir(serial, now);
-        Ok(())
-    }
-
     /// Takes a request out whose client is gone, if it is still there, and those of its sequence behind it.
     pub(crate) fn remove(&mut self, ticket: Ticket, now: Instant) -> Vec<T> {
         let (serial, number) = (ticket.level, ticket.number);
@@ -331,11 +248,6 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether a request is done when it is released, as [`over`](Self::over) tells, rather than when it was executed.
-    pub(crate) fn by_turns(&self) -> bool {
-        self.rules.iterates || self.lanes.iter().any(|lane| lane.batcher.is_some())
-    }
-
     /// The instances for which something has changed since this was asked last.
     pub(crate) fn stirred(&mut self) -> BTreeSet<usize> {
         std::mem::take(&mut self.stirred)
@@ -383,192 +295,6 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
-    }
-
-    /// A sequence begins, in a slot or in the backlog.
-    fn begin(&mut self, id: CorrelationId) -> u64 {
-        let serial = self.number();
-        let place = self.free.pop_first().map(|(slot, instance)| Place { instance, slot });
-        match place {
-            Some(place) => self.lanes[place.instance].slots[place.slot].tenant = Some(serial),
-            None => {
-                self.backlog.insert(serial);
-            }
-        }
-        let sequence = Sequence {
-            id: id.clone(),
-            place,
-            open: true,
-            queue: VecDeque::new(),
-            deadline: None,
-            kept: O::Kept::default(),
-        };
-        self.ids.insert(id, serial);
-        self.sequences.insert(serial, sequence);
-        serial
-    }
-
-    /// Puts a request at the end of its sequence.
-    fn queue(&mut self, serial: u64, item: T, now: Instant) -> u64 {
-        let number = self.number();
-        let Some(sequence) = self.sequences.get_mut(&serial) else { return number };
-        if sequence.place.is_none()
-            && let Some(expiry) = item.timeout().and_then(|timeout| now.checked_add(timeout))
-            && sequence.deadline.is_none_or(|deadline| expiry < deadline)
-        {
-            if let Some(deadline) = sequence.deadline.replace(expiry) {
-                self.deadlines.remove(&(deadline, serial));
-            }
-            self.deadlines.insert((expiry, serial));
-        }
-        sequence.queue.push_back(Waiting { item, number, since: now });
-        self.waiting += 1;
-        number
-    }
-
-    /// No further request comes for the sequence.
-    fn end(&mut self, serial: u64) {
-        let Some(sequence) = self.sequences.get_mut(&serial).filter(|sequence| sequence.open) else { return };
-        sequence.open = false;
-        // Its id may belong to a sequence that began later.
-        if self.ids.get(&sequence.id) == Some(&serial) {
-            self.ids.remove(&sequence.id);
-        }
-    }
-
-    /// After a change of a sequence that has a slot: sends its next request on its way, frees the slot if it is over,
-    /// and notes when it will have been idle for too long.
-    fn stir(&mut self, serial: u64, now: Instant) {
-        let Some(place) = self.sequences.get(&serial).and_then(|sequence| sequence.place) else { return };
-        self.stirred.insert(place.instance);
-        self.feed(place, now);
-        let Some(sequence) = self.sequences.get_mut(&serial) else { return };
-        let working = self.lanes[place.instance].slots[place.slot].working.is_some();
-        let idle = sequence.queue.is_empty() && !working;
-        let deadline = (sequence.open && idle).then(|| now.checked_add(self.rules.idle)).flatten();
-        let before = std::mem::replace(&mut sequence.deadline, deadline);
-        if before != deadline {
-            before.map(|before| self.deadlines.remove(&(before, serial)));
-            self.deadlines.extend(deadline.map(|deadline| (deadline, serial)));
-        }
-        if sequence.queue.is_empty() && !sequence.open {
-            self.sequences.remove(&serial);
-            self.hand_over(place, now);
-        }
-    }
-
-    fn stir_place(&mut self, place: Place, now: Instant) {
-        self.stirred.insert(place.instance);
-        if let Some(tenant) = self.lanes[place.instance].slots[place.slot].tenant {
-            self.stir(tenant, now);
-        }
-    }
-
-    /// The slot goes to the sequence that has waited for one longest.
-    fn hand_over(&mut self, place: Place, now: Instant) {
-        let next = self.backlog.pop_first();
-        self.lanes[place.instance].slots[place.slot].tenant = next;
-        match next.and_then(|next| Some((next, self.sequences.get_mut(&next)?))) {
-            Some((next, sequence)) => {
-                sequence.place = Some(place);
-                self.stir(next, now);
-            }
-            None => {
-                self.free.insert((place.slot, place.instance));
-            }
-        }
-    }
-
-    /// A sequence in the backlog of which nothing waits any more is gone.
-    fn forget_if_empty(&mut self, serial: u64) {
-        let gone = |sequence: &Sequence<_, _>| sequence.place.is_none() && sequence.queue.is_empty();
-        if self.sequences.get(&serial).is_some_and(gone) {
-            let deadline = self.sequences.remove(&serial).and_then(|sequence| sequence.deadline);
-            deadline.map(|deadline| self.deadlines.remove(&(deadline, serial)));
-            self.backlog.remove(&serial);
-        }
-    }
-
-    /// The request that leaves next from a slot.
-    fn front(&self, place: Place) -> Option<&Waiting<T>> {
-        let slot = &self.lanes[place.instance].slots[place.slot];
-        let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
-        self.sequences.get(&tenant)?.queue.front()
-    }
-
-    /// The next request of a slot leaves for the model, prepared.
-    fn leave(&mut self, place: Place) -> Option<(T, u64)> {
-        let slot = &mut self.lanes[place.instance].slots[place.slot];
-        let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
-        let sequence = self.sequences.get_mut(&tenant)?;
-        let Waiting { mut item, number, .. } = sequence.queue.pop_front()?;
-        slot.working = Some(Working { serial: tenant, number });
-        self.waiting -= 1;
-        self.outfit.prepare(&mut item, &mut sequence.kept, place);
-        Some((item, number))
-    }
-
-    /// The next request of a slot goes to the instance's batcher, if it has one and the request ahead is done.
-    fn feed(&mut self, place: Place, now: Instant) {
-        if self.lanes[place.instance].batcher.is_none() {
-            return;
-        }
-        let Some((item, number)) = self.leave(place) else { return };
-        let lane = &mut self.lanes[place.instance];
-        if let Some(batcher) = &mut lane.batcher {
-            let ticket = batcher.insert(0, item, None, now);
-            self.fed.insert(number, (place.instance, ticket));
-        }
-    }
-
-    /// The request on its way from that place is done.
-    fn done(&mut self, place: Place) -> Option<Working> {
-        let slot = self.lanes.get_mut(place.instance)?.slots.get_mut(place.slot)?;
-        let working = slot.working.take()?;
-        self.fed.remove(&working.number);
-        Some(working)
-    }
-
-    /// In the direct strategy: the last slot that has a request which leaves now, or when some do.
-    fn decide(&self, instance: usize, now: Instant) -> Result<usize, Readiness> {
-        if self.rules.hold != (0, 0) {
-            return Err(Readiness::Nothing);
-        }
-        let ready = (0..self.rules.slots).filter_map(|slot| {
-            let front = self.front(Place { instance, slot })?;
-            Some((slot, front.since))
-        });
-        let (mut last, mut oldest, mut count) = (None, now, 0_usize);
-        for (slot, since) in ready {
-            (last, oldest, count) = (Some(slot), oldest.min(since), count + 1);
-        }
-        let last = last.ok_or(Readiness::Nothing)?;
-        let Some((delay, share)) = self.rules.wait.filter(|_| !self.closed) else { return Ok(last) };
-        let leaves = oldest + delay;
-        if count as f32 / self.rules.slots as f32 >= share || leaves <= now {
-            return Ok(last);
-        }
-        Err(Readiness::At(leaves))
-    }
-
-    /// Lets requests leave from here on, once as many have come as were asked for.
-    fn release_hold(&mut self, now: Instant) {
-        let (slots, backlog) = self.rules.hold;
-        if (slots, backlog) == (0, 0) {
-            return;
-        }
-        let queued = |in_slot: bool| {
-            let sequences = self.sequences.values().filter(|sequence| sequence.place.is_some() == in_slot);
-            sequences.map(|sequence| sequence.queue.len()).sum::<usize>()
-        };
-        if queued(true) >= slots && queued(false) >= backlog {
-            self.rules.hold = (0, 0);
-            self.stirred.extend(0..self.lanes.len());
-            let tenants = self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.tenant);
-            for tenant in tenants.collect::<Vec<_>>() {
-                self.stir(tenant, now);
-            }
-        }
     }
 }
 
