@@ -1,0 +1,50 @@
+//! What a repository tells of a model, before anything of it is loaded.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nereid_backend_api::{Error, ModelConfig};
+
+use crate::completion::Completion;
+use crate::source::{Fingerprint, ModelId};
+
+/// The label of each index of a classification output.
+pub type Labels = Vec<String>;
+
+/// A model as its repository describes it.
+#[derive(Clone)]
+pub struct ModelSpec {
+    /// Its name and namespace.
+    pub id: ModelId,
+    /// Its folder.
+    pub directory: PathBuf,
+    /// Its configuration, with the defaults filled in, checked as far as it has come.
+    pub config: ModelConfig,
+    /// Whether its backend completes the configuration.
+    pub completion: Completion,
+    /// The versions to serve, ascending.
+    pub versions: Vec<u64>,
+    /// Labels by the name of the output.
+    pub labels: BTreeMap<String, Labels>,
+    /// The files that its warm-up takes, by their names.
+    pub warm_up_files: BTreeMap<String, Bytes>,
+    /// The files that its sequences' states begin with, by their names.
+    pub state_files: BTreeMap<String, Bytes>,
+    /// What is wrong with it although it was read: each of its versions fails with this.
+    pub fault: Option<Error>,
+    /// How it looked when it was read.
+    pub fingerprint: Fingerprint,
+    /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for ModelSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let versions = &self.versions;
+        f.debug_struct("ModelSpec").field("id", &self.id).field("versions", versions).finish_non_exhaustive()
+    }
+}
