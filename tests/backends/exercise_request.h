@@ -188,6 +188,8 @@ static void exercise_wrong_data(Report* r, TRITONSERVER_Server* server)
     TRITONSERVER_InferenceRequest* request = NULL;
     TRITONSERVER_ResponseAllocator* allocator = NULL;
     TRITONSERVER_InferenceRequestNew(&request, server, "null", -1);
+    REFUSED(r, TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, UINT64_MAX));
+    REFUSED(r, TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, UINT64_MAX / 8));
     TRITONSERVER_InferenceRequestAddInput(request, "IN", TRITONSERVER_TYPE_INT32, shape, 2);
     REFUSED(r, TRITONSERVER_InferenceRequestAppendInputData(request, "IN", NULL, 12, kind, 0));
     REFUSED(r, TRITONSERVER_InferenceRequestAppendInputData(request, "IN", values, SIZE_MAX, kind, 0));
@@ -379,6 +381,11 @@ static void answer_callee(TRITONBACKEND_Request* request, TRITONBACKEND_Response
     tell_policy(told, sizeof told, input, "near");
     tell_policy(told, sizeof told, input, "far");
     TRITONBACKEND_ResponseSetStringParameter(response, "told", told);
+    /* A response that is never sent had its memory first. */
+    TRITONBACKEND_Response* unsent = NULL;
+    TRITONBACKEND_ResponseNew(&unsent, request);
+    give(unsent, "OUT", TRITONSERVER_TYPE_INT32, shape, dims, bytes, size);
+    TRITONBACKEND_ResponseDelete(unsent);
     give(response, "OUT", TRITONSERVER_TYPE_INT32, shape, dims, bytes, size);
     free(bytes);
 }

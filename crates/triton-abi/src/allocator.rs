@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use nereid_backend_api::{
@@ -38,7 +38,7 @@ struct More {
 
 impl Allocator {
     fn more(&self) -> More {
-        *self.more.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.more)
     }
 }
 
@@ -48,12 +48,26 @@ pub(crate) struct Placement {
     allocator: Arc<Allocator>,
     /// Handed back to the allocator's functions.
     userp: AtomicPtr<c_void>,
-    /// What the allocator gave along with each buffer that is not in a response yet, by the buffer's address.
-    given: Mutex<Vec<(usize, AtomicPtr<c_void>)>>,
+    /// What the allocator gave along with each buffer that is not in a response yet.
+    given: Arc<Mutex<Given>>,
     /// The request is not released before its last output is placed.
     _release: Arc<Release>,
     /// What the memory of GPUs is copied with.
     cuda: Option<Arc<Cuda>>,
+}
+
+/// What an allocator gave along with buffers.
+#[derive(Default)]
+struct Given {
+    /// The number of the next buffer.
+    next: u64,
+    /// By the number of each buffer and the address at which it begins.
+    along: Vec<(u64, usize, AtomicPtr<c_void>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one insertion or removal.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Placement {
@@ -64,15 +78,16 @@ impl Placement {
         cuda: Option<Arc<Cuda>>,
     ) -> Result<Self> {
         let allocator = handle.get()?;
-        let (userp, given) = (AtomicPtr::new(userp), Mutex::default());
+        let (userp, given) = (AtomicPtr::new(userp), Arc::default());
         Ok(Self { handle, allocator, userp, given, _release: release, cuda })
     }
 
     /// What the allocator gave along with the buffer that begins there.
     pub(crate) fn given_with(&self, address: *const c_void) -> *mut c_void {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = given.iter().position(|(known, _)| *known == address.addr());
-        found.map_or(ptr::null_mut(), |place| given.swap_remove(place).1.into_inner())
+        let along = &mut lock(&self.given).along;
+        let found = along.iter().position(|(_, known, _)| *known == address.addr());
+        // Buffers of no bytes may begin at the same address: the first is that of the first output.
+        found.map_or(ptr::null_mut(), |place| along.remove(place).2.into_inner())
     }
 
     /// Has the allocator say what else it knows of a buffer: what other processes open its memory with.
@@ -126,22 +141,28 @@ impl OutputAllocator for Placement {
         };
         error::from_c(Handle::of(outcome))?;
         let memory = memory_from_c(kind, device)?;
-        let placed = Placed {
+        let mut placed = Placed {
             address: AtomicPtr::new(address),
             byte_size: output.byte_size,
             memory,
             given: AtomicPtr::new(given),
             handle: self.handle,
             allocator: Arc::clone(&self.allocator),
+            among: None,
         };
         if address.is_null() && output.byte_size > 0 {
             return Err(Error::internal(format!("output '{}' was placed at a null pointer", output.name)));
         }
         let ipc_handle = self.tell_attributes(&name, memory, output.byte_size, given)?;
         let begins = if memory.is_host() { placed.address_for_response().addr() } else { address.addr() };
-        let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((begins, AtomicPtr::new(given)));
-        drop(all);
+        let number = {
+            let mut all = lock(&self.given);
+            let number = all.next;
+            all.next += 1;
+            all.along.push((number, begins, AtomicPtr::new(given)));
+            number
+        };
+        placed.among = Some((Arc::clone(&self.given), number));
         if memory.is_host() {
             return Ok(Some(Box::new(placed)));
         }
@@ -190,13 +211,15 @@ struct Placed {
     given: AtomicPtr<c_void>,
     handle: Handle<Allocator>,
     allocator: Arc<Allocator>,
+    /// Where what was given along is kept for the response, and under which number.
+    among: Option<(Arc<Mutex<Given>>, u64)>,
 }
 
 impl Placed {
-    /// Where the contents begin. Of no bytes, slices begin anywhere but at null.
+    /// Where the contents begin. Slices begin anywhere but at null, those of no bytes too.
     fn address_for_response(&self) -> *mut u8 {
         let address = self.address.load(Relaxed).cast::<u8>();
-        if address.is_null() || self.byte_size == 0 { ptr::NonNull::dangling().as_ptr() } else { address }
+        if address.is_null() { ptr::NonNull::dangling().as_ptr() } else { address }
     }
 }
 
@@ -221,6 +244,10 @@ impl PlacedMemory for Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
+        // No response took it over if this was never sent, and other memory may begin at the same address from here on.
+        if let Some((given, number)) = &self.among {
+            lock(given).along.retain(|(known, ..)| known != number);
+        }
         let Some(release) = self.allocator.release else { return };
         // SAFETY: the function was given for this call; this memory came from the same allocator and goes back once.
         let outcome = unsafe {
@@ -269,7 +296,7 @@ exports! {
         buffer_attributes_fn: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
     ) {
         let allocator = allocator.get()?;
-        allocator.more.lock().unwrap_or_else(PoisonError::into_inner).attributes = buffer_attributes_fn;
+        lock(&allocator.more).attributes = buffer_attributes_fn;
     }
 
     fn TRITONSERVER_ResponseAllocatorSetQueryFunction(
@@ -277,7 +304,7 @@ exports! {
         query_fn: TRITONSERVER_ResponseAllocatorQueryFn_t,
     ) {
         let allocator = allocator.get()?;
-        allocator.more.lock().unwrap_or_else(PoisonError::into_inner).query = query_fn;
+        lock(&allocator.more).query = query_fn;
     }
 
     fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut TRITONSERVER_ResponseAllocator) {

@@ -76,7 +76,11 @@ impl<T: Copy> List<T> {
         if self.0.is_null() {
             return Err(null("an array is to be read from"));
         }
-        let count = usize::try_from(count).map_err(|_| Error::invalid_arg("an array is impossibly long"))?;
+        let too_long = || Error::invalid_arg(format!("an array of {count} elements is impossibly long"));
+        let fits = |count: &usize| {
+            count.checked_mul(size_of::<T>()).is_some_and(|size| isize::try_from(size).is_ok())
+        };
+        let count = usize::try_from(count).ok().filter(fits).ok_or_else(too_long)?;
         // SAFETY: see `Pass::pass`: it is not null, and the header has so many elements there.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }

@@ -208,8 +208,9 @@ exports! {
         send_flags: u32,
         error: *mut TRITONSERVER_Error,
     ) {
-        let last = is_final(send_flags)?;
+        // It is no longer the backend's, also where it cannot be sent.
         let response = response.take()?;
+        let last = is_final(send_flags)?;
         response.way.check_open()?;
         // The error stays the backend's.
         let answer = match error.is_null() {

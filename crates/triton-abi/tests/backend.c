@@ -20,6 +20,7 @@ Handle TRITONBACKEND_ResponseFactoryNew(Handle* factory, Handle request);
 Handle TRITONBACKEND_ResponseFactoryDelete(Handle factory);
 Handle TRITONBACKEND_ResponseNew(Handle* response, Handle request);
 Handle TRITONBACKEND_ResponseNewFromFactory(Handle* response, Handle factory);
+Handle TRITONBACKEND_ResponseDelete(Handle response);
 Handle TRITONBACKEND_ResponseOutput(
     Handle response, Handle* output, const char* name, int type, const int64_t* shape, uint32_t dims);
 Handle TRITONBACKEND_OutputBuffer(Handle output, void** buffer, uint64_t size, int* memory, int64_t* device);
@@ -124,6 +125,12 @@ Handle TRITONBACKEND_ModelInstanceExecute(Handle instance, Handle* requests, uin
     Handle second = NULL;
     note(TRITONBACKEND_ResponseNewFromFactory(&second, factory));
     note(TRITONBACKEND_ResponseSend(second, 2, NULL));
+  }
+  if (strcmp(id, "gone") == 0) {
+    Handle second = NULL;
+    note(TRITONBACKEND_ResponseNewFromFactory(&second, factory));
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ResponseSend(second, 2, NULL));
+    note(TRITONBACKEND_ResponseDelete(second));
   }
   answer(response, request);
   if (strcmp(id, "late") == 0) {

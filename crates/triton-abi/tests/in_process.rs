@@ -102,6 +102,7 @@ fn a_backend_serves_and_its_mistakes_are_told_to_it() {
     assert_eq!(of("kind"), "the handle of a response factory is none that is alive: was it released before?");
     assert!(of("output").starts_with("unexpected inference output 'NONE': "));
     assert_eq!(of("twice"), "2 is no combination of response flags");
+    assert_eq!(of("gone"), "the handle of a response is none that is alive: was it released before?");
     assert_eq!(of("late"), "the handle of a request is none that is alive: was it released before?");
     assert_eq!(served.fault("right"), "");
 }
