@@ -7,7 +7,8 @@
  *   late        answers, and gives the request back 200 ms later on another thread
  *   early       gives the request back, and answers 200 ms later through a factory
  *   hold        answers nothing and keeps the request until "let_go"
- *   let_go      answers, and then whatever is held
+ *   keep        answers and keeps the request until "let_go"
+ *   let_go      answers, and then whatever is held, and gives back whatever is kept
  *   drop        gives the request back without an answer
  *   many        answers as often as the parameter "count" says, and ends with the flag alone
  *   send_error  answers with an error
@@ -30,6 +31,7 @@ enum { MOST_HELD = 64 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static TRITONBACKEND_Request* held[MOST_HELD];
+static bool held_is_answered[MOST_HELD];
 static int held_count;
 static int threads; /* that still run */
 
@@ -254,17 +256,21 @@ static void execute(TRITONBACKEND_Request* request)
         expect("factory", TRITONBACKEND_ResponseFactoryNew(&factory, request));
         release(request);
         start(answer_late, factory);
-    } else if (strcmp(what, "hold") == 0) {
+    } else if (strcmp(what, "hold") == 0 || strcmp(what, "keep") == 0) {
+        bool answers = strcmp(what, "keep") == 0;
+        if (answers) answer(request, 9);
         pthread_mutex_lock(&lock);
         if (held_count == MOST_HELD) abort();
+        held_is_answered[held_count] = answers;
         held[held_count++] = request;
         pthread_mutex_unlock(&lock);
+        TRITONSERVER_LogMessage(TRITONSERVER_LOG_INFO, "misbehave.c", 1, "misbehave: holds a request");
     } else if (strcmp(what, "let_go") == 0) {
         answer(request, 3);
         release(request);
         pthread_mutex_lock(&lock);
         for (; held_count > 0; --held_count) {
-            answer(held[held_count - 1], 4);
+            if (!held_is_answered[held_count - 1]) answer(held[held_count - 1], 4);
             release(held[held_count - 1]);
         }
         pthread_mutex_unlock(&lock);

@@ -4,6 +4,7 @@ All of this holds of the reference too. What it does not survive is in `test_hos
 """
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 
@@ -48,11 +49,11 @@ def ask(server, path, body, timeout=60):
         connection.close()
 
 
-def do(server, what, timeout=60):
+def do(server, what, timeout=60, model="well"):
     """Has the backend do something; what comes back."""
     inputs = [{"name": "IN", "shape": [1], "datatype": "INT32", "data": [7]}]
     body = {"inputs": inputs, "parameters": {"do": what}}
-    status, answer = ask(server, "/v2/models/well/infer", body, timeout)
+    status, answer = ask(server, f"/v2/models/{model}/infer", body, timeout)
     answer = json.loads(answer)
     if status != 200:
         return status, answer["error"]
@@ -141,3 +142,23 @@ def test_ends_that_fail_are_told_and_end_all_the_same(tmp_path, backends):
     assert "misbehave: an instance ends" in server.log
     assert "misbehave: a model ends" in server.log
     assert "misbehave: the instance's end fails as it was told" in server.log
+
+
+@pytest.mark.parametrize(("what", "answered"), [("hold", 4), ("keep", 9)])
+def test_a_model_that_is_unloaded_ends_when_its_last_request_is_given_back(tmp_path, backends, what, answered):
+    repository = tmp_path / "models"
+    for name in ("well", "other"):
+        write_model(repository, name, "misbehave", TENSORS)
+    flags = ["--model-control-mode=explicit", "--load-model=*", f"--backend-directory={backends}"]
+    with nereid_server.running(repository, *flags) as server, ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(do, server, what)
+        server.wait_for_log("misbehave: holds a request")
+        threads.submit(ask, server, "/v2/repository/models/well/unload", {})
+        while do(server, "plain") == 0:
+            time.sleep(0.01)
+        # Whoever would end it too soon does so at once.
+        time.sleep(0.3)
+        assert "an instance ends" not in server.log
+        assert do(server, "let_go", model="other") == 3
+        assert waiting.result(timeout=30) == answered
+        server.wait_for_log("misbehave: a model ends")
