@@ -70,7 +70,7 @@ struct RunsState {
 }
 
 impl EnsembleScheduler {
-    /// For an ensemble that fits its members; `config` is the one that [`fit`] gave.
+    /// For an ensemble that fits its members; `config` is the one that [`fit()`] gave.
     pub(crate) fn new(
         config: &ModelConfig,
         models: Weak<ArcSwap<ModelTable>>,

@@ -45,7 +45,7 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<Fitted> {
 /// Whether an ensemble that is served fits the models that are served now in the same way as when it was fitted.
 ///
 /// # Errors
-/// As [`fit`].
+/// As [`fit()`].
 pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
     let (config, _) = fit_config(ensemble.id(), ensemble.given(), models)?;
     Ok(config == *ensemble.config())
