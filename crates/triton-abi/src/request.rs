@@ -27,8 +27,9 @@ pub(crate) struct RequestData {
 /// A request in C's hands.
 pub(crate) struct RequestObject {
     data: Arc<RequestData>,
-    id: CString,
-    correlation_id: CString,
+    /// Made when they are asked for.
+    id: OnceLock<CString>,
+    correlation_id: OnceLock<CString>,
     inputs: Vec<(Arc<InputObject>, Lent<InputObject>)>,
     /// Made when they are asked for.
     parameters: OnceLock<Vec<Parameter>>,
@@ -69,11 +70,7 @@ impl RequestObject {
     }
 
     pub(crate) fn new(request: InferRequest, way: Arc<Way>) -> Result<Self> {
-        let id = c_string(&request.id);
-        let correlation_id = match &request.correlation_id {
-            CorrelationId::Text(text) => c_string(text),
-            CorrelationId::None | CorrelationId::Number(_) => CString::default(),
-        };
+        let (id, correlation_id) = (OnceLock::new(), OnceLock::new());
         let data = Arc::new(RequestData { request, way });
         let input = |index| {
             let input = Arc::new(InputObject::new(Arc::clone(&data), index));
@@ -135,7 +132,8 @@ impl RequestObject {
 
 exports! {
     fn TRITONBACKEND_RequestId(request: *mut TRITONBACKEND_Request, id: *mut *const c_char) {
-        id.set(request.get()?.id.as_ptr())?;
+        let request = request.get()?;
+        id.set(request.id.get_or_init(|| c_string(&request.data.request.id)).as_ptr())?;
     }
 
     fn TRITONBACKEND_RequestIsCancelled(request: *mut TRITONBACKEND_Request, is_cancelled: *mut bool) {
@@ -154,8 +152,8 @@ exports! {
 
     fn TRITONBACKEND_RequestCorrelationIdString(request: *mut TRITONBACKEND_Request, id: *mut *const c_char) {
         let request = request.get()?;
-        match request.data.request.correlation_id {
-            CorrelationId::Text(_) => id.set(request.correlation_id.as_ptr())?,
+        match &request.data.request.correlation_id {
+            CorrelationId::Text(text) => id.set(request.correlation_id.get_or_init(|| c_string(text)).as_ptr())?,
             CorrelationId::None | CorrelationId::Number(_) => {
                 return Err(Error::invalid_arg("the request's correlation id is a number and no text"));
             }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use nereid_backend_api::{
@@ -34,8 +34,10 @@ pub(crate) struct OutputObject {
     name: CString,
     data_type: DataType,
     shape: Shape,
-    buffer: Mutex<Option<OutputBuffer>>,
-    attributes: Mutex<Option<Lent<BufferAttributes>>>,
+    /// With its length in bytes.
+    buffer: Mutex<Option<(OutputBuffer, usize)>>,
+    /// Of the buffer. Made when they are asked for.
+    attributes: OnceLock<Lent<BufferAttributes>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,7 +60,7 @@ impl ResponseObject {
             data_type,
             shape: shape.into_iter().collect(),
             buffer: Mutex::default(),
-            attributes: Mutex::default(),
+            attributes: OnceLock::new(),
         });
         let lent = Lent::new(Arc::clone(&output))?;
         let handle = lent.handle();
@@ -105,16 +107,30 @@ impl OutputObject {
             )));
         }
         let memory = given.as_ref().map_or(Memory::HOST, Buffer::memory);
-        let attributes =
-            given.map_or_else(|| BufferAttributes::new(memory, byte_size), |it| BufferAttributes::of(&it));
-        *lock(&self.attributes) = Some(Lent::new(attributes)?);
-        *buffer = Some(allocated);
+        *buffer = Some((allocated, byte_size));
         Ok((address, memory))
+    }
+
+    /// What is said of its memory.
+    fn attributes(&self) -> Result<&Lent<BufferAttributes>> {
+        let buffer = lock(&self.buffer);
+        let no_memory =
+            || Error::invalid_arg(format!("output '{}' has no memory yet", self.name.to_string_lossy()));
+        let (buffer, byte_size) = buffer.as_ref().ok_or_else(no_memory)?;
+        if let Some(attributes) = self.attributes.get() {
+            return Ok(attributes);
+        }
+        let attributes = match buffer.as_device() {
+            Some(memory) => BufferAttributes::of(&memory),
+            None => BufferAttributes::new(Memory::HOST, *byte_size),
+        };
+        let lent = Lent::new(attributes)?;
+        Ok(self.attributes.get_or_init(|| lent))
     }
 
     fn finish(&self) -> Result<Tensor> {
         let buffer = lock(&self.buffer).take();
-        let buffer = buffer.map_or_else(|| Ok(Buffer::host(Bytes::new())), OutputBuffer::freeze)?;
+        let buffer = buffer.map_or_else(|| Ok(Buffer::host(Bytes::new())), |(buffer, _)| buffer.freeze())?;
         Ok(Tensor {
             name: self.name.to_string_lossy().into_owned(),
             data_type: self.data_type,
@@ -244,11 +260,7 @@ exports! {
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) {
         let output = output.get()?;
-        let attributes = lock(&output.attributes);
-        let attributes = attributes.as_ref().ok_or_else(|| {
-            Error::invalid_arg(format!("output '{}' has no memory yet", output.name.to_string_lossy()))
-        })?;
-        buffer_attributes.set(attributes.handle().as_c())?;
+        buffer_attributes.set(output.attributes()?.handle().as_c())?;
     }
 
     fn TRITONBACKEND_InferenceResponseOutputByName(
