@@ -288,7 +288,7 @@ exports! {
             return Err(Error::invalid_arg("an allocator needs a function that allocates and one that releases"));
         }
         let object = Allocator { allocate, release, start, more: Mutex::default() };
-        allocator.set(Handle::give(Arc::new(object))?.as_c())?;
+        allocator.give(Arc::new(object))?;
     }
 
     fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(

@@ -64,7 +64,7 @@ pub(crate) fn usage(usage: &Out<*mut TRITONSERVER_BufferAttributes>, count: u32)
 
 exports! {
     fn TRITONSERVER_BufferAttributesNew(buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes) {
-        buffer_attributes.set(Handle::give(BufferAttributes::new(Memory::HOST, 0))?.as_c())?;
+        buffer_attributes.give(BufferAttributes::new(Memory::HOST, 0))?;
     }
 
     fn TRITONSERVER_BufferAttributesDelete(buffer_attributes: *mut TRITONSERVER_BufferAttributes) {

@@ -9,11 +9,13 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
 use triton_sys::*;
 
 use crate::error;
+use crate::handle::{Handle, Object};
 
 /// What C may hand over, and what it becomes on this side.
 pub(crate) trait Pass {
@@ -61,6 +63,16 @@ impl<T: Copy> Out<T> {
     /// The elements of an array, where that is what the header has in this place.
     pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
         List(self.0.cast_const()).elements(count)
+    }
+}
+
+impl<C> Out<*mut C> {
+    /// Gives C an object, which is C's to release. There is none where C has no place for its handle.
+    pub(crate) fn give<T: Object<C = C>>(&self, object: Arc<T>) -> Result<()> {
+        if self.0.is_null() {
+            return Err(null("a result is to be written to"));
+        }
+        self.set(Handle::give(object)?.as_c())
     }
 }
 
@@ -317,3 +329,30 @@ macro_rules! values {
 }
 
 pub(crate) use {exports, values};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message;
+
+    #[test]
+    fn an_object_is_given_only_where_there_is_a_place_for_its_handle() {
+        let object = Message::new("{}");
+        Out(std::ptr::null_mut::<*mut TRITONSERVER_Message>()).give(Arc::clone(&object)).unwrap_err();
+        assert_eq!(Arc::strong_count(&object), 1);
+        let mut place = std::ptr::null_mut();
+        Out(&raw mut place).give(Arc::clone(&object)).unwrap();
+        assert!(Arc::ptr_eq(&Handle::of(place).take().unwrap(), &object));
+    }
+
+    #[test]
+    fn impossibly_long_arrays_are_refused() {
+        let one = 7_i64;
+        let elements = |count| List(&raw const one).elements(count);
+        assert_eq!(elements(1).unwrap(), [7]);
+        for count in [u64::MAX, u64::MAX / 8, isize::MAX as u64 / 8 + 1] {
+            let error = elements(count).unwrap_err();
+            assert!(error.message().contains(&count.to_string()), "{error}");
+        }
+    }
+}

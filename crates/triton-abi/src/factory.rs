@@ -6,7 +6,6 @@ use nereid_backend_api::{Error, Result};
 use triton_sys::*;
 
 use crate::boundary::exports;
-use crate::handle::Handle;
 use crate::way::Way;
 
 /// A factory in C's hands.
@@ -33,7 +32,7 @@ exports! {
         request: *mut TRITONBACKEND_Request,
     ) {
         let way = Arc::clone(request.get()?.way());
-        factory.set(Handle::give(Arc::new(Factory(way)))?.as_c())?;
+        factory.give(Arc::new(Factory(way)))?;
     }
 
     fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut TRITONBACKEND_ResponseFactory) {

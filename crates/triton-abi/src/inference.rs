@@ -112,7 +112,7 @@ exports! {
         let server = server.get()?;
         server.server()?.model(&name, version(model_version)?)?;
         let request = Arc::new(InferenceRequest::new(name, model_version, server.cuda().cloned()));
-        inference_request.set(Handle::give(request)?.as_c())?;
+        inference_request.give(request)?;
     }
 
     fn TRITONSERVER_InferenceRequestDelete(inference_request: *mut TRITONSERVER_InferenceRequest) {

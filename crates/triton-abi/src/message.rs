@@ -6,7 +6,6 @@ use nereid_backend_api::{Error, Result};
 use serde_json::value::RawValue;
 
 use crate::boundary::exports;
-use crate::handle::Handle;
 use std::ffi::c_char;
 use triton_sys::*;
 
@@ -39,7 +38,7 @@ exports! {
         byte_size: usize,
     ) {
         let parsed = parse(base.bytes(byte_size as u64)?)?;
-        message.set(Handle::give(Arc::new(parsed))?.as_c())?;
+        message.give(Arc::new(parsed))?;
     }
 
     fn TRITONSERVER_MessageDelete(message: *mut TRITONSERVER_Message) {

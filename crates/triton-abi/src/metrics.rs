@@ -83,7 +83,7 @@ exports! {
     ) {
         let help = description.read_if_given().unwrap_or_default();
         let object = REGISTRY.family(self::kind(kind)?, &name.read()?, &help)?;
-        family.set(Handle::give(Arc::new(object))?.as_c())?;
+        family.give(Arc::new(object))?;
     }
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut TRITONSERVER_MetricFamily) {
@@ -101,7 +101,7 @@ exports! {
     }
 
     fn TRITONSERVER_MetricArgsNew(args: *mut *mut TRITONSERVER_MetricArgs) {
-        args.set(Handle::give(Arc::<MetricArgs>::default())?.as_c())?;
+        args.give(Arc::<MetricArgs>::default())?;
     }
 
     fn TRITONSERVER_MetricArgsSetHistogram(
@@ -124,7 +124,7 @@ exports! {
         label_count: u64,
     ) {
         let labels = self::labels(&labels, label_count)?;
-        metric.set(Handle::give(Arc::new(family.get()?.metric(labels, None)?))?.as_c())?;
+        metric.give(Arc::new(family.get()?.metric(labels, None)?))?;
     }
 
     fn TRITONSERVER_MetricNewWithArgs(
@@ -136,7 +136,7 @@ exports! {
     ) {
         let labels = self::labels(&labels, label_count)?;
         let bounds = if args.is_null() { None } else { Some(args.get()?.bounds()?) };
-        metric.set(Handle::give(Arc::new(family.get()?.metric(labels, bounds)?))?.as_c())?;
+        metric.give(Arc::new(family.get()?.metric(labels, bounds)?))?;
     }
 
     fn TRITONSERVER_MetricDelete(metric: *mut TRITONSERVER_Metric) {

@@ -127,7 +127,7 @@ exports! {
     ) {
         check_version(config_version)?;
         let json = to_json(&model.get()?.config().config);
-        model_config.set(Handle::give(Message::new(json))?.as_c())?;
+        model_config.give(Message::new(json))?;
     }
 
     fn TRITONBACKEND_ModelAutoCompleteConfig(model: *mut TRITONBACKEND_Model, auto_complete_config: *mut bool) {

@@ -143,7 +143,7 @@ fn overrides(parameters: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Res
 }
 
 fn give_message(message: &Out<*mut TRITONSERVER_Message>, json: impl Into<String>) -> Result<()> {
-    message.set(Handle::give(Message::new(json))?.as_c())
+    message.give(Message::new(json))
 }
 
 exports! {
@@ -271,7 +271,7 @@ exports! {
 
     fn TRITONSERVER_ServerMetrics(server: *mut TRITONSERVER_Server, metrics: *mut *mut TRITONSERVER_Metrics) {
         let text = server.get()?.metrics()?;
-        metrics.set(Handle::give(Arc::new(Snapshot(text)))?.as_c())?;
+        metrics.give(Arc::new(Snapshot(text)))?;
     }
 
     fn TRITONSERVER_ServerInferAsync(

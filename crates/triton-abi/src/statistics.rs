@@ -7,7 +7,6 @@ use triton_sys::*;
 
 use crate::boundary::exports;
 use crate::clock::instant;
-use crate::handle::Handle;
 use crate::way::Way;
 
 /// What is reported of one response, in the making.
@@ -92,7 +91,7 @@ exports! {
     fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
         response_statistics: *mut *mut TRITONBACKEND_ModelInstanceResponseStatistics,
     ) {
-        response_statistics.set(Handle::give(Arc::<ResponseReport>::default())?.as_c())?;
+        response_statistics.give(Arc::<ResponseReport>::default())?;
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
