@@ -1,29 +1,37 @@
-"""NVIDIA's Python backend, as the package nvidia-pytriton ships it: the library, its stub, and what both need.
+"""NVIDIA's Python backend, as the package nvidia-pytriton ships it: the library, its stub, and what both need. And
+NVIDIA's server, which comes with it: what loads there and here alike is tried in both.
 
-The package is taken apart and not installed: of it only the backend is wanted, and what it depends on does not go
-with the other requirements of these tests. It is fetched once for each environment of the tests.
+The package is taken apart and not installed: of it only these are wanted, and what it depends on does not go with the
+other requirements of these tests. It is fetched once for each environment of the tests.
 """
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 PACKAGE = "nvidia-pytriton==0.7.0"
 # The stub was built for arrays of numpy 1: those of numpy 2 it takes to be empty.
 NUMPY = "numpy==1.26.4"
+_START_LIMIT_S = 60
 HOME = Path(sys.prefix) / "nvidia-python-backend"
 BACKENDS = HOME / "backends"
 _LIBRARIES = HOME / "libraries"
+_SERVER = HOME / "server"
 # The models' Python: the stub looks for it by PATH.
 _PYTHON = HOME / "python"
 _TRITON = "pytriton/tritonserver"
 
 
 def prepare():
-    """Fetches the backend, unless it is there."""
-    ready = HOME / "ready"
+    """Fetches the backend and the server, unless they are there."""
+    ready = HOME / "ready-with-server"
     if ready.exists():
         return
     wheels = HOME / "wheels"
@@ -37,17 +45,20 @@ def prepare():
         f"{_TRITON}/backends/python/": BACKENDS / "python",
         f"{_TRITON}/python_backend_stubs/{version}/": BACKENDS / "python",
         "nvidia_pytriton.libs/": _LIBRARIES,
+        # The server's own library is beside the server alone: for backends in ours it must not be found.
+        "nvidia_pytriton.libs/libtritonserver": _SERVER / "lib",
+        f"{_TRITON}/bin/": _SERVER / "bin",
     }
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         for name in files.namelist():
-            for prefix, folder in wanted.items():
-                # The server's own library is the one that must not be found: ours is in its place.
-                if name.startswith(prefix) and not name.endswith("/") and "libtritonserver" not in name:
-                    target = folder / name.removeprefix(prefix)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(files.read(name))
+            prefix = max(filter(name.startswith, wanted), key=len, default=None)
+            if prefix and not name.endswith("/"):
+                target = wanted[prefix] / Path(name).relative_to(Path(prefix + "_").parent)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(files.read(name))
     (BACKENDS / "python" / "triton_python_backend_stub").chmod(0o755)
+    (_SERVER / "bin" / "tritonserver").chmod(0o755)
     wheel.unlink()
     ready.touch()
 
@@ -64,3 +75,45 @@ def environment():
 
 
 FLAGS = [f"--backend-directory={BACKENDS}"]
+
+
+@contextmanager
+def nvidia_server(repository, *flags):
+    """Runs NVIDIA's server, and gives `host:port` of its HTTP once it is ready."""
+    prepare()
+    with ExitStack() as taken:
+        # It cannot be asked for a port that is free.
+        sockets = [taken.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        http, grpc, metrics = (each.getsockname()[1] for each in sockets)
+    ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    command = [_SERVER / "bin" / "tritonserver", f"--model-repository={repository}", *ports, *flags]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = []
+    reader = threading.Thread(target=lambda: log.extend(process.stdout), daemon=True)
+    reader.start()
+    try:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not _is_ready(http):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"NVIDIA's server did not become ready; its log:\n{''.join(log)}")
+            time.sleep(0.05)
+        yield f"127.0.0.1:{http}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(_START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join()
+
+
+def _is_ready(port):
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
