@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -112,6 +112,36 @@ async fn happened(awaited: Awaited) -> Result<Event> {
             Ok(Event::Permitted(ready, limit.acquire_owned().await.map_err(closed)?))
         }
     }
+}
+
+impl Event {
+    fn wave(&self) -> u64 {
+        let (Self::Answered(Live { ready, .. }, _) | Self::Permitted(ready, _)) = self;
+        ready.wave
+    }
+}
+
+/// What happened since the last look, the older waves first; nothing if nothing is awaited.
+///
+/// A look meets what it waits for in no order of its own: a member's second answer may be met before the first, although
+/// the member gave them one after the other. Where members keep the order of their requests, so does the ensemble.
+fn all_that_happened<F>(
+    awaited: &mut FuturesUnordered<F>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Vec<Event>>>
+where
+    F: Future<Output = Result<Event>>,
+{
+    let mut events = Vec::new();
+    while let Poll::Ready(event) = awaited.poll_next_unpin(context) {
+        let Some(event) = event.transpose()? else { break };
+        events.push(event);
+    }
+    if events.is_empty() && !awaited.is_empty() {
+        return Poll::Pending;
+    }
+    events.sort_by_key(Event::wave);
+    Poll::Ready(Ok(events))
 }
 
 struct Run<'a> {
@@ -220,33 +250,38 @@ impl<'a> Run<'a> {
             {
                 self.responder.send(Ok(response));
             }
-            let event = poll_fn(|context| {
+            let events = poll_fn(|context| {
                 if self.responder.is_cancelled() {
-                    return Poll::Ready(Some(Err(Error::cancelled("the request was cancelled"))));
+                    return Poll::Ready(Err(Error::cancelled("the request was cancelled")));
                 }
-                awaited.poll_next_unpin(context)
+                all_that_happened(&mut awaited, context)
             });
-            match event.await.transpose()? {
-                Some(Event::Permitted(ready, permit)) => {
-                    let rank = self.rank(ready.step);
-                    if let Some(count) = self.held_up.get_mut(&rank) {
-                        *count -= 1;
-                        if *count == 0 {
-                            self.held_up.remove(&rank);
+            let events = events.await?;
+            if events.is_empty() {
+                break;
+            }
+            for event in events {
+                match event {
+                    Event::Permitted(ready, permit) => {
+                        let rank = self.rank(ready.step);
+                        if let Some(count) = self.held_up.get_mut(&rank) {
+                            *count -= 1;
+                            if *count == 0 {
+                                self.held_up.remove(&rank);
+                            }
+                        }
+                        awaited.push(happened(self.begin(ready, Some(permit))?));
+                    }
+                    Event::Answered(live, Some(answer)) => {
+                        self.take(&live, answer?)?;
+                        if live.is_decoupled {
+                            self.paused.push(live);
+                        } else {
+                            self.end(live.ready.wave);
                         }
                     }
-                    awaited.push(happened(self.begin(ready, Some(permit))?));
+                    Event::Answered(live, None) => self.end(live.ready.wave),
                 }
-                Some(Event::Answered(live, Some(answer))) => {
-                    self.take(&live, answer?)?;
-                    if live.is_decoupled {
-                        self.paused.push(live);
-                    } else {
-                        self.end(live.ready.wave);
-                    }
-                }
-                Some(Event::Answered(live, None)) => self.end(live.ready.wave),
-                None => break,
             }
         }
         // A decoupled ensemble may answer nothing.
@@ -423,6 +458,8 @@ impl<'a> Run<'a> {
             }
         }
         self.made += 1;
-        self.last = Some(response);
+        if let Some(before) = self.last.replace(response) {
+            self.responder.send(Ok(before));
+        }
     }
 }
