@@ -99,8 +99,8 @@ impl Exposition {
         models::write_gauges(&mut text, &rows, self.options.load_durations);
         let pinned = (self.pinned)();
         for (name, help, bytes) in [
-            (PINNED_TOTAL, "Pinned memory pool total memory size, in bytes", pinned.total),
-            (PINNED_USED, "Pinned memory pool used memory size, in bytes", pinned.used),
+            (PINNED_TOTAL, "Pinned memory that backends may borrow, in bytes", pinned.total),
+            (PINNED_USED, "Pinned memory that backends have borrowed, in bytes", pinned.used),
         ] {
             text.family(name, "gauge", help);
             text.sample(name, "", &Labels::default(), bytes);

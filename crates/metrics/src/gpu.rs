@@ -35,34 +35,34 @@ struct Family {
 const GAUGES: [Family; 5] = [
     Family {
         name: "nv_gpu_utilization",
-        help: "GPU utilization rate [0.0 - 1.0)",
+        help: "How much of the time the GPU computed, from 0 to 1",
         value: |reading| reading.utilization,
     },
     Family {
         name: "nv_gpu_memory_total_bytes",
-        help: "GPU total memory, in bytes",
+        help: "Memory of the GPU, in bytes",
         value: |reading| reading.memory_total,
     },
     Family {
         name: "nv_gpu_memory_used_bytes",
-        help: "GPU used memory, in bytes",
+        help: "Memory of the GPU that is taken, in bytes",
         value: |reading| reading.memory_used,
     },
     Family {
         name: "nv_gpu_power_usage",
-        help: "GPU power usage in watts",
+        help: "What the GPU draws, in watts",
         value: |reading| reading.power_usage,
     },
     Family {
         name: "nv_gpu_power_limit",
-        help: "GPU power management limit in watts",
+        help: "What the GPU may draw, in watts",
         value: |reading| reading.power_limit,
     },
 ];
 
 const ENERGY: Family = Family {
     name: "nv_energy_consumption",
-    help: "GPU energy consumption in joules since the Triton Server started",
+    help: "What the GPU drew since this server started, in joules",
     value: |reading| reading.energy,
 };
 
@@ -159,10 +159,10 @@ mod tests {
         let mut text = Text::default();
         write_counters(&mut text, &readings);
         write_gauges(&mut text, &readings[1..]);
-        let expected = "# HELP nv_energy_consumption GPU energy consumption in joules since the Triton Server started\n\
+        let expected = "# HELP nv_energy_consumption What the GPU drew since this server started, in joules\n\
                         # TYPE nv_energy_consumption counter\n\
                         nv_energy_consumption{gpu_uuid=\"GPU-1\"} 3.5\nnv_energy_consumption{gpu_uuid=\"GPU-2\"} 0\n\
-                        # HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)\n# TYPE nv_gpu_utilization gauge\n\
+                        # HELP nv_gpu_utilization How much of the time the GPU computed, from 0 to 1\n# TYPE nv_gpu_utilization gauge\n\
                         nv_gpu_utilization{gpu_uuid=\"GPU-2\"} 1\n";
         assert_eq!(text.into_string(), expected);
         let mut text = Text::default();

@@ -47,11 +47,11 @@ impl Machine {
 
     pub(crate) fn write(&self, text: &mut Text) {
         let look = self.look();
-        text.family(UTILIZATION, "gauge", "CPU utilization rate [0.0 - 1.0]");
+        text.family(UTILIZATION, "gauge", "How much of the time the processors were busy, from 0 to 1");
         text.sample(UTILIZATION, "", &Labels::default(), Number(look.utilization));
-        text.family(MEMORY_TOTAL, "gauge", "CPU total memory (RAM), in bytes");
+        text.family(MEMORY_TOTAL, "gauge", "Memory of the machine, in bytes");
         text.sample(MEMORY_TOTAL, "", &Labels::default(), look.memory.total);
-        text.family(MEMORY_USED, "gauge", "CPU used memory (RAM), in bytes");
+        text.family(MEMORY_USED, "gauge", "Memory of the machine that is taken, in bytes");
         text.sample(MEMORY_USED, "", &Labels::default(), look.memory.used);
     }
 }

@@ -83,12 +83,12 @@ struct Counter {
 const COUNTS: [Counter; 2] = [
     Counter {
         name: "nv_inference_count",
-        help: "Number of inferences performed (does not include cached requests)",
+        help: "Items that were inferred: a request counts as often as its batch is large",
         value: |totals| totals.inferences,
     },
     Counter {
         name: "nv_inference_exec_count",
-        help: "Number of model executions performed (does not include cached requests)",
+        help: "Executions of the model, each of one or more requests",
         value: |totals| totals.executions,
     },
 ];
@@ -96,34 +96,34 @@ const COUNTS: [Counter; 2] = [
 const DURATIONS: [Counter; 5] = [
     Counter {
         name: "nv_inference_request_duration_us",
-        help: "Cumulative inference request duration in microseconds (includes cached requests)",
+        help: "Time from the arrival of requests to their last answer, summed up, in microseconds",
         value: |totals| totals.request_ns / 1000,
     },
     Counter {
         name: "nv_inference_queue_duration_us",
-        help: "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        help: "Time that requests waited for an instance, summed up, in microseconds",
         value: |totals| totals.queue_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_input_duration_us",
-        help: "Cumulative compute input duration in microseconds (does not include cached requests)",
+        help: "Time that went into gathering inputs, in microseconds",
         value: |totals| totals.compute_input_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_infer_duration_us",
-        help: "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        help: "Time that models ran, in microseconds",
         value: |totals| totals.compute_infer_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_output_duration_us",
-        help: "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        help: "Time that went into handing on outputs, in microseconds",
         value: |totals| totals.compute_output_ns / 1000,
     },
 ];
 
 const SUCCESS: Counter = Counter {
     name: "nv_inference_request_success",
-    help: "Number of successful inference requests, all batch sizes",
+    help: "Requests that succeeded, however large their batches",
     value: |totals| totals.success,
 };
 const FAILURE: &str = "nv_inference_request_failure";
@@ -136,24 +136,12 @@ const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
     (
         "nv_inference_request_summary_us",
-        "Summary of inference request duration in microseconds (includes cached requests)",
+        "Time from the arrival of a request to its last answer, in microseconds",
     ),
-    (
-        "nv_inference_queue_summary_us",
-        "Summary of inference queuing duration in microseconds (includes cached requests)",
-    ),
-    (
-        "nv_inference_compute_input_summary_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "nv_inference_compute_infer_summary_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "nv_inference_compute_output_summary_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-    ),
+    ("nv_inference_queue_summary_us", "Time that a request waited for an instance, in microseconds"),
+    ("nv_inference_compute_input_summary_us", "Time that went into gathering inputs, in microseconds"),
+    ("nv_inference_compute_infer_summary_us", "Time that models ran, in microseconds"),
+    ("nv_inference_compute_output_summary_us", "Time that went into handing on outputs, in microseconds"),
 ];
 
 /// The names of all families here.
@@ -169,7 +157,7 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
         return;
     }
     write_counter(text, rows, &SUCCESS);
-    text.family(FAILURE, "counter", "Number of failed inference requests, all batch sizes");
+    text.family(FAILURE, "counter", "Requests that failed, by reason");
     for row in rows {
         for (labels, count) in row.reasons.iter().zip(row.totals.failures) {
             text.sample(FAILURE, "", labels, count);
@@ -193,10 +181,10 @@ pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) 
     if rows.is_empty() {
         return;
     }
-    text.family(PENDING, "gauge", "Instantaneous number of pending requests awaiting execution per-model.");
+    text.family(PENDING, "gauge", "Requests that wait for an instance now");
     rows.iter().for_each(|row| text.sample(PENDING, "", &row.labels, row.pending));
     if load_durations {
-        text.family(LOAD, "gauge", "Model load time in seconds");
+        text.family(LOAD, "gauge", "Time that the version took to load, in seconds");
         rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
     }
 }
@@ -206,7 +194,11 @@ pub(crate) fn write_histograms(text: &mut Text, rows: &[Row]) {
     let kept: Vec<_> =
         rows.iter().filter_map(|row| Some((&row.labels, row.first_response.as_ref()?))).collect();
     if !kept.is_empty() {
-        text.family(FIRST_RESPONSE, "histogram", "Duration from request to first response in milliseconds");
+        text.family(
+            FIRST_RESPONSE,
+            "histogram",
+            "Time from the arrival of a request to its first response, in milliseconds",
+        );
     }
     for (labels, value) in kept {
         text.histogram(FIRST_RESPONSE, labels, &value.bounds, &value.counts, value.sum);
