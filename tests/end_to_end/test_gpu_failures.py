@@ -184,7 +184,7 @@ def test_gpus_below_the_least_capability_are_not_used(start):
     server = start(*flags, STANDIN_DEVICES="5.2,7.5")
     server.wait_for_log("GPU 0, Stand-in 0 with compute capability 5.2, is not used")
     server.wait_for_log("GPU 1, Stand-in 1 with compute capability 7.5, is used")
-    server.wait_for_log("CUDA memory pool is created on device 1 with size 4096")
+    server.wait_for_log("backends may borrow 4096 bytes of the memory of GPU 1")
     assert "on device 0" not in server.log
 
 

@@ -147,7 +147,7 @@ fn pinned(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<PinnedAllocation
     // More than an address can tell is more than there is.
     match PinnedAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
         Ok(memory) => {
-            tracing::info!("Pinned memory pool is created at '{:p}' with size {size}", memory.address());
+            tracing::info!("backends may borrow {size} bytes of pinned memory");
             Some(Pool::new(memory, size))
         }
         Err(error) => {
@@ -161,12 +161,12 @@ fn pinned(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<PinnedAllocation
 
 fn of_device(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<DeviceAllocation>> {
     if size == 0 {
-        tracing::info!("CUDA memory pool disabled on device {gpu}");
+        tracing::info!("backends may borrow no memory of GPU {gpu}");
         return None;
     }
     match DeviceAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
         Ok(memory) => {
-            tracing::info!("CUDA memory pool is created on device {gpu} with size {size}");
+            tracing::info!("backends may borrow {size} bytes of the memory of GPU {gpu}");
             Some(Pool::new(memory, size))
         }
         Err(error) => {
