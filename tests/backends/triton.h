@@ -1,4 +1,4 @@
-/* Triton's C interface for backends, made from crates/triton-sys by its tests. Not to be edited. */
+/* Triton's C interface for backends, made from sdk/triton-sys by its tests. Not to be edited. */
 #pragma once
 
 #include <stdbool.h>

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
-use nereid_onnx::{Contents, Engine, Given, Port, Served, Target};
+use nereid_graph_executor::{Contents, Engine, Given, Port, Served, Target};
 use ort::session::RunOptions;
 
 use crate::binding::{Binding, Written};

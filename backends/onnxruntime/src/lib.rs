@@ -34,8 +34,8 @@ use nereid_backend_api::{
     Backend, BackendSettings, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig,
     ModelContext, Result,
 };
+use nereid_graph_executor::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_onnx::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;

@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use bytes::Bytes;
 use half::{bf16, f16};
 use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
-use nereid_onnx::Contents;
+use nereid_graph_executor::Contents;
 use ort::AsPointer;
 use ort::memory::Allocator;
 use ort::session::SessionInputValue;

@@ -1,7 +1,7 @@
 //! The signature of a model, as ONNX Runtime understood its graph.
 
 use nereid_backend_api::{DataType, Error, Result};
-use nereid_onnx::{Dims, Port, Signature};
+use nereid_graph_executor::{Dims, Port, Signature};
 use ort::session::Session;
 use ort::value::{TensorElementType, ValueType};
 

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
-use nereid_onnx::{Contents, Port};
+use nereid_graph_executor::{Contents, Port};
 use smallvec::SmallVec;
 use tract_onnx::prelude::{
     Blob, DatumType, IntoTensor, PlainStorage, TValue, TVec, Tensor as EngineTensor, TractResult,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use nereid_backend_api::{Request, Result, Shape, Tensor};
-use nereid_onnx::{Contents, Engine, Given, Port, Served, Target};
+use nereid_graph_executor::{Contents, Engine, Given, Port, Served, Target};
 use tract_onnx::prelude::{TValue, TVec};
 
 use crate::convert;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape};
-use nereid_onnx::Signature;
+use nereid_graph_executor::Signature;
 use prost::Message;
 use tract_onnx::data_resolver::FopenDataResolver;
 use tract_onnx::model::ParseResult;

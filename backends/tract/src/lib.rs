@@ -28,8 +28,10 @@ use nereid_backend_api::{
     Backend, BackendSettings, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig,
     ModelContext, Request, Result,
 };
+use nereid_graph_executor::{
+    Executor, Port, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs,
+};
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_onnx::{Executor, Port, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 use tract_onnx::prelude::TValue;
 
 use crate::engine::TractEngine;

@@ -3,7 +3,7 @@
 //! Read from the file's protobuf alone. Knows nothing of the model's configuration, nor of how the graph is run.
 
 use nereid_backend_api::{DataType, Error, Result};
-use nereid_onnx::{Port, Signature};
+use nereid_graph_executor::{Port, Signature};
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
 use tract_onnx::pb::type_proto::Value as Type;

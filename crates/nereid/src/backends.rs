@@ -7,7 +7,7 @@ use nereid_backend_api::{Backend, Model, ModelContext, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
-use nereid_triton_abi::{LibraryBackends, LibraryOptions};
+use nereid_triton_host::{LibraryBackends, LibraryOptions};
 
 use crate::gpus::Gpus;
 use crate::onnx_engine::OnnxEngine;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_http::{HttpOptions as FaceOptions, PROTOCOLS};
+use nereid_kserve_http::{HttpOptions as FaceOptions, PROTOCOLS};
 use nereid_listener::{Address, Bound, Tls};
 use nereid_shared_memory::Regions;
 use tokio::runtime::Runtime;
@@ -52,6 +52,11 @@ impl Http {
         let cannot = |error: io::Error| format!("cannot serve HTTP: {error}");
         let listener = self.socket.listen(self.tls).map_err(cannot)?;
         tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
-        Ok(runtime.spawn(nereid_http::serve(listener, Arc::clone(server), self.options, shutdown.clone())))
+        Ok(runtime.spawn(nereid_kserve_http::serve(
+            listener,
+            Arc::clone(server),
+            self.options,
+            shutdown.clone(),
+        )))
     }
 }

@@ -23,7 +23,7 @@ use nereid_cuda::Cuda;
 use nereid_listener::Address;
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::Regions;
-use nereid_triton_abi::LibraryOptions;
+use nereid_triton_host::LibraryOptions;
 
 use self::gpu::{DriverOptions, PoolOptions};
 use self::grpc::GrpcOptions;

@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let told = options.metrics.face(!gpus.numbers.is_empty());
     let server_options = server_options(options, log, trace, gpus.numbers)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
-    let exposition = Exposition::new(told, nereid_triton_abi::metric_registry());
+    let exposition = Exposition::new(told, nereid_triton_host::metric_registry());
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let told = Arc::clone(&exposition);
     backends.libraries.attach(&server, move |server| told.text(server));

@@ -67,7 +67,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
             project.target.join("release/nereid")
         }
     };
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid-http", "--example", "echo"]))?;
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve-http", "--example", "echo"]))?;
     let cores = thread::available_parallelism()?.get();
     let folder = tempfile::tempdir()?;
     let repository = write_repository(folder.path())?;

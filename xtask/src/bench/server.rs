@@ -56,7 +56,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the bare echo over HTTP of `crates/http/examples/echo.rs`.
+    /// Starts the bare echo over HTTP of `crates/kserve-http/examples/echo.rs`.
     pub fn http_echo(binary: &Path) -> Result<Self> {
         let (mut server, lines) = Self::spawned("echo", Command::new(binary))?;
         server.address = announced("echo", &lines, "Started HTTPService at ")?;

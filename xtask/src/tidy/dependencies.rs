@@ -101,7 +101,7 @@ const RULES: &[Rule] = &[
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },
     Rule {
-        of: "nereid-http",
+        of: "nereid-kserve-http",
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
@@ -141,7 +141,7 @@ const RULES: &[Rule] = &[
         why: "trace stores what core traces, and knows no face and no backend",
     },
     Rule {
-        of: "nereid-onnx",
+        of: "nereid-graph-executor",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),
         never: &["axum*", "hyper*", "ort*", "tokio", "tonic*", "tract*"],
@@ -169,7 +169,7 @@ const RULES: &[Rule] = &[
         why: "an example backend is built as anybody's would be, with triton-backend alone",
     },
     Rule {
-        of: "nereid-triton-abi",
+        of: "nereid-triton-host",
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
@@ -188,7 +188,7 @@ const RULES: &[Rule] = &[
             "tracing",
         ]),
         never: &["axum*", "hyper*", "tonic*", "tract*"],
-        why: "triton-abi is full of C, and knows neither a protocol nor a source of models",
+        why: "triton-host is full of C, and knows neither a protocol nor a source of models",
     },
     Rule {
         of: "tests/backends/*",
@@ -199,7 +199,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         of: "backends/*",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-onnx"]),
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-graph-executor"]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "tonic*"],
         why: "a backend implements backend-api and depends on nothing above it",
@@ -374,7 +374,7 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A graph from lines like `crates/core nereid-core: tokio nereid-http`; outside crates have no folder.
+    /// A graph from lines like `crates/core nereid-core: tokio nereid-kserve-http`; outside crates have no folder.
     fn graph(lines: &[&str]) -> Graph {
         let mut graph = Graph::default();
         for line in lines {
@@ -409,9 +409,9 @@ mod tests {
                 "crates/backend-api nereid-backend-api: bytes smallvec nereid-model-config",
                 "crates/core nereid-core: tokio nereid-backend-api nereid-model-config",
                 "crates/repository nereid-repository: nereid-core",
-                "crates/http nereid-http: hyper nereid-core",
+                "crates/kserve-http nereid-kserve-http: hyper nereid-core",
                 "backends/tract nereid-tract: tract-onnx nereid-backend-api",
-                "crates/nereid nereid: nereid-core nereid-http nereid-repository nereid-tract",
+                "crates/nereid nereid: nereid-core nereid-kserve-http nereid-repository nereid-tract",
                 "xtask xtask: clap",
                 "hyper: tokio",
             ],
@@ -422,9 +422,12 @@ mod tests {
     #[test]
     fn an_arrow_that_points_outward_is_found_with_its_line() {
         check_lines(
-            &["crates/core nereid-core: tokio nereid-http", "crates/http nereid-http: nereid-core"],
             &[
-                "crates/core/Cargo.toml:3: nereid-core may not depend on nereid-http: core knows no face, no framework, \
+                "crates/core nereid-core: tokio nereid-kserve-http",
+                "crates/kserve-http nereid-kserve-http: nereid-core",
+            ],
+            &[
+                "crates/core/Cargo.toml:3: nereid-core may not depend on nereid-kserve-http: core knows no face, no framework, \
                no cloud and no C",
             ],
         );

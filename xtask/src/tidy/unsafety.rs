@@ -15,9 +15,9 @@ const UNSAFE_ROOMS: &[&str] = &[
     "crates/cuda",
     "crates/placement",
     "crates/shared-memory",
-    "crates/triton-abi",
-    "crates/triton-backend",
-    "crates/triton-sys",
+    "crates/triton-host",
+    "sdk/triton-backend",
+    "sdk/triton-sys",
 ];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
@@ -167,7 +167,7 @@ mod tests {
         );
         assert_eq!(root("crates/core/src/lib.rs", "//! Core.\n#![forbid(unsafe_code)]\n"), None);
         assert!(root("crates/core/src/lib.rs", "// #![forbid(unsafe_code)]\n").is_some());
-        assert_eq!(root("crates/triton-abi/src/lib.rs", "//! The C world.\n"), None);
-        assert!(root("crates/triton-abi-user/src/lib.rs", "//! Not it.\n").is_some());
+        assert_eq!(root("crates/triton-host/src/lib.rs", "//! The C world.\n"), None);
+        assert!(root("crates/triton-host-user/src/lib.rs", "//! Not it.\n").is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 use nereid_cuda::{DRIVER_LIBRARY, PoolSizes};
-use nereid_triton_abi::LibraryOptions;
+use nereid_triton_host::LibraryOptions;
 
 /// Which GPUs are used: the same for serving and for checking.
 #[derive(Clone, Debug, Args)]

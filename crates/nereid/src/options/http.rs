@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
 use nereid_core::{HeaderPattern, Restriction, Restrictions};
-use nereid_http::HttpOptions as FaceOptions;
+use nereid_kserve_http::HttpOptions as FaceOptions;
 use nereid_listener::{Address, TlsFiles};
 use nereid_shared_memory::Regions;
 

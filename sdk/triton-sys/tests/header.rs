@@ -40,7 +40,7 @@ fn everything_is_in_the_header() {
 
 fn header() -> String {
     let mut text = String::from(
-        "/* Triton's C interface for backends, made from crates/triton-sys by its tests. Not to be edited. */\n\
+        "/* Triton's C interface for backends, made from sdk/triton-sys by its tests. Not to be edited. */\n\
          #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
     );
     for line in include_str!("../src/handles.rs").lines() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
 use nereid_core::{Backends, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_model_config::{normalise, parse_text};
-use nereid_triton_abi::{LibraryBackends, LibraryOptions};
+use nereid_triton_host::{LibraryBackends, LibraryOptions};
 
 const CONFIG: &str = "name: 'm' backend: 'c' input { name: 'IN' data_type: TYPE_INT32 dims: -1 }
                       output { name: 'OUT' data_type: TYPE_INT32 dims: -1 }";

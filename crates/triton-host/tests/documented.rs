@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nereid_triton_abi::exported_names;
+use nereid_triton_host::exported_names;
 use triton_sys::signatures;
 
 const TABLE: &str = include_str!("../../../docs/c-abi.md");
