@@ -14,8 +14,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Tensor};
-use nereid_core::{ModelId, ModelSource, Overrides, Server, ServerOptions};
+use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor};
+use nereid_core::{Caller, ModelId, ModelSource, Overrides, Server, ServerOptions};
 use nereid_model_config::proto::ModelParameter;
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, Places, find};
 use nereid_repository::{ReadOptions, Repositories};
@@ -118,8 +118,11 @@ fn serve() -> Arc<Server> {
     server
 }
 
-fn request(model: &str, inputs: &[Tensor]) -> InferRequest {
-    InferRequest { model_name: model.into(), inputs: inputs.to_vec(), ..InferRequest::default() }
+async fn ask(server: &Server, model: &str, inputs: &[Tensor]) -> Response {
+    let request = InferRequest { inputs: inputs.to_vec(), ..InferRequest::default() };
+    let model = server.resolve(model, None).await.expect("it is loaded");
+    let mut answers = server.infer(&model, request, Caller::default()).expect("admitted");
+    answers.single().await.expect("an answer")
 }
 
 /// The time of a call in microseconds.
@@ -144,8 +147,7 @@ fn batch_of_one(server: &Arc<Server>, runtime: &tokio::runtime::Runtime) {
             drop(session.run(feeds).expect("a run"));
         };
         let served = || {
-            let answer = async { server.infer(request(model, &tensors)).expect("admitted").single().await };
-            drop(runtime.block_on(answer).expect("an answer"));
+            drop(runtime.block_on(ask(server, model, &tensors)));
         };
         for _ in 0..5 {
             direct();
@@ -201,8 +203,7 @@ fn throughput(
             let input = input.clone();
             runtime.spawn(async move {
                 while !stopped.load(Ordering::Relaxed) {
-                    let request = request(model, std::slice::from_ref(&input));
-                    server.infer(request).expect("admitted").single().await.expect("an answer");
+                    ask(&server, model, std::slice::from_ref(&input)).await;
                     answers.fetch_add(1, Ordering::Relaxed);
                 }
             })

@@ -10,13 +10,9 @@ use crate::{
     SequenceStates, Tensor, Turn,
 };
 
-/// What a client asks for. Every protocol face builds this and hands it to the server.
+/// What a client asks of a model. Every face builds this and hands it to the server together with the model.
 #[derive(Default)]
 pub struct InferRequest {
-    /// Name of the model.
-    pub model_name: String,
-    /// Version of the model; `None` leaves the choice to the server.
-    pub model_version: Option<u64>,
     /// The client's id for the request; empty if it gave none.
     pub id: String,
     /// The inputs, in the client's order.
@@ -120,6 +116,11 @@ impl Request {
         Self { request, batch_size, responder, turn: None, repeated: false }
     }
 
+    /// The name of the model that executes it; empty where its answers are not the server's to take.
+    pub fn model_name(&self) -> &str {
+        self.responder.sink().model_name()
+    }
+
     /// How many items of the batch dimension it holds; 1 for a model without batching.
     pub fn batch_size(&self) -> usize {
         self.batch_size
@@ -130,9 +131,11 @@ impl Request {
     /// # Errors
     /// `InvalidArg` if the request has none.
     pub fn input(&self, name: &str) -> Result<&Tensor> {
-        self.request.inputs.iter().find(|input| input.name == name).ok_or_else(|| {
-            Error::invalid_arg(format!("the request to '{}' lacks input '{name}'", self.request.model_name))
-        })
+        self.request
+            .inputs
+            .iter()
+            .find(|input| input.name == name)
+            .ok_or_else(|| Error::invalid_arg(format!("the request lacks input '{name}'")))
     }
 
     /// Whether an input lies in a device's memory.
@@ -259,7 +262,7 @@ impl Deref for Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("model", &self.request.model_name)
+            .field("model", &self.model_name())
             .field("id", &self.request.id)
             .field("batch_size", &self.batch_size)
             .field("inputs", &self.request.inputs)

@@ -26,6 +26,11 @@ pub trait ResponseSink: Any + Send + Sync {
     /// Whether the client has gone away or asked to stop.
     fn is_cancelled(&self) -> bool;
 
+    /// The name of the model that was asked.
+    fn model_name(&self) -> &str {
+        ""
+    }
+
     /// The backend says itself how long the execution and its responses took, perhaps only after the last answer.
     fn await_report(&self) {}
 

@@ -16,7 +16,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Caller, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -131,8 +131,10 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
             while !stopped.load(Ordering::Relaxed) {
                 let input = Tensor::new("X", DataType::Fp32, [1, 4], contents.clone());
                 let inputs = vec![input];
-                let request = InferRequest { model_name: asked.into(), inputs, ..InferRequest::default() };
-                server.infer(request).expect("admitted").single().await.expect("answered");
+                let request = InferRequest { inputs, ..InferRequest::default() };
+                let model = server.resolve(asked, None).await.expect("it is loaded");
+                let mut answers = server.infer(&model, request, Caller::default()).expect("admitted");
+                answers.single().await.expect("answered");
                 tokio::task::yield_now().await;
             }
         }));

@@ -4,12 +4,10 @@ use nereid_backend_api::{Error, InferRequest, Result, Shape, Tensor};
 
 use crate::signature::{InputSignature, Signature, reshaped};
 
-/// Admits a request, or says what is wrong with it. Returns its batch size (1 for a model without batching).
-pub(crate) fn admit(request: &mut InferRequest, signature: &Signature) -> Result<usize> {
-    let model = std::mem::take(&mut request.model_name);
-    let admitted = check(request, signature, &model);
-    request.model_name = model;
-    admitted.map_err(|error| match request.id.as_str() {
+/// Admits a request to the model of that name, or says what is wrong with it. Returns its batch size (1 for a model without
+/// batching).
+pub(crate) fn admit(request: &mut InferRequest, signature: &Signature, model: &str) -> Result<usize> {
+    check(request, signature, model).map_err(|error| match request.id.as_str() {
         "" => error,
         id => error.context(format_args!("request '{id}'")),
     })

@@ -18,9 +18,8 @@ use nereid_backend_api::{
 };
 
 use self::unread::Unread;
+use crate::caller::Caller;
 use crate::classification;
-use crate::ensemble::Computed;
-use crate::limit::Slot;
 use crate::model::Model;
 use crate::scheduler::Ticket;
 use crate::statistics::{ComputeTimes, Ending, FailureReason};
@@ -40,27 +39,6 @@ pub(crate) struct InFlight {
     /// What hears of it, if it is traced.
     trace: Option<Arc<TraceShare>>,
     caller: Caller,
-}
-
-/// Who makes a request, as far as the server keeps count of that.
-#[derive(Default)]
-pub(crate) struct Caller {
-    /// The request's share of what the server takes in at a time.
-    _slot: Option<Slot>,
-    /// Hears how long the request was computed, if an ensemble made it.
-    computed: Option<Arc<Computed>>,
-}
-
-impl Caller {
-    /// A client.
-    pub(crate) fn client(slot: Option<Slot>) -> Self {
-        Self { _slot: slot, computed: None }
-    }
-
-    /// An ensemble, whose own request has its share already.
-    pub(crate) fn ensemble(computed: &Arc<Computed>) -> Self {
-        Self { _slot: None, computed: Some(Arc::clone(computed)) }
-    }
 }
 
 #[derive(Default)]
@@ -112,9 +90,7 @@ impl InFlight {
         arrived: Instant,
         caller: Caller,
     ) -> Arc<Self> {
-        if let Some(computed) = &caller.computed {
-            computed.begin();
-        }
+        caller.begin();
         let classes = request
             .outputs
             .iter()
@@ -196,7 +172,7 @@ impl InFlight {
         let statistics = self.model.statistics();
         statistics.record(ending, self.batch_size, total, started);
         if ending != Ending::Success {
-            return self.computed(None);
+            return self.caller.computed(None);
         }
         let mut answers = self.lock();
         let times = match answers.compute {
@@ -213,14 +189,7 @@ impl InFlight {
         };
         drop(answers);
         statistics.record_compute(times);
-        self.computed(Some(times));
-    }
-
-    /// Tells the ensemble that made the request how long it was computed.
-    fn computed(&self, times: Option<ComputeTimes>) {
-        if let Some(computed) = &self.caller.computed {
-            computed.end(times);
-        }
+        self.caller.computed(Some(times));
     }
 
     /// Why the request failed, as metrics tell it. An error that came before its execution began is the scheduler's.
@@ -326,6 +295,10 @@ impl ResponseSink for InFlight {
         self.cancelled.load(Ordering::Relaxed)
     }
 
+    fn model_name(&self) -> &str {
+        self.model.name()
+    }
+
     fn await_report(&self) {
         self.lock().compute = Compute::Awaited;
     }
@@ -343,7 +316,7 @@ impl ResponseSink for InFlight {
         let before = std::mem::replace(&mut self.lock().compute, Compute::Reported(times));
         if before == Compute::Missing {
             self.model.statistics().record_compute(times);
-            self.computed(Some(times));
+            self.caller.computed(Some(times));
         }
     }
 

@@ -8,6 +8,8 @@
 mod access;
 mod admission;
 mod backends;
+mod budget;
+mod caller;
 mod classification;
 mod completion;
 mod ensemble;
@@ -16,7 +18,6 @@ mod host_policies;
 mod inflight;
 mod instance;
 mod lifecycle;
-mod limit;
 mod logging;
 mod metric_registry;
 mod model;
@@ -35,6 +36,8 @@ mod warm_up;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use backends::Backends;
+pub use budget::{Budget, Permit};
+pub use caller::Caller;
 pub use completion::{Completion, complete_config};
 pub use forward::HeaderPattern;
 pub use host_policies::HostPolicies;
@@ -51,7 +54,7 @@ pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
-pub use server::{EXTENSIONS, ModelControl, Server, ServerOptions};
+pub use server::{EXTENSIONS, ModelControl, Resolving, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
 pub use statistics::{

@@ -19,8 +19,9 @@ pub(crate) use self::load::Services;
 pub use self::load::not_offered;
 pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
+use crate::caller::Caller;
 use crate::ensemble::steps_of;
-use crate::inflight::{Caller, InFlight, ResponseStream};
+use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
 use crate::scheduler::sequence::checks::SequenceChecks;
@@ -196,7 +197,7 @@ impl Model {
     /// # Errors
     /// What is wrong with the request.
     pub(crate) fn infer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         mut request: InferRequest,
         caller: Caller,
     ) -> Result<ResponseStream> {
@@ -210,12 +211,12 @@ impl Model {
             )));
         }
         let arrived = Instant::now();
-        let batch_size = admit(&mut request, &self.signature)?;
+        let batch_size = admit(&mut request, &self.signature, &self.id.name)?;
         if let Some(checks) = &self.sequence_checks {
-            checks.check(&request, batch_size)?;
+            checks.check(&request, batch_size, &self.id.name)?;
         }
         self.begin_trace(&mut request, arrived);
-        let inflight = InFlight::new(Arc::clone(&self), &request, batch_size, arrived, caller);
+        let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
         let at_once = self.pool.as_ref().is_some_and(|pool| pool.runs_at_once(&request));

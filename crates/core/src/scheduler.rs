@@ -135,7 +135,7 @@ pub(crate) enum Refusal {
 
 impl Item for Request {
     fn refuse(self, why: Refusal) {
-        let model = &self.model_name;
+        let model = self.model_name();
         let error = match why {
             Refusal::Closing => Error::unavailable(format!("model '{model}' is being unloaded")),
             Refusal::Full(limit) => Error::unavailable(format!(

@@ -1,19 +1,23 @@
 //! The server as every face sees it: health, the models, and [`Server::infer`].
 
 use std::collections::BTreeSet;
+use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
 use nereid_backend_api::{Error, InferRequest, Result};
 
 use crate::backends::Backends;
+use crate::budget::Budget;
+use crate::caller::Caller;
 use crate::host_policies::HostPolicies;
-use crate::inflight::{Caller, ResponseStream};
+use crate::inflight::ResponseStream;
 use crate::lifecycle::{Done, LifeCycle, Task};
-use crate::limit::Limit;
 use crate::logging::LogControl;
 use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
@@ -97,7 +101,8 @@ pub enum ModelControl {
 pub struct Server {
     options: ServerOptions,
     models: Arc<LifeCycle>,
-    limit: Option<Limit>,
+    /// How many requests may be in progress, if that is limited.
+    slots: Option<Budget>,
     trace: TraceControl,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
@@ -120,11 +125,11 @@ impl Server {
             latencies: options.latencies,
             models: Weak::new(),
         };
-        let limit = (options.max_inflight_requests > 0).then(|| Limit::new(options.max_inflight_requests));
+        let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
         let models = LifeCycle::new(backends.into(), source, services, threads, retries);
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
-        Self { options, models, limit, trace, open: AtomicBool::new(false) }
+        Self { options, models, slots, trace, open: AtomicBool::new(false) }
     }
 
     /// What was fixed when it started.
@@ -190,18 +195,41 @@ impl Server {
         self.models().find(name, version).cloned()
     }
 
+    /// The version of a model that a request with this name and version goes to, for the request that follows. Each
+    /// request finds its model here, once, and takes it to [`infer`](Self::infer).
+    ///
+    /// It answers at once. What has to be waited for before a model is there is waited for here.
+    ///
+    /// # Errors
+    /// As [`model`](Self::model).
+    pub fn resolve(&self, name: &str, version: Option<u64>) -> Resolving {
+        Resolving(ready(self.model(name, version)))
+    }
+
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
     ///
     /// It never blocks. A model whose executions are shorter than the way to another thread, and whose backend says
     /// so, may be executed on the calling thread.
     ///
     /// # Errors
-    /// What keeps the request from being queued: an unknown model, a request that does not fit the model, or too many
-    /// requests in progress. A queue that is full answers through the stream.
-    pub fn infer(&self, request: InferRequest) -> Result<ResponseStream> {
-        let model = self.model(&request.model_name, request.model_version)?;
-        let slot = self.limit.as_ref().map(Limit::take).transpose()?;
-        model.infer(request, Caller::client(slot))
+    /// What keeps the request from being queued: a request that does not fit the model, or too many requests in progress.
+    /// A queue that is full answers through the stream.
+    pub fn infer(
+        &self,
+        model: &Arc<Model>,
+        request: InferRequest,
+        mut caller: Caller,
+    ) -> Result<ResponseStream> {
+        if let Some(slots) = &self.slots {
+            let slot = slots.try_acquire(1).ok_or_else(|| {
+                Error::unavailable(format!(
+                    "the server has {} requests in progress, which is its limit; try again later",
+                    slots.capacity()
+                ))
+            })?;
+            caller = caller.with_permit(slot);
+        }
+        model.infer(request, caller)
     }
 
     /// Loads models from the source, several side by side, and then welcomes requests: those named, or all. Gives the
@@ -356,6 +384,18 @@ impl Server {
             model.unload();
             tracing::info!("unloaded '{}' version {}", model.name(), model.version());
         }
+    }
+}
+
+/// A model that a request looks for, see [`Server::resolve`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Resolving(Ready<Result<Arc<Model>>>);
+
+impl Future for Resolving {
+    type Output = Result<Arc<Model>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
     }
 }
 

@@ -60,11 +60,10 @@ fn run(
     let of_clients = |input: &&Tensor| !servers_own(config, &input.name);
     let requests = (0..batch_size).map(|_| {
         let mut request = InferRequest {
-            model_name: config.name.clone(),
             inputs: inputs.iter().filter(of_clients).cloned().collect(),
             ..InferRequest::default()
         };
-        let size = admit(&mut request, signature)?;
+        let size = admit(&mut request, signature, &config.name)?;
         let responder = Responder::new(Arc::new(Listener(answers.clone())), None);
         let mut request = Request::new(request, size, responder);
         let own = inputs.iter().filter(|input| !of_clients(input)).cloned();

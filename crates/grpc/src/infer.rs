@@ -6,8 +6,10 @@ mod encode;
 mod parameters;
 mod region;
 
-use nereid_core::ResponseStream;
+use std::sync::Arc;
+
 use nereid_core::backend_api::{Error, Parameters, Response, Result, Tensor};
+use nereid_core::{Caller, Model, ResponseStream};
 use nereid_shared_memory::RequestMemory;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
@@ -42,12 +44,13 @@ impl Asked {
     }
 }
 
-/// Hands a request to the server, with the parameters that `forward` adds.
+/// Hands a request to a model, with the parameters that `forward` adds.
 ///
 /// # Errors
 /// What is wrong with the request.
 pub(crate) fn ask(
     face: &Face,
+    model: &Arc<Model>,
     message: ModelInferRequest,
     trace: Option<&Sending>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
@@ -56,7 +59,7 @@ pub(crate) fn ask(
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(Sending::request);
-    let answers = face.server.infer(request)?;
+    let answers = face.server.infer(model, request, Caller::default())?;
     Ok(Asked { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
@@ -70,22 +73,23 @@ pub(crate) async fn answer(
 ) -> (Result<ModelInferResponse>, Option<Sending>) {
     let (metadata, extensions, message) = request.into_parts();
     let called = extensions.get::<Called>();
-    if let Err(error) = check(face, &message) {
-        return (Err(error), None);
-    }
+    let model = match find(face, &message).await {
+        Ok(model) => model,
+        Err(error) => return (Err(error), None),
+    };
     let trace = called.and_then(|called| Sending::draw(face, &message, &metadata, *called));
-    let outcome = answer_with(face, &metadata, message, trace.as_ref()).await;
+    let outcome = answer_with(face, &model, &metadata, message, trace.as_ref()).await;
     if let Some(trace) = &trace {
         trace.begin();
     }
     (outcome, trace)
 }
 
-/// Whether the model that is asked is there, and gives one answer. Found first: a request to a model that is not there is
-/// not worth decoding.
-fn check(face: &Face, message: &ModelInferRequest) -> Result<()> {
+/// The model that is asked, which gives one answer. Found first: a request to a model that is not there is not worth
+/// decoding.
+async fn find(face: &Face, message: &ModelInferRequest) -> Result<Arc<Model>> {
     let version = version(&message.model_version, &message.model_name)?;
-    let model = face.server.model(&message.model_name, version)?;
+    let model = face.server.resolve(&message.model_name, version).await?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(
             "model '{}' is decoupled: it gives any number of answers, and ModelInfer takes models that give one; \
@@ -93,17 +97,18 @@ fn check(face: &Face, message: &ModelInferRequest) -> Result<()> {
             model.name()
         )));
     }
-    Ok(())
+    Ok(model)
 }
 
 async fn answer_with(
     face: &Face,
+    model: &Arc<Model>,
     metadata: &MetadataMap,
     message: ModelInferRequest,
     trace: Option<&Sending>,
 ) -> Result<ModelInferResponse> {
     let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
-    let mut asked = ask(face, message, trace, forward)?;
+    let mut asked = ask(face, model, message, trace, forward)?;
     let response = asked.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();

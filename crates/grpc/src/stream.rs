@@ -14,10 +14,11 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
+use nereid_core::{Model, Resolving};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::metadata::MetadataMap;
@@ -42,6 +43,8 @@ type Item = std::result::Result<ModelStreamInferResponse, Status>;
 pub(crate) struct Conversation {
     face: Arc<Face>,
     requests: Streaming<ModelInferRequest>,
+    /// The request that was read last, while its model is looked for.
+    resolving: Option<(ModelInferRequest, Resolving)>,
     /// Whether further requests may come.
     reading: bool,
     /// Whether that is not so because the server shuts down.
@@ -86,6 +89,7 @@ impl Conversation {
         let metadata = metadata.clone();
         Self {
             requests: request.into_inner(),
+            resolving: None,
             reading: true,
             cut_off: false,
             forwarded: forwarded.map(|()| parameters),
@@ -132,23 +136,38 @@ impl Conversation {
             (self.reading, self.cut_off) = (false, true);
             return Poll::Ready(Ok(()));
         }
-        match self.requests.poll_next_unpin(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Some(Ok(message))) => self.take(message),
-            Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
-            Poll::Ready(None) => self.reading = false,
+        if self.resolving.is_none() {
+            match ready!(self.requests.poll_next_unpin(context)) {
+                Some(Ok(message)) => match version(&message.model_version, &message.model_name) {
+                    Ok(version) => {
+                        let resolving = self.face.server.resolve(&message.model_name, version);
+                        self.resolving = Some((message, resolving));
+                    }
+                    Err(error) => self.take(message, Err(error)),
+                },
+                Some(Err(status)) => return Poll::Ready(Err(status)),
+                None => self.reading = false,
+            }
+        }
+        if let Some((message, mut resolving)) = self.resolving.take() {
+            match Pin::new(&mut resolving).poll(context) {
+                Poll::Ready(model) => self.take(message, model),
+                Poll::Pending => {
+                    self.resolving = Some((message, resolving));
+                    return Poll::Pending;
+                }
+            }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Hands a request to the server.
-    fn take(&mut self, message: ModelInferRequest) {
+    /// Hands a request to its model.
+    fn take(&mut self, message: ModelInferRequest, model: Result<Arc<Model>>) {
         let (id, version) = (message.id.clone(), message.model_version.clone());
         // Of a model that is not there it is not known.
-        let decoupled = self.is_decoupled(&message);
-        let trace = if decoupled.is_ok() { self.draw(&message) } else { None };
-        let asked = decoupled.clone().and_then(|_| self.ask(message, trace.as_ref()));
-        let decoupled = decoupled.unwrap_or(false);
+        let decoupled = model.as_ref().is_ok_and(|model| model.is_decoupled());
+        let trace = if model.is_ok() { self.draw(&message) } else { None };
+        let asked = model.and_then(|model| self.ask(&model, message, trace.as_ref()));
         let share = self.load.share(asked.as_ref().map_or(0, |asked| asked.byte_size));
         match asked {
             Ok(asked) if decoupled => self.decoupled.push(Decoupled::new(asked, version, share)),
@@ -156,11 +175,6 @@ impl Conversation {
             Err(error) if decoupled => self.refused.push_back(Refused::new(id, &error, share)),
             Err(error) => self.single.push_back(Queued::Refused(Refused::new(id, &error, share))),
         }
-    }
-
-    fn is_decoupled(&self, message: &ModelInferRequest) -> Result<bool> {
-        let version = version(&message.model_version, &message.model_name)?;
-        Ok(self.face.server.model(&message.model_name, version)?.is_decoupled())
     }
 
     /// Draws whether a request is traced.
@@ -174,8 +188,8 @@ impl Conversation {
         Sending::draw(&self.face, message, &self.metadata, since)
     }
 
-    fn ask(&self, message: ModelInferRequest, trace: Option<&Sending>) -> Result<Asked> {
-        infer::ask(&self.face, message, trace, |parameters| {
+    fn ask(&self, model: &Arc<Model>, message: ModelInferRequest, trace: Option<&Sending>) -> Result<Asked> {
+        infer::ask(&self.face, model, message, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }

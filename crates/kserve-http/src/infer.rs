@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use hyper::header::HeaderValue;
 use nereid_core::backend_api::{Error, RequestTrace, Result, Trace};
-use nereid_core::{Model, Signature};
+use nereid_core::{Caller, Model, Signature};
 use nereid_shared_memory::Regions;
 
 use crate::body::Pieces;
@@ -32,7 +32,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let Call { face, target, .. } = call;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
-    let model = face.server.model(&target.model, version)?;
+    let model = face.server.resolve(&target.model, version).await?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(
             "model '{}' is decoupled: it gives any number of answers, and this endpoint takes models that give one; \
@@ -51,7 +51,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
 
 async fn answer_with(
     call: &Call<'_>,
-    model: &Model,
+    model: &Arc<Model>,
     mut body: Pieces,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
@@ -68,10 +68,8 @@ async fn answer_with(
     let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
-    request.model_name = target.model.clone().into_owned();
-    request.model_version = target.version()?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    let mut answers = face.server.infer(request)?;
+    let mut answers = face.server.infer(model, request, Caller::default())?;
     let response = answers.single().await;
     if let Some(trace) = trace {
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());

@@ -9,8 +9,8 @@ use nereid_core::backend_api::{
     Backend, Batch, Error, InferRequest, Instance, InstanceContext, Model, ModelContext, Response, Result,
 };
 use nereid_core::{
-    Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec,
-    Server, ServerOptions, model_config,
+    Caller, Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId,
+    ModelSpec, Server, ServerOptions, model_config,
 };
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -75,8 +75,9 @@ fn server(config: &str) -> Arc<Server> {
 }
 
 async fn infer(server: &Server, id: &str) {
-    let request = InferRequest { model_name: "m".into(), id: id.into(), ..InferRequest::default() };
-    let answer = server.infer(request).unwrap().next().await.unwrap();
+    let request = InferRequest { id: id.into(), ..InferRequest::default() };
+    let model = server.model("m", None).unwrap();
+    let answer = server.infer(&model, request, Caller::default()).unwrap().next().await.unwrap();
     assert_eq!(answer.is_err(), id == "bad");
 }
 

@@ -123,8 +123,6 @@ impl Drop for Building {
 /// A request to be looked at: it shares the tensors of the one that waits, and answers to it go nowhere.
 fn view(request: &Request) -> Result<Lent<RequestObject>> {
     let copy = InferRequest {
-        model_name: request.model_name.clone(),
-        model_version: request.model_version,
         id: request.id.clone(),
         inputs: request.inputs.clone(),
         policy_contents: request.policy_contents.clone(),

@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nereid_backend_api::{Answer, Error, Result};
-use nereid_core::{ResponseStream, Server};
+use nereid_core::{Caller, ResponseStream, Server};
 use triton_sys::*;
 
 use crate::allocator::Placement;
 use crate::handle::{Handle, Lent};
 use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
+use crate::server::blocking;
 use crate::trace::{Sent, TraceObject};
 
 /// Stops an inference.
@@ -56,12 +57,14 @@ struct Call {
 /// The server does not take the request: it is not given back, and not answered.
 pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
     let object = handle.get()?;
+    let (name, version) = object.fields().model()?;
+    let model = blocking(server.resolve(&name, version))?;
     let (mut request, placement, release, complete, userp) = {
         let fields = object.fields();
         let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
         let complete = fields.callbacks.complete.ok_or_else(no_complete)?;
         let userp = AtomicPtr::new(fields.callbacks.complete_userp.load(Ordering::Relaxed));
-        let (request, placement, release) = fields.build(server, handle, object.cuda())?;
+        let (request, placement, release) = fields.build(&model, handle, object.cuda())?;
         (request, placement, release, complete, userp)
     };
     // From here on functions of the backend may be called, those of its trace first: nothing is locked.
@@ -70,7 +73,7 @@ pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Op
         None => (None, None),
     };
     request.trace = trace;
-    let stream = server.infer(request).inspect_err(|_| release.disarm())?;
+    let stream = server.infer(&model, request, Caller::default()).inspect_err(|_| release.disarm())?;
     let canceller = Canceller { call: stream.canceller(), cancelled: Arc::default() };
     object.fields().canceller = Some(canceller);
     let (stream, wakes) = (Mutex::new(Some(stream)), AtomicUsize::new(0));

@@ -8,7 +8,7 @@ use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_backend_api::{Error, InferRequest, Result};
-use nereid_core::Server;
+use nereid_core::Model;
 use nereid_cuda::Cuda;
 use triton_sys::*;
 
@@ -75,21 +75,26 @@ pub(crate) fn version(version: i64) -> Result<Option<u64>> {
 }
 
 impl Fields {
-    /// The request as the server takes it, where its outputs are placed, and what gives it back.
+    /// The name and the version of the model that is asked.
+    ///
+    /// # Errors
+    /// `InvalidArg` if the version is none.
+    pub(crate) fn model(&self) -> Result<(String, Option<u64>)> {
+        Ok((self.model_name.clone(), version(self.model_version)?))
+    }
+
+    /// The request as the server takes it for that model, where its outputs are placed, and what gives it back.
     pub(crate) fn build(
         &self,
-        server: &Server,
+        model: &Model,
         handle: Handle<InferenceRequest>,
         cuda: Option<&Arc<Cuda>>,
     ) -> Result<(InferRequest, Arc<Placement>, Arc<Release>)> {
         let release = self.callbacks.release(handle);
         let placement = self.callbacks.placement(&release, cuda)?;
-        let model_version = version(self.model_version)?;
-        let raw = |contents| server.model(&self.model_name, model_version)?.signature().raw_input(contents);
+        let raw = |contents| model.signature().raw_input(contents);
         let (inputs, policy_contents) = self.tensors.inputs(&release, cuda, raw)?;
         let request = InferRequest {
-            model_name: self.model_name.clone(),
-            model_version,
             inputs,
             policy_contents,
             outputs: self.tensors.outputs(),

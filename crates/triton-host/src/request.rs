@@ -113,7 +113,7 @@ impl RequestObject {
 
     /// The model it is for.
     pub(crate) fn model_name(&self) -> &str {
-        &self.data.request.model_name
+        self.data.way.sink().model_name()
     }
 
     fn parameters(&self) -> &[Parameter] {

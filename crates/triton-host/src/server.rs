@@ -84,7 +84,7 @@ fn wait(begin: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>) ->
 }
 
 /// Waits for an answer that is found on another thread.
-fn blocking<T>(answer: impl Future<Output = T>) -> T {
+pub(crate) fn blocking<T>(answer: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 
     impl Wake for Unpark {

@@ -91,6 +91,10 @@ impl ResponseSink for Passing {
         self.0.is_cancelled()
     }
 
+    fn model_name(&self) -> &str {
+        self.0.sink().model_name()
+    }
+
     fn await_report(&self) {
         self.0.await_report();
     }

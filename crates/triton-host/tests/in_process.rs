@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
-use nereid_core::{Backends, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Backends, Caller, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_model_config::{normalise, parse_text};
 use nereid_triton_host::{LibraryBackends, LibraryOptions};
 
@@ -64,12 +64,12 @@ impl Served {
     /// Asks with an id, which tells the backend what to do.
     fn ask(&self, id: &str) -> Result<Response> {
         let request = InferRequest {
-            model_name: "m".into(),
             id: id.into(),
             inputs: vec![Tensor::new("IN", DataType::Int32, [3], vec![7; 12])],
             ..InferRequest::default()
         };
-        let mut stream = self.server.infer(request)?;
+        let model = self.server.model("m", None)?;
+        let mut stream = self.server.infer(&model, request, Caller::default())?;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(stream.single())
     }

@@ -94,7 +94,7 @@ impl Served {
         let requests = requests.into_iter().zip(&sinks).map(|((inputs, wanted), sink)| {
             let batch_size = (self.batch_size)(&inputs);
             let outputs = wanted.iter().map(|&name| RequestedOutput::new(name)).collect();
-            let request = InferRequest { model_name: "m".into(), inputs, outputs, ..Default::default() };
+            let request = InferRequest { inputs, outputs, ..Default::default() };
             Request::new(request, batch_size, Responder::new(sink.clone(), None))
         });
         let batch = Batch::new(requests.collect(), self.monitor.clone());

@@ -21,7 +21,7 @@ impl ResponseSink for Unheard {
 /// A request with an input X of that shape. Nobody here looks at its contents.
 fn request(shape: &[i64]) -> Request {
     let inputs = vec![Tensor::new("X", DataType::Uint8, shape, Vec::new())];
-    let request = InferRequest { model_name: "m".into(), inputs, ..Default::default() };
+    let request = InferRequest { inputs, ..Default::default() };
     Request::new(request, 1, Responder::new(Arc::new(Unheard), None))
 }
 
@@ -226,7 +226,7 @@ fn a_shape_that_no_memory_holds_is_refused() {
 #[test]
 fn a_request_without_the_source_is_an_error() {
     let input = batch_input(1, "BATCH_ELEMENT_COUNT", "TYPE_INT32");
-    let nothing = InferRequest { model_name: "m".into(), ..Default::default() };
+    let nothing = InferRequest::default();
     let nothing = Request::new(nothing, 1, Responder::new(Arc::new(Unheard), None));
     let error = input.tensor(&[&request(&[1, 2]), &nothing]).unwrap_err();
     assert!(error.message().contains("lacks input 'X'"), "{error}");

@@ -27,12 +27,12 @@ fn tensor(name: &str, shape: &[i64]) -> Tensor {
 }
 
 fn request(inputs: Vec<Tensor>) -> InferRequest {
-    InferRequest { model_name: "m".into(), inputs, ..InferRequest::default() }
+    InferRequest { inputs, ..InferRequest::default() }
 }
 
 fn refused(request: InferRequest, signature: &Signature) -> String {
     let mut request = request;
-    let error = admit(&mut request, signature).unwrap_err();
+    let error = admit(&mut request, signature, "m").unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArg);
     error.message().to_owned()
 }
@@ -41,10 +41,9 @@ fn refused(request: InferRequest, signature: &Signature) -> String {
 fn a_request_that_fits_is_admitted_with_its_batch_size() {
     let batching = signature(8, vec![input("A", &[2]), input("B", &[-1])]);
     let mut fits = request(vec![tensor("B", &[3, 5]), tensor("A", &[3, 2])]);
-    assert_eq!(admit(&mut fits, &batching).unwrap(), 3);
-    assert_eq!(fits.model_name, "m");
+    assert_eq!(admit(&mut fits, &batching, "m").unwrap(), 3);
     let mut fits = request(vec![tensor("A", &[3, 2])]);
-    assert_eq!(admit(&mut fits, &signature(0, vec![input("A", &[3, -1])])).unwrap(), 1);
+    assert_eq!(admit(&mut fits, &signature(0, vec![input("A", &[3, -1])]), "m").unwrap(), 1);
 }
 
 #[test]
@@ -71,7 +70,7 @@ fn names_are_checked_with_what_there_is() {
 fn an_optional_input_may_be_left_out() {
     let optional = InputSignature { optional: true, ..input("B", &[1]) };
     let signature = signature(0, vec![input("A", &[1]), optional]);
-    assert!(admit(&mut request(vec![tensor("A", &[1])]), &signature).is_ok());
+    assert!(admit(&mut request(vec![tensor("A", &[1])]), &signature, "m").is_ok());
     assert!(refused(request(vec![tensor("B", &[1])]), &signature).ends_with("missing 'A'"));
 }
 
@@ -117,7 +116,7 @@ fn type_shape_and_size_are_checked() {
 fn a_reshape_changes_the_shape_the_backend_sees() {
     let reshaping = InputSignature { reshape: Some([3, -1, 2].into()), ..input("A", &[-1, 6]) };
     let mut fits = request(vec![tensor("A", &[4, 5, 6])]);
-    admit(&mut fits, &signature(8, vec![reshaping])).unwrap();
+    admit(&mut fits, &signature(8, vec![reshaping]), "m").unwrap();
     assert_eq!(fits.inputs[0].shape, [4, 3, 5, 2].into());
 }
 

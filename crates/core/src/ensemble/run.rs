@@ -20,7 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::plan::PlannedStep;
 use super::wave::{Sequence, Value, Wave};
 use super::{Computed, Shared};
-use crate::inflight::{Caller, ResponseStream};
+use crate::caller::Caller;
+use crate::inflight::ResponseStream;
 use crate::model::Model;
 
 /// The wave of the request itself.
@@ -395,8 +396,6 @@ impl<'a> Run<'a> {
             flags: template.sequence,
         });
         let request = InferRequest {
-            model_name: member.name().to_owned(),
-            model_version: Some(member.version()),
             id: template.id.clone(),
             inputs,
             policy_contents: self.policy_contents(step),
@@ -410,7 +409,7 @@ impl<'a> Run<'a> {
             trace: template.trace.as_ref().map(RequestTrace::child),
         };
         let is_decoupled = member.is_decoupled();
-        let answers = Arc::clone(member).infer(request, Caller::ensemble(&self.computed))?;
+        let answers = member.infer(request, Caller::ensemble(&self.computed))?;
         Ok(Awaited::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
     }
 

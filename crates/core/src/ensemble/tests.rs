@@ -15,7 +15,7 @@ use nereid_backend_api::{
 };
 
 use crate::source::{Fingerprint, ModelId, ModelSource};
-use crate::{Completion, ModelSpec, Server, ServerOptions};
+use crate::{Caller, Completion, ModelSpec, ResponseStream, Server, ServerOptions};
 
 /// What the members of a test do, by the parameter `act` of their configuration:
 /// - `add` (also where there is none): output `Y` is the sum of all inputs that are there, and of the parameter `plus`;
@@ -224,13 +224,17 @@ fn serving<const N: usize>(models: [(String, ModelSpec); N]) -> (Server, Members
     (server, members)
 }
 
-fn request(model: &str, inputs: &[(&str, i64)]) -> InferRequest {
+fn request(inputs: &[(&str, i64)]) -> InferRequest {
     let inputs = inputs.iter().map(|(name, number)| tensor(name, &[1, 1], &[*number])).collect();
-    InferRequest { model_name: model.into(), id: "r".into(), inputs, ..InferRequest::default() }
+    InferRequest { id: "r".into(), inputs, ..InferRequest::default() }
 }
 
-async fn ask(server: &Server, request: InferRequest) -> Result<Response> {
-    server.infer(request)?.single().await
+fn infer(server: &Server, model: &str, request: InferRequest) -> Result<ResponseStream> {
+    server.infer(&server.model(model, None)?, request, Caller::default())
+}
+
+async fn ask(server: &Server, model: &str, request: InferRequest) -> Result<Response> {
+    infer(server, model, request)?.single().await
 }
 
 /// The first number of each output, by name.
@@ -251,7 +255,7 @@ async fn steps_run_when_their_tensors_are_there_and_share_them() {
             &["two: X=b W=c -> Y=OUT", "one: X=a -> Y=b Z=SIDE", "one: X=a -> Y=c", "one: X=IN -> Y=a"],
         ),
     ]);
-    let response = ask(&server, request("e", &[("IN", 5)])).await.unwrap();
+    let response = ask(&server, "e", request(&[("IN", 5)])).await.unwrap();
     // a = 6, b = c = 7, SIDE = 21.
     assert_eq!(outputs(&response), [("OUT", 24), ("SIDE", 21)]);
     assert_eq!(response.outputs[0].shape, [1, 1].into());
@@ -276,18 +280,18 @@ async fn only_the_steps_run_that_lead_to_a_wanted_output() {
         ensemble("e", "IN", "A B", &["one: X=IN -> Y=A", "other: X=A -> Y=B"]),
     ]);
     let wanting =
-        |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..request("e", &[("IN", 5)]) };
-    assert_eq!(outputs(&ask(&server, wanting("A")).await.unwrap()), [("A", 6)]);
+        |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..request(&[("IN", 5)]) };
+    assert_eq!(outputs(&ask(&server, "e", wanting("A")).await.unwrap()), [("A", 6)]);
     assert_eq!(server.model("other", None).unwrap().statistics().snapshot().success.count, 0);
     // What another step reads comes about although nobody asked for it.
-    assert_eq!(outputs(&ask(&server, wanting("B")).await.unwrap()), [("B", 16)]);
+    assert_eq!(outputs(&ask(&server, "e", wanting("B")).await.unwrap()), [("B", 16)]);
 }
 
 #[tokio::test]
 async fn what_the_request_says_of_itself_is_passed_on() {
     let (server, members) =
         serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &["hold: X=IN -> Y=OUT"])]);
-    let mut given = request("e", &[("IN", 5)]);
+    let mut given = request(&[("IN", 5)]);
     given.parameters.set("mine", ParameterValue::Bool(true));
     given.correlation_id = CorrelationId::Text("s".into());
     given.sequence = SequenceFlags { start: true, end: false };
@@ -300,14 +304,14 @@ async fn what_the_request_says_of_itself_is_passed_on() {
         buffers: tensor(input, &[1, 1], &[number]).buffers,
     };
     given.policy_contents = vec![contents("NONE", 6), contents("IN", 7)];
-    let mut answers = server.infer(given).unwrap();
+    let mut answers = infer(&server, "e", given).unwrap();
     let held = members.held(1).remove(0);
     let [own] = &held.policy_contents[..] else { panic!("they are of the one input that the step reads") };
     assert_eq!((own.input.as_str(), own.policy.as_str()), ("X", "near"));
     assert_eq!(own.buffers[0].as_host().unwrap()[..], 7_i64.to_le_bytes());
     assert_eq!((held.id.as_str(), &held.parameters), ("r", &parameters));
     assert_eq!((&held.correlation_id, held.sequence.start), (&CorrelationId::Text("s".into()), true));
-    assert_eq!((held.priority, held.timeout, held.model_version), (3, timeout, Some(1)));
+    assert_eq!((held.priority, held.timeout, held.model_name()), (3, timeout, "hold"));
     assert_eq!(held.outputs, [RequestedOutput::new("Y")]);
     members.release(held);
     let response = answers.single().await.unwrap();
@@ -320,9 +324,9 @@ async fn a_response_says_of_which_sequence_the_next_step_is() {
         member("tell", "X", "tell", 0),
         ensemble("e", "IN", "OUT", &["tell: X=IN -> Y=a", "tell: X=a -> Y=OUT"]),
     ]);
-    let mut given = request("e", &[("IN", 5)]);
+    let mut given = request(&[("IN", 5)]);
     given.correlation_id = CorrelationId::Number(7);
-    let response = ask(&server, given).await.unwrap();
+    let response = ask(&server, "e", given).await.unwrap();
     assert_eq!(response.parameters.get("sequence_id"), Some(&ParameterValue::Int(9)));
     assert_eq!(response.parameters.get("sequence_start"), Some(&ParameterValue::Bool(false)));
 }
@@ -335,8 +339,8 @@ async fn a_step_that_fails_fails_the_request_and_takes_the_others_back() {
         member("two", "X W", "add", 0),
         ensemble("e", "IN", "OUT", &["one: X=IN -> Y=a", "other: X=IN -> Y=b", "two: X=a W=b -> Y=OUT"]),
     ]);
-    let mut answers = server.infer(request("e", &[("IN", 5)])).unwrap();
-    let (one, other) = members.held(2).into_iter().partition::<Vec<_>, _>(|held| held.model_name == "one");
+    let mut answers = infer(&server, "e", request(&[("IN", 5)])).unwrap();
+    let (one, other) = members.held(2).into_iter().partition::<Vec<_>, _>(|held| held.model_name() == "one");
     other.into_iter().for_each(|held| held.answer(Err(Error::internal("failed on purpose"))));
     let error = answers.single().await.unwrap_err();
     assert_eq!((error.code(), error.message()), (ErrorCode::Internal, "in ensemble 'e', failed on purpose"));
@@ -353,7 +357,7 @@ async fn a_request_that_is_taken_back_is_taken_back_from_the_members() {
         ensemble("inner", "IN", "OUT", &["hold: X=IN -> Y=OUT"]),
         ensemble("e", "IN", "OUT", &["inner: IN=IN -> OUT=a", "hold: X=a -> Y=OUT"]),
     ]);
-    let answers = server.infer(request("e", &[("IN", 5)])).unwrap();
+    let answers = infer(&server, "e", request(&[("IN", 5)])).unwrap();
     let held = members.held(1).remove(0);
     assert!(!held.responder().is_cancelled());
     drop(answers);
@@ -373,17 +377,17 @@ async fn what_does_not_fit_the_member_after_all_is_an_error_of_the_request() {
         ("row".to_owned(), spec("row", one_row)),
         ensemble("e", "IN", "OUT", &["row: X=IN -> Y=OUT"]),
     ]);
-    assert_eq!(outputs(&ask(&server, request("e", &[("IN", 5)])).await.unwrap()), [("OUT", 5)]);
-    let mut two_rows = request("e", &[]);
+    assert_eq!(outputs(&ask(&server, "e", request(&[("IN", 5)])).await.unwrap()), [("OUT", 5)]);
+    let mut two_rows = request(&[]);
     two_rows.inputs = vec![tensor("IN", &[2, 1], &[1, 2])];
-    let error = ask(&server, two_rows).await.unwrap_err();
+    let error = ask(&server, "e", two_rows).await.unwrap_err();
     assert!(
         error.message().starts_with("in ensemble 'e', request 'r': input 'X' has shape [2,1]"),
         "{error}"
     );
     assert_eq!(error.code(), ErrorCode::InvalidArg);
     // The ensemble's own inputs are looked at first.
-    let missing = ask(&server, request("e", &[])).await.unwrap_err();
+    let missing = ask(&server, "e", request(&[])).await.unwrap_err();
     assert!(missing.message().contains("missing 'IN'"), "{missing}");
 }
 
@@ -395,8 +399,8 @@ async fn what_is_left_out_is_left_out_of_the_step_that_reads_it() {
     optional(&mut two.1, 1);
     optional(&mut e.1, 1);
     let (server, _) = serving([two, e]);
-    assert_eq!(outputs(&ask(&server, request("e", &[("A", 5)])).await.unwrap()), [("OUT", 15)]);
-    assert_eq!(outputs(&ask(&server, request("e", &[("A", 5), ("B", 2)])).await.unwrap()), [("OUT", 17)]);
+    assert_eq!(outputs(&ask(&server, "e", request(&[("A", 5)])).await.unwrap()), [("OUT", 15)]);
+    assert_eq!(outputs(&ask(&server, "e", request(&[("A", 5), ("B", 2)])).await.unwrap()), [("OUT", 17)]);
 }
 
 #[tokio::test]

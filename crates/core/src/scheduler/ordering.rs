@@ -75,6 +75,10 @@ impl ResponseSink for InTurn {
         self.sink.is_cancelled()
     }
 
+    fn model_name(&self) -> &str {
+        self.sink.model_name()
+    }
+
     fn await_report(&self) {
         self.sink.await_report();
     }

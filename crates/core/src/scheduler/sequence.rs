@@ -250,6 +250,7 @@ pub(super) fn not_started(request: &Request) -> Error {
     Error::invalid_arg(format!(
         "sequence {} of model '{}' is not going on: it ended, was idle for too long, or never began; its first request \
          must say so with sequence_start",
-        request.correlation_id, request.model_name
+        request.correlation_id,
+        request.model_name()
     ))
 }

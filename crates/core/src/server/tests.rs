@@ -133,17 +133,26 @@ fn serving(script: Script) -> Server {
 
 fn request() -> InferRequest {
     let input = Tensor::new("IN", DataType::Uint8, [1, 2], vec![3, 9]);
-    InferRequest { model_name: "m".into(), id: "r".into(), inputs: vec![input], ..InferRequest::default() }
+    InferRequest { id: "r".into(), inputs: vec![input], ..InferRequest::default() }
+}
+
+/// Asks the model 'm'.
+fn infer(server: &Server, request: InferRequest) -> Result<ResponseStream> {
+    infer_version(server, None, request)
+}
+
+fn infer_version(server: &Server, version: Option<u64>, request: InferRequest) -> Result<ResponseStream> {
+    server.infer(&server.model("m", version)?, request, Caller::default())
 }
 
 async fn ask(server: &Server, request: InferRequest) -> Result<Response> {
-    server.infer(request)?.single().await
+    infer(server, request)?.single().await
 }
 
 #[tokio::test]
 async fn a_request_is_answered_in_the_clients_shape_and_counted() {
     let server = serving(echo);
-    let mut answers = server.infer(request()).unwrap();
+    let mut answers = infer(&server, request()).unwrap();
     assert_eq!((answers.model_name(), answers.model_version(), answers.request_id()), ("m", 1, "r"));
     let response = answers.single().await.unwrap();
     assert_eq!(
@@ -200,7 +209,7 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
             });
         }
     });
-    let mut answers = server.infer(request()).unwrap();
+    let mut answers = infer(&server, request()).unwrap();
     let mut count = 0;
     while let Some(answer) = answers.next().await {
         answer.unwrap();
@@ -245,9 +254,9 @@ fn streaming(max_unread: usize) -> Server {
 async fn a_client_that_does_not_read_its_answers_loses_its_request_and_holds_up_no_other() {
     let server = streaming(1 << 20);
     let model = server.model("m", None).unwrap();
-    let mut unread = server.infer(request()).unwrap();
+    let mut unread = infer(&server, request()).unwrap();
     // The one instance is free for others, though nobody has read anything yet.
-    let other = server.infer(request()).unwrap();
+    let other = infer(&server, request()).unwrap();
     while model.statistics().snapshot().fail.count < 2 {
         thread::yield_now();
     }
@@ -267,7 +276,7 @@ async fn a_client_that_does_not_read_its_answers_loses_its_request_and_holds_up_
 #[tokio::test]
 async fn without_a_limit_every_answer_waits() {
     let server = streaming(0);
-    let mut answers = server.infer(request()).unwrap();
+    let mut answers = infer(&server, request()).unwrap();
     let mut count = 0;
     while let Some(answer) = answers.next().await {
         answer.unwrap();
@@ -363,15 +372,15 @@ fn gated() -> (Server, Receiver<()>, Sender<()>) {
 #[tokio::test]
 async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
     let (server, entries, open) = gated();
-    let mut first = server.infer(request()).unwrap();
+    let mut first = infer(&server, request()).unwrap();
     entries.recv().unwrap();
     let model = server.model("m", None).unwrap();
-    let gone = server.infer(request()).unwrap();
+    let gone = infer(&server, request()).unwrap();
     assert_eq!(model.pending(), 1);
     // It leaves at once, not when an instance comes to it.
     drop(gone);
     assert_eq!((model.pending(), model.statistics().snapshot().cancel.count), (0, 1));
-    let mut last = server.infer(request()).unwrap();
+    let mut last = infer(&server, request()).unwrap();
     open.send(()).unwrap();
     open.send(()).unwrap();
     first.single().await.unwrap();
@@ -384,8 +393,8 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
 async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
     let (server, entries, open) = gated();
     let model = server.model("m", None).unwrap();
-    let mut executing = server.infer(request()).unwrap();
-    let mut queued = server.infer(request()).unwrap();
+    let mut executing = infer(&server, request()).unwrap();
+    let mut queued = infer(&server, request()).unwrap();
     entries.recv().unwrap();
     server.begin_shutdown();
     assert!(!server.is_ready());
@@ -410,9 +419,8 @@ async fn a_version_that_fails_to_load_is_known_and_keeps_the_others_from_being_s
     );
     assert!(!server.is_ready());
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
-    let version = |version| InferRequest { model_version: Some(version), ..request() };
-    assert_eq!(ask(&server, version(2)).await.unwrap_err().code(), ErrorCode::Unavailable);
-    assert_eq!(ask(&server, version(3)).await.unwrap_err().code(), ErrorCode::NotFound);
+    let refused = |version| infer_version(&server, Some(version), request()).err().unwrap().code();
+    assert_eq!((refused(2), refused(3)), (ErrorCode::Unavailable, ErrorCode::NotFound));
     assert_eq!(
         index(&server),
         [

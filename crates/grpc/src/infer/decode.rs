@@ -12,7 +12,6 @@ use nereid_shared_memory::{Regions, RequestMemory};
 use super::contents;
 use super::parameters::{self, Choice, choice};
 use super::region::RegionPart;
-use crate::metadata::version;
 use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use crate::proto::{InferParameter, ModelInferRequest};
 
@@ -33,14 +32,8 @@ pub(super) struct Decoded {
 /// # Errors
 /// What is wrong with the request.
 pub(super) fn decode(message: ModelInferRequest, regions: &Regions) -> Result<Decoded> {
-    let model_version = version(&message.model_version, &message.model_name)?;
     let mut decoded = Decoded {
-        request: InferRequest {
-            model_name: message.model_name,
-            model_version,
-            id: message.id,
-            ..InferRequest::default()
-        },
+        request: InferRequest { id: message.id, ..InferRequest::default() },
         memory: RequestMemory::default(),
         empty_final: false,
     };

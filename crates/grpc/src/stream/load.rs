@@ -1,7 +1,6 @@
 //! How much of a stream is in progress: requests whose answers are not all sent yet.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use nereid_core::{Budget, Permit};
 
 /// So many requests of one stream may be in progress before no further one is read.
 pub(super) const MOST_REQUESTS: usize = 1024;
@@ -9,47 +8,40 @@ pub(super) const MOST_REQUESTS: usize = 1024;
 /// So many bytes of inputs, likewise. One request may have more.
 const MOST_BYTES: usize = 256 << 20;
 
-#[derive(Debug, Default)]
-struct Counts {
-    requests: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
 /// What is in progress.
-#[derive(Debug, Default)]
-pub(super) struct Load(Arc<Counts>);
+#[derive(Debug)]
+pub(super) struct Load {
+    requests: Budget,
+    bytes: Budget,
+}
 
 /// The part of it that is one request's. Dropped, it makes room for another.
 #[derive(Debug)]
 pub(super) struct Share {
-    counts: Arc<Counts>,
-    bytes: usize,
+    _request: Permit,
+    _bytes: Permit,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self { requests: Budget::new(MOST_REQUESTS), bytes: Budget::new(MOST_BYTES) }
+    }
 }
 
 impl Load {
-    /// A request with so many bytes of inputs.
+    /// A request with so many bytes of inputs. It was read when there was room, and is taken whatever its size.
     pub(super) fn share(&self, bytes: usize) -> Share {
-        self.0.requests.fetch_add(1, Ordering::Relaxed);
-        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Share { counts: Arc::clone(&self.0), bytes }
+        Share { _request: self.requests.acquire_anyway(1), _bytes: self.bytes.acquire_anyway(bytes) }
     }
 
     /// Whether no further request is to be read for now.
     pub(super) fn is_full(&self) -> bool {
-        self.0.requests.load(Ordering::Relaxed) >= MOST_REQUESTS
-            || self.0.bytes.load(Ordering::Relaxed) >= MOST_BYTES
+        self.requests.is_exhausted() || self.bytes.is_exhausted()
     }
 
     /// Whether nothing is in progress.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.requests.load(Ordering::Relaxed) == 0
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.counts.requests.fetch_sub(1, Ordering::Relaxed);
-        self.counts.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.requests.is_unused()
     }
 }
 

@@ -60,7 +60,7 @@ fn serving() -> Serving {
     let answers = std::sync::Mutex::new(answers);
     let configs =
         [("m", NUMBER.to_owned()), ("slow", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
-    Serving::of_models(&configs, GrpcOptions::default(), move |request| match request.model_name.as_str() {
+    Serving::of_models(&configs, GrpcOptions::default(), move |request| match request.model_name() {
         "d" => decoupled(request),
         "slow" => {
             answers.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
@@ -166,7 +166,7 @@ async fn a_decoupled_models_answers_wait_for_no_others() {
     let goes_on = std::sync::Mutex::new(goes_on);
     let configs = [("m", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
     let serving = Serving::of_models(&configs, GrpcOptions::default(), move |request| {
-        if request.model_name == "d" {
+        if request.model_name() == "d" {
             return decoupled(request);
         }
         goes_on.lock().unwrap().recv().unwrap();

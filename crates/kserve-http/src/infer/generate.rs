@@ -17,7 +17,7 @@ use jiter::Jiter;
 use nereid_core::backend_api::{
     Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{InputSignature, Model, ResponseStream, Signature};
+use nereid_core::{Caller, InputSignature, Model, ResponseStream, Signature};
 
 use super::decode::too_large;
 use super::encode;
@@ -34,12 +34,17 @@ use crate::routes::Call;
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
 pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
-    let (model, trace) = begin(call)?;
+    let (model, trace) = begin(call).await?;
     let outcome = one_with(call, &model, body, trace.as_ref()).await;
     finish(outcome, trace)
 }
 
-async fn one_with(call: &Call<'_>, model: &Model, body: Pieces, trace: Option<&Arc<Trace>>) -> Result<Reply> {
+async fn one_with(
+    call: &Call<'_>,
+    model: &Arc<Model>,
+    body: Pieces,
+    trace: Option<&Arc<Trace>>,
+) -> Result<Reply> {
     let mut answers = ask(call, model, body, trace)?;
     let first = answers.next().await;
     answered(trace);
@@ -65,14 +70,14 @@ async fn one_with(call: &Call<'_>, model: &Model, body: Pieces, trace: Option<&A
 /// # Errors
 /// What is wrong with the request. What goes wrong later is an event of its own.
 pub(crate) async fn stream(call: &Call<'_>, body: Pieces, pace: &Pace) -> Result<Reply> {
-    let (model, trace) = begin(call)?;
+    let (model, trace) = begin(call).await?;
     let outcome = stream_with(call, &model, body, pace, trace.clone()).await;
     finish(outcome, trace)
 }
 
 async fn stream_with(
     call: &Call<'_>,
-    model: &Model,
+    model: &Arc<Model>,
     body: Pieces,
     pace: &Pace,
     trace: Option<Arc<Trace>>,
@@ -96,8 +101,8 @@ async fn stream_with(
 }
 
 /// The model that is asked, and what hears of it if it is traced.
-fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
-    let model = call.face.server.model(&call.target.model, call.target.version()?)?;
+async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
+    let model = call.face.server.resolve(&call.target.model, call.target.version()?).await?;
     Ok((model, call.draw_trace()))
 }
 
@@ -119,11 +124,11 @@ fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
 /// Hands the request in.
 fn ask(
     call: &Call<'_>,
-    model: &Model,
+    model: &Arc<Model>,
     mut body: Pieces,
     trace: Option<&Arc<Trace>>,
 ) -> Result<ResponseStream> {
-    let Call { face, target, headers, .. } = call;
+    let Call { face, headers, .. } = call;
     if Encoding::of_request(headers) != Ok(Encoding::Identity) {
         return Err(Error::invalid_arg("a compressed body is not taken by generate; send it as it is"));
     }
@@ -134,10 +139,8 @@ fn ask(
     let json = body.take_joined(length).unwrap_or_default();
     let mut request = decode(&json, model.signature(), limit)?;
     call.forward_headers(&mut request)?;
-    request.model_name = target.model.clone().into_owned();
-    request.model_version = target.version()?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    face.server.infer(request)
+    face.server.infer(model, request, Caller::default())
 }
 
 /// Reads the request's object.

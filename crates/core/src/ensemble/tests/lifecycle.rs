@@ -4,7 +4,6 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::inflight::Caller;
 use crate::source::Overrides;
 use crate::{ModelControl, VersionState};
 
@@ -126,7 +125,7 @@ async fn at_the_start_ensembles_are_loaded_after_their_members() {
         let options = ServerOptions { load_threads: threads, ..options() };
         let server = server_of(&members, options, Arc::new(source));
         assert!(server.start(None).unwrap().is_empty());
-        let response = ask(&server, request("all", &[("IN", 5)])).await.unwrap();
+        let response = ask(&server, "all", request(&[("IN", 5)])).await.unwrap();
         assert_eq!(outputs(&response), [("OUT", 17)]);
     }
 }
@@ -141,7 +140,7 @@ async fn loading_an_ensemble_loads_its_members() {
     // What has changed of the members is taken up, too.
     world.source.set(member("two", "X", "add", 100));
     world.load("all").unwrap();
-    let response = ask(&world.server, request("all", &[("IN", 5)])).await.unwrap();
+    let response = ask(&world.server, "all", request(&[("IN", 5)])).await.unwrap();
     assert_eq!(outputs(&response), [("OUT", 107)]);
 }
 
@@ -337,15 +336,14 @@ fn reasons_do_not_grow_with_every_ensemble_around_another() {
 fn ensembles_end_before_their_members() {
     let steps = ["hold: X=IN -> Y=a", "hold: X=a -> Y=OUT"];
     let (server, members) = serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &steps)]);
-    let mut answers = server.infer(request("e", &[("IN", 5)])).unwrap();
+    let mut answers = infer(&server, "e", request(&[("IN", 5)])).unwrap();
     let held = members.held(1).remove(0);
     let ensemble = server.model("e", None).unwrap();
     thread::scope(|scope| {
         let ending = scope.spawn(|| server.unload_all());
         // Nothing else is taken in as soon as the end has begun.
         loop {
-            let mut other =
-                Arc::clone(&ensemble).infer(request("e", &[("IN", 1)]), Caller::default()).unwrap();
+            let mut other = ensemble.infer(request(&[("IN", 1)]), Caller::default()).unwrap();
             let mut context = Context::from_waker(Waker::noop());
             match other.poll_single(&mut context) {
                 Poll::Ready(Err(error)) => {

@@ -129,10 +129,10 @@ proptest! {
                 column("t1", inputs.iter().map(|row| row.1).collect()),
             ],
             outputs: wanted.iter().map(|tensor| RequestedOutput::new(format!("t{tensor}"))).collect(),
-            ..request("e", &[])
+            ..request(&[])
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let response = runtime.block_on(ask(&server, asked)).unwrap();
+        let response = runtime.block_on(ask(&server, "e", asked)).unwrap();
         let given: Vec<_> = response.outputs.iter().map(|output| (output.name.clone(), numbers(output))).collect();
         let rows: Vec<_> = inputs.iter().map(|&(one, other)| graph.evaluate([one, other])).collect();
         let expected = (INPUTS..graph.tensors()).filter(|tensor| wanted.is_empty() || wanted.contains(tensor));

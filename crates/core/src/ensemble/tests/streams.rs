@@ -5,8 +5,8 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use super::*;
 
 /// All answers: the first number of the first output of each.
-async fn stream(server: &Server, request: InferRequest) -> Result<Vec<i64>> {
-    let mut answers = server.infer(request)?;
+async fn stream(server: &Server, model: &str, request: InferRequest) -> Result<Vec<i64>> {
+    let mut answers = infer(server, model, request)?;
     let mut all = Vec::new();
     while let Some(answer) = answers.next().await {
         all.push(numbers(&answer?.outputs[0])[0]);
@@ -35,11 +35,11 @@ async fn each_response_of_a_decoupled_step_drives_the_rest_once() {
     assert!(model.is_decoupled() && server.model("nested", None).unwrap().is_decoupled());
     // In the order of the responses, since each member keeps the order of its requests.
     for (times, answers) in [(0, vec![]), (1, vec![10]), (100, (0..100).map(|it| 10 + 2 * it).collect())] {
-        assert_eq!(stream(&server, request("e", &[("IN", times)])).await.unwrap(), answers);
+        assert_eq!(stream(&server, "e", request(&[("IN", times)])).await.unwrap(), answers);
     }
     let statistics = model.statistics().snapshot();
     assert_eq!((statistics.success.count, statistics.execution_count, statistics.responses.len()), (3, 3, 0));
-    let mut answers = stream(&server, request("nested", &[("IN", 2)])).await.unwrap();
+    let mut answers = stream(&server, "nested", request(&[("IN", 2)])).await.unwrap();
     answers.sort_unstable();
     let mut expected: Vec<_> = (0..10).chain(0..12).collect();
     expected.sort_unstable();
@@ -53,7 +53,7 @@ async fn an_answer_is_sent_while_others_are_still_to_come() {
         member("hold", "X", "hold", 0),
         ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "hold: X=a -> Y=OUT"]),
     ]);
-    let mut answers = server.infer(request("e", &[("IN", 2)])).unwrap();
+    let mut answers = infer(&server, "e", request(&[("IN", 2)])).unwrap();
     let mut held = members.held(2);
     members.release(held.remove(1));
     assert_eq!(outputs(&answers.next().await.unwrap().unwrap()), [("OUT", 1)]);
@@ -70,8 +70,8 @@ async fn a_step_has_no_more_requests_at_a_time_than_it_may_over_all_requests() {
         member("hold", "X", "hold", 0),
         limited(ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "hold: X=a -> Y=OUT"]), 2),
     ]);
-    let mut first = server.infer(request("e", &[("IN", 5)])).unwrap();
-    let mut second = server.infer(request("e", &[("IN", 1)])).unwrap();
+    let mut first = infer(&server, "e", request(&[("IN", 5)])).unwrap();
+    let mut second = infer(&server, "e", request(&[("IN", 1)])).unwrap();
     let mut taken = 0;
     while taken < 6 {
         let held = members.held(1);
@@ -107,7 +107,7 @@ async fn decoupled_steps_one_behind_the_other_get_along_with_a_limit_of_one() {
     let server = Arc::new(server);
     let asked = (0..8).map(|_| {
         let server = Arc::clone(&server);
-        tokio::spawn(async move { stream(&server, request("e", &[("IN", 4)])).await.unwrap() })
+        tokio::spawn(async move { stream(&server, "e", request(&[("IN", 4)])).await.unwrap() })
     });
     for answers in asked.collect::<Vec<_>>() {
         assert_eq!(answers.await.unwrap().len(), 10 + 11 + 12 + 13);
@@ -120,10 +120,10 @@ async fn a_request_that_is_taken_back_while_it_is_held_up_leaves_its_place_to_ot
         member("hold", "X", "hold", 0),
         limited(ensemble("e", "IN", "OUT", &["hold: X=IN -> Y=OUT"]), 1),
     ]);
-    let mut first = server.infer(request("e", &[("IN", 1)])).unwrap();
+    let mut first = infer(&server, "e", request(&[("IN", 1)])).unwrap();
     let held = members.held(1).remove(0);
-    let second = server.infer(request("e", &[("IN", 2)])).unwrap();
-    let mut third = server.infer(request("e", &[("IN", 3)])).unwrap();
+    let second = infer(&server, "e", request(&[("IN", 2)])).unwrap();
+    let mut third = infer(&server, "e", request(&[("IN", 3)])).unwrap();
     drop(second);
     assert_eq!(server.model("e", None).unwrap().statistics().snapshot().cancel.count, 1);
     members.release(held);
@@ -140,7 +140,7 @@ async fn a_member_that_fails_in_the_middle_ends_the_stream() {
         member("fail", "X", "fail", 0),
         ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "fail: X=a -> Y=OUT"]),
     ]);
-    let error = stream(&server, request("e", &[("IN", 3)])).await.unwrap_err();
+    let error = stream(&server, "e", request(&[("IN", 3)])).await.unwrap_err();
     assert_eq!(error.message(), "in ensemble 'e', failed on purpose");
     let statistics = server.model("e", None).unwrap().statistics().snapshot();
     assert_eq!((statistics.fail.count, statistics.success.count), (1, 0));

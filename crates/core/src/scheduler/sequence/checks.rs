@@ -27,12 +27,11 @@ impl SequenceChecks {
         Some(Self { id, iterates: batching.iterative_sequence })
     }
 
-    /// Checks a request of so many items.
+    /// Checks a request of so many items to the model of that name.
     ///
     /// # Errors
     /// `InvalidArg` for a request of several items, without an id, or with one that the model does not take.
-    pub(crate) fn check(&self, request: &InferRequest, batch_size: usize) -> Result<()> {
-        let model = &request.model_name;
+    pub(crate) fn check(&self, request: &InferRequest, batch_size: usize, model: &str) -> Result<()> {
         if batch_size > 1 {
             return Err(Error::invalid_arg(format!(
                 "model '{model}' takes sequences, of which each request has one item, but this one has {batch_size}"
@@ -66,9 +65,9 @@ mod tests {
 
     fn checked(config: &str, id: CorrelationId, batch_size: usize) -> std::result::Result<(), String> {
         let config = nereid_model_config::parse_text(config).unwrap();
-        let request = InferRequest { model_name: "m".into(), correlation_id: id, ..InferRequest::default() };
+        let request = InferRequest { correlation_id: id, ..InferRequest::default() };
         let checks = SequenceChecks::new(&config).expect("it takes sequences");
-        checks.check(&request, batch_size).map_err(|error| error.message().to_owned())
+        checks.check(&request, batch_size, "m").map_err(|error| error.message().to_owned())
     }
 
     fn with_id(data_type: &str) -> String {

@@ -109,8 +109,6 @@ impl Outfit<Request> for RequestOutfit {
 
     fn filler(&mut self, beside: &Request) -> Request {
         let request = InferRequest {
-            model_name: beside.model_name.clone(),
-            model_version: beside.model_version,
             inputs: beside.inputs.iter().map(|input| self.blank(input)).collect(),
             ..InferRequest::default()
         };

@@ -90,9 +90,9 @@ async fn code(mut answers: ResponseStream) -> ErrorCode {
 async fn requests_that_wait_while_the_instance_executes_leave_together() {
     let held = Held::default();
     let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
-    let first = server.infer(named("a")).unwrap();
+    let first = infer(&server, named("a")).unwrap();
     held.begun(1);
-    let others = ["b", "c", "d"].map(|id| server.infer(named(id)).unwrap());
+    let others = ["b", "c", "d"].map(|id| infer(&server, named(id)).unwrap());
     let model = server.model("m", None).unwrap();
     assert_eq!(model.pending(), 3);
     held.release_all();
@@ -111,7 +111,7 @@ async fn requests_that_wait_while_the_instance_executes_leave_together() {
 async fn without_dynamic_batching_each_leaves_by_itself() {
     let held = Held::default();
     let server = batching(&held, "");
-    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    let answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
     held.release_all();
     for mut answers in answers {
         answers.single().await.unwrap();
@@ -127,7 +127,7 @@ async fn a_batch_that_waits_for_company_leaves_though_none_comes() {
     let server =
         batching(&held, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
     let start = Instant::now();
-    let (mut one, mut two) = (server.infer(named("a")).unwrap(), server.infer(named("b")).unwrap());
+    let (mut one, mut two) = (infer(&server, named("a")).unwrap(), infer(&server, named("b")).unwrap());
     one.single().await.unwrap();
     two.single().await.unwrap();
     assert!(start.elapsed() >= delay);
@@ -143,13 +143,13 @@ async fn a_batch_of_preferred_size_leaves_though_it_might_wait_for_an_hour() {
         "dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 3600000000 }
          instance_group { count: 2 }",
     );
-    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    let answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
     for mut answers in answers {
         answers.single().await.unwrap();
     }
     assert_eq!(held.begun(1), [["a", "b", "c"]]);
     // The end does not wait either.
-    let mut last = server.infer(named("d")).unwrap();
+    let mut last = infer(&server, named("d")).unwrap();
     server.unload_all();
     last.single().await.unwrap();
 }
@@ -162,12 +162,12 @@ async fn a_request_past_its_time_is_answered_while_every_instance_is_busy() {
         "dynamic_batching { default_queue_policy {
              default_timeout_microseconds: 3600000000 allow_timeout_override: true } }",
     );
-    let mut first = server.infer(named("a")).unwrap();
+    let mut first = infer(&server, named("a")).unwrap();
     held.begun(1);
-    let mut patient = server.infer(named("patient")).unwrap();
+    let mut patient = infer(&server, named("patient")).unwrap();
     let hasty = InferRequest { timeout: Some(Duration::from_millis(1)), ..named("hasty") };
     let model = server.model("m", None).unwrap();
-    assert_eq!(code(server.infer(hasty).unwrap()).await, ErrorCode::Unavailable);
+    assert_eq!(code(infer(&server, hasty).unwrap()).await, ErrorCode::Unavailable);
     assert_eq!((model.pending(), model.statistics().snapshot().fail.count), (1, 1));
     held.release_all();
     first.single().await.unwrap();
@@ -179,14 +179,14 @@ async fn a_request_past_its_time_is_answered_while_every_instance_is_busy() {
 async fn a_full_queue_refuses_and_goes_on() {
     let held = Held::default();
     let server = batching(&held, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }");
-    let mut first = server.infer(named("a")).unwrap();
+    let mut first = infer(&server, named("a")).unwrap();
     held.begun(1);
-    let gives_up = server.infer(named("b")).unwrap();
-    let refused = server.infer(named("c")).unwrap();
+    let gives_up = infer(&server, named("b")).unwrap();
+    let refused = infer(&server, named("c")).unwrap();
     assert_eq!(code(refused).await, ErrorCode::Unavailable);
     // Whoever gives up makes room.
     drop(gives_up);
-    let mut second = server.infer(named("d")).unwrap();
+    let mut second = infer(&server, named("d")).unwrap();
     held.release_all();
     first.single().await.unwrap();
     second.single().await.unwrap();
@@ -200,10 +200,10 @@ async fn urgent_requests_overtake() {
         &held,
         "dynamic_batching { preferred_batch_size: 1 priority_levels: 2 default_priority_level: 2 }",
     );
-    let mut answers = vec![server.infer(named("a")).unwrap()];
+    let mut answers = vec![infer(&server, named("a")).unwrap()];
     held.begun(1);
     for (id, priority) in [("b", 0), ("c", 2), ("d", 1)] {
-        answers.push(server.infer(InferRequest { priority, ..named(id) }).unwrap());
+        answers.push(infer(&server, InferRequest { priority, ..named(id) }).unwrap());
     }
     held.release_all();
     for mut answers in answers {
@@ -219,9 +219,9 @@ async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
         &held,
         "dynamic_batching { preferred_batch_size: 1 preserve_ordering: true } instance_group { count: 2 }",
     );
-    let mut first = server.infer(named("a")).unwrap();
+    let mut first = infer(&server, named("a")).unwrap();
     held.begun(1);
-    let mut second = server.infer(named("b")).unwrap();
+    let mut second = infer(&server, named("b")).unwrap();
     held.begun(2);
     held.release("b");
     let statistics = || server.model("m", None).unwrap().statistics().snapshot();
@@ -243,9 +243,9 @@ async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
 async fn a_cancelled_request_of_a_batch_does_not_harm_the_others() {
     let held = Held::default();
     let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
-    let mut first = server.infer(named("a")).unwrap();
+    let mut first = infer(&server, named("a")).unwrap();
     held.begun(1);
-    let (gone, mut stays) = (server.infer(named("b")).unwrap(), server.infer(named("c")).unwrap());
+    let (gone, mut stays) = (infer(&server, named("b")).unwrap(), infer(&server, named("c")).unwrap());
     held.release("a");
     first.single().await.unwrap();
     assert_eq!(held.begun(2)[1], ["b", "c"]);
@@ -263,7 +263,7 @@ async fn the_first_batch_waits_for_as_many_requests_as_a_test_wants() {
         &held,
         "dynamic_batching { preferred_batch_size: 4 }",
     );
-    let answers = ["a", "b", "c"].map(|id| server.infer(named(id)).unwrap());
+    let answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
     for mut answers in answers {
         answers.single().await.unwrap();
     }
@@ -274,11 +274,11 @@ async fn the_first_batch_waits_for_as_many_requests_as_a_test_wants() {
 async fn the_server_takes_no_more_than_it_is_told_to() {
     let held = Held::default();
     let server = batching_with(ServerOptions { max_inflight_requests: 2, ..options() }, &held, "");
-    let mut first = server.infer(named("a")).unwrap();
-    let second = server.infer(named("b")).unwrap();
-    assert_eq!(server.infer(named("c")).err().unwrap().code(), ErrorCode::Unavailable);
+    let mut first = infer(&server, named("a")).unwrap();
+    let second = infer(&server, named("b")).unwrap();
+    assert_eq!(infer(&server, named("c")).err().unwrap().code(), ErrorCode::Unavailable);
     drop(second);
-    let mut third = server.infer(named("d")).unwrap();
+    let mut third = infer(&server, named("d")).unwrap();
     held.release_all();
     first.single().await.unwrap();
     third.single().await.unwrap();
@@ -328,9 +328,9 @@ async fn a_backend_has_a_say_in_what_goes_together() {
         Lettered(held.clone()),
         vec![spec(config_with("dynamic_batching { preferred_batch_size: 4 }"), &[1])],
     );
-    let mut answers = vec![server.infer(named("a1")).unwrap()];
+    let mut answers = vec![infer(&server, named("a1")).unwrap()];
     held.begun(1);
-    answers.extend(["a2", "a3", "b1", "a4"].map(|id| server.infer(named(id)).unwrap()));
+    answers.extend(["a2", "a3", "b1", "a4"].map(|id| infer(&server, named(id)).unwrap()));
     held.release_all();
     for mut answers in answers {
         answers.single().await.unwrap();
@@ -350,14 +350,14 @@ async fn instances_that_share_a_resource_execute_one_at_a_time() {
     for scheduling in ["", "dynamic_batching { preferred_batch_size: 1 }"] {
         let held = Held::default();
         let server = batching_with(limited(2), &held, &format!("{scheduling} {NEEDS_R}"));
-        let mut answers: Vec<_> = ["a", "b"].map(|id| server.infer(named(id)).unwrap()).into();
+        let mut answers: Vec<_> = ["a", "b"].map(|id| infer(&server, named(id)).unwrap()).into();
         assert_eq!(held.begun(1), [["a"]]);
         // Its instance is idle, but the resource is taken.
         assert_eq!(server.model("m", None).unwrap().pending(), 1);
         held.release("a");
         assert_eq!(held.begun(2), [["a"], ["b"]]);
         held.release_all();
-        answers.push(server.infer(named("c")).unwrap());
+        answers.push(infer(&server, named("c")).unwrap());
         for mut answers in answers {
             answers.single().await.unwrap();
         }
@@ -387,7 +387,7 @@ async fn responses_of_a_decoupled_model_are_counted_by_their_place() {
         }),
         vec![spec(config, &[1])],
     );
-    let mut answers = server.infer(request()).unwrap();
+    let mut answers = infer(&server, request()).unwrap();
     while answers.next().await.is_some() {}
     let responses = server.model("m", None).unwrap().statistics().snapshot().responses;
     let counts: Vec<_> = responses

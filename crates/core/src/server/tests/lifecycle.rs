@@ -306,7 +306,7 @@ async fn clients_in_a_tight_loop_see_no_error_while_a_model_is_loaded_anew() {
             tokio::spawn(async move {
                 let mut asked = 0_u64;
                 while !stop.load(AtomicOrdering::Relaxed) {
-                    server.infer(request()).unwrap().single().await.unwrap();
+                    infer(&server, request()).unwrap().single().await.unwrap();
                     asked += 1;
                 }
                 asked
@@ -350,8 +350,8 @@ async fn a_request_in_progress_is_answered_by_the_version_it_was_sent_to() {
     let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
     let world = World { server, source, backend: Counting::default() };
     world.load().unwrap();
-    let mut executing = world.server.infer(request()).unwrap();
-    let mut queued = world.server.infer(request()).unwrap();
+    let mut executing = infer(&world.server, request()).unwrap();
+    let mut queued = infer(&world.server, request()).unwrap();
     entries.recv().unwrap();
     world.unload().unwrap();
     assert_eq!(index(&world.server), ["m/1 UNLOADING"]);

@@ -95,8 +95,8 @@ async fn an_unload_answers_what_waits_and_does_not_wait_for_idle_sequences() {
     for strategy in STRATEGIES {
         let (server, _) = serving(echo, configured(strategy, 1), options());
         all(&server, &["1^", "1"]).await;
-        let mut waiting = server.infer(of("2^")).unwrap();
-        let mut behind = server.infer(of("3^$")).unwrap();
+        let mut waiting = infer(&server, of("2^")).unwrap();
+        let mut behind = infer(&server, of("3^$")).unwrap();
         assert_eq!(server.model("m", None).unwrap().pending(), 2);
         unload(&server);
         waiting.single().await.unwrap();
@@ -136,9 +136,9 @@ async fn a_client_that_leaves_ends_its_sequence() {
         let (server, _) = serving(echo, configured(strategy, 1), options());
         all(&server, &["1^"]).await;
         let model = server.model("m", None).unwrap();
-        let left = server.infer(of("2^")).unwrap();
-        let mut behind = server.infer(of("2")).unwrap();
-        let mut stays = server.infer(of("3^$")).unwrap();
+        let left = infer(&server, of("2^")).unwrap();
+        let mut behind = infer(&server, of("2")).unwrap();
+        let mut stays = infer(&server, of("3^$")).unwrap();
         assert_eq!(model.pending(), 3);
         drop(left);
         assert_eq!(behind.single().await.unwrap_err().code(), ErrorCode::Cancelled);
@@ -185,7 +185,7 @@ async fn the_rate_limiter_lets_sequences_execute_in_turn() {
         let options = ServerOptions { rate_limit: RateLimit::ExecutionCount(resources), ..options() };
         let (server, _) = serving(echo, config, options);
         let texts = ["1^", "2^", "3^", "4^", "1", "2", "3", "4", "1$", "2$", "3$", "4$"];
-        let mut answers: Vec<_> = texts.iter().map(|text| server.infer(of(text)).unwrap()).collect();
+        let mut answers: Vec<_> = texts.iter().map(|text| infer(&server, of(text)).unwrap()).collect();
         for (answer, text) in answers.iter_mut().zip(texts) {
             answer.single().await.unwrap_or_else(|error| panic!("{text}: {error}"));
         }
@@ -201,8 +201,8 @@ async fn a_generation_stops_when_its_client_leaves() {
         let strategy = format!("{strategy} iterative_sequence: true");
         let (server, _) = serving(script, configured(&strategy, 1), options());
         let model = server.model("m", None).unwrap();
-        let generation = server.infer(request()).unwrap();
-        let behind = server.infer(request()).unwrap();
+        let generation = infer(&server, request()).unwrap();
+        let behind = infer(&server, request()).unwrap();
         assert!(model.has_sequences());
         drop((generation, behind));
         let deadline = Instant::now() + Duration::from_secs(20);

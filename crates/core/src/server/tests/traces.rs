@@ -46,7 +46,7 @@ async fn told(script: Script, mut request: InferRequest) -> Vec<String> {
     let heard = Arc::new(Heard::default());
     let level = TraceLevel { timestamps: true, tensors: true };
     request.trace = Some(RequestTrace::new(Trace::new(level, 0, heard.clone())));
-    if let Ok(mut answers) = server.infer(request) {
+    if let Ok(mut answers) = infer(&server, request) {
         // What comes of it is tested elsewhere.
         while answers.next().await.is_some() {}
     }

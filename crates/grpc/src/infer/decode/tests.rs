@@ -3,6 +3,7 @@
 use nereid_core::backend_api::{ErrorCode, ParameterValue, SequenceFlags};
 
 use super::*;
+use crate::metadata::version;
 use crate::proto::InferTensorContents;
 use crate::testing::parameter;
 
@@ -140,13 +141,12 @@ fn parameters_with_a_meaning_are_understood_and_the_others_are_the_models() {
         ("d", Choice::BoolParam(true)),
     ];
     let message = ModelInferRequest {
-        model_version: "3".into(),
         parameters: parameters.map(|(name, value)| (name.to_owned(), parameter(value))).into(),
         ..ModelInferRequest::default()
     };
     let Decoded { request, empty_final, .. } = decoded(message).unwrap();
     assert!(empty_final);
-    assert_eq!((request.model_version, request.priority), (Some(3), u64::MAX));
+    assert_eq!(request.priority, u64::MAX);
     assert_eq!(request.correlation_id, CorrelationId::Text("s".into()));
     assert_eq!(request.sequence, SequenceFlags { start: true, end: false });
     assert_eq!(request.timeout, Some(Duration::from_micros(5)));
@@ -201,9 +201,10 @@ fn parameters_of_another_type_or_without_a_value_are_refused() {
 
 #[test]
 fn versions_are_numbers() {
-    for version in ["x", "1x", "-1", " 1", "18446744073709551616"] {
-        let message = ModelInferRequest { model_version: version.into(), ..ModelInferRequest::default() };
-        assert_eq!(refused(message).code(), ErrorCode::InvalidArg, "{version}");
+    assert_eq!(version("3", "m"), Ok(Some(3)));
+    assert_eq!(version("", "m"), Ok(None));
+    for text in ["x", "1x", "-1", " 1", "18446744073709551616"] {
+        assert_eq!(version(text, "m").unwrap_err().code(), ErrorCode::InvalidArg, "{text}");
     }
 }
 

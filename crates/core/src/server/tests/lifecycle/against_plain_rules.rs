@@ -200,8 +200,8 @@ fn check(control: ModelControl, events: &[Event]) {
         }
         assert_eq!(world.settled(), plain.index(), "after {event:?}");
         for (version, state) in &plain.states {
-            let request = InferRequest { model_version: Some(*version), ..request() };
-            let answer = runtime.block_on(ask(&world.server, request));
+            let answer = infer_version(&world.server, Some(*version), request())
+                .and_then(|mut answers| runtime.block_on(answers.single()));
             let served = answer.ok().map(|answer| u64::from(answer.outputs[0].contiguous().unwrap()[0]));
             let expected = match state {
                 State::Serves(content) => Some(*content),
