@@ -17,6 +17,7 @@ use nereid_placement::Placement;
 use crate::host_policies::{Placed, in_place};
 use crate::rate_limiter::{Need, Needs};
 use crate::scheduler::Scheduler;
+use crate::statistics::on_instance;
 
 /// The instances a configuration asks for, on a machine with these GPUs: one on the processor if it asks for none.
 ///
@@ -202,6 +203,7 @@ impl Pool {
     /// Executes requests on the calling thread.
     pub(crate) fn execute(&self, instance: usize, requests: Vec<Request>) {
         let start = Instant::now();
+        let _counters = on_instance(instance);
         self.execute_uncounted(instance, requests, Arc::clone(&self.monitor));
         self.cost.add(start.elapsed());
     }

@@ -1,18 +1,22 @@
 //! Counters of a model: how often, how long, in batches of which size (Triton's statistics extension).
 //!
 //! Counters only grow and are read without stopping writers, so a snapshot taken under load may be off by a request
-//! between two of its fields.
+//! between two of its fields. Each instance writes its own ([`counters`]).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use nereid_backend_api::{BatchMonitor, ExecutionTimes, ResponseKind};
 
+mod counters;
 mod latencies;
 mod totals;
 
+use self::counters::Sets;
+pub(crate) use self::counters::on_instance;
 pub use self::latencies::{Latencies, LatencyOptions, LatencySummary, Phase as LatencyPhase};
 use self::totals::Earlier;
 pub use self::totals::{FailureReason, Totals};
@@ -30,6 +34,13 @@ impl DurationStatistics {
     fn add(&mut self, duration: Duration) {
         self.count += 1;
         self.ns += nanos(duration);
+    }
+}
+
+impl AddAssign for DurationStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.ns += other.ns;
     }
 }
 
@@ -79,8 +90,16 @@ pub struct ResponseStatistics {
     pub cancel: DurationStatistics,
 }
 
-/// Responses after this many to one request are not counted by their place.
-const RESPONSES: usize = 1024;
+impl AddAssign for ResponseStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.compute_infer += other.compute_infer;
+        self.compute_output += other.compute_output;
+        self.success += other.success;
+        self.fail += other.fail;
+        self.empty_response += other.empty_response;
+        self.cancel += other.cancel;
+    }
+}
 
 /// Executions of one batch size.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,6 +110,22 @@ pub struct BatchStatistics {
     pub compute_infer: DurationStatistics,
     /// Handing on outputs.
     pub compute_output: DurationStatistics,
+}
+
+impl BatchStatistics {
+    fn add(&mut self, times: ComputeTimes) {
+        self.compute_input.add(times.input);
+        self.compute_infer.add(times.infer);
+        self.compute_output.add(times.output);
+    }
+}
+
+impl AddAssign for BatchStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.compute_input += other.compute_input;
+        self.compute_infer += other.compute_infer;
+        self.compute_output += other.compute_output;
+    }
 }
 
 /// How a request ended.
@@ -109,23 +144,20 @@ pub(crate) struct ComputeTimes {
     pub output: Duration,
 }
 
+impl From<ExecutionTimes> for ComputeTimes {
+    fn from(times: ExecutionTimes) -> Self {
+        Self {
+            input: times.inputs_ready.saturating_duration_since(times.started),
+            infer: times.outputs_ready.saturating_duration_since(times.inputs_ready),
+            output: times.ended.saturating_duration_since(times.outputs_ready),
+        }
+    }
+}
+
 /// The live counters of one version of a model.
 #[derive(Debug, Default)]
 pub struct ModelStatistics {
-    last_inference_ms: AtomicU64,
-    inference_count: AtomicU64,
-    execution_count: AtomicU64,
-    success: Counter,
-    fail: Counter,
-    cancel: Counter,
-    queue: Counter,
-    compute_input: Counter,
-    compute_infer: Counter,
-    compute_output: Counter,
-    batches: Mutex<BTreeMap<usize, BatchStatistics>>,
-    responses: Mutex<Vec<ResponseStatistics>>,
-    /// Failed requests, by their reason's number.
-    failures: [AtomicU64; FailureReason::ALL.len()],
+    counters: Sets,
     /// How long loading took, in nanoseconds.
     load_ns: AtomicU64,
     earlier: Earlier,
@@ -135,114 +167,41 @@ pub struct ModelStatistics {
 impl ModelStatistics {
     /// The counters now.
     pub fn snapshot(&self) -> InferStatistics {
-        InferStatistics {
-            last_inference_ms: self.last_inference_ms.load(Relaxed),
-            inference_count: self.inference_count.load(Relaxed),
-            execution_count: self.execution_count.load(Relaxed),
-            success: self.success.snapshot(),
-            fail: self.fail.snapshot(),
-            cancel: self.cancel.snapshot(),
-            queue: self.queue.snapshot(),
-            compute_input: self.compute_input.snapshot(),
-            compute_infer: self.compute_infer.snapshot(),
-            compute_output: self.compute_output.snapshot(),
-            batches: self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            responses: self.responses.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+        self.counters.snapshot()
     }
 
     /// Counts the end of a request. How long it was computed may follow, with [`record_compute`](Self::record_compute).
     pub(crate) fn record(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
-        match ending {
-            Ending::Success => {
-                self.inference_count.fetch_add(batch_size as u64, Relaxed);
-                self.success.add(total);
-                self.queue.add(queue);
-                if let Some(latencies) = &self.latencies {
-                    latencies.succeeded(total, queue);
-                }
-            }
-            Ending::Failure(reason) => self.fail(total, reason),
-            Ending::Cancelled(reason) => {
-                self.fail(total, reason);
-                self.cancel.add(total);
-            }
+        self.counters.own().ended(ending, batch_size, total, queue);
+        if let (Ending::Success, Some(latencies)) = (ending, &self.latencies) {
+            latencies.succeeded(total, queue);
         }
-    }
-
-    fn fail(&self, total: Duration, reason: FailureReason) {
-        self.fail.add(total);
-        self.failures[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts how long a successful request was computed.
     pub(crate) fn record_compute(&self, times: ComputeTimes) {
-        self.compute_input.add(times.input);
-        self.compute_infer.add(times.infer);
-        self.compute_output.add(times.output);
+        self.counters.own().computed(times);
         if let Some(latencies) = &self.latencies {
             latencies.computed(times);
         }
     }
 
-    /// Counts one response to a request of a decoupled model, which took `duration` and is the `place`-th. `output` of
-    /// that time were its outputs handed on.
+    /// Counts one response to a request of a decoupled model, by its index among the responses. It took `duration`, of
+    /// which its outputs were handed on for `output`.
     pub(crate) fn record_response(
         &self,
-        place: usize,
+        index: usize,
         kind: ResponseKind,
         duration: Duration,
         output: Duration,
     ) {
-        if place >= RESPONSES {
-            return;
-        }
-        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        if responses.len() <= place {
-            responses.resize_with(place + 1, ResponseStatistics::default);
-        }
-        let response = &mut responses[place];
-        response.compute_infer.add(duration.saturating_sub(output));
-        let counted = match kind {
-            ResponseKind::Answer => {
-                response.compute_output.add(output);
-                &mut response.success
-            }
-            ResponseKind::Error => &mut response.fail,
-            ResponseKind::Nothing => &mut response.empty_response,
-            ResponseKind::Cancelled => &mut response.cancel,
-        };
-        counted.add(duration);
+        self.counters.own().responded(index, kind, duration, output);
     }
 }
 
 impl BatchMonitor for ModelStatistics {
     fn executed(&self, size: usize, times: ExecutionTimes) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.last_inference_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
-        self.execution_count.fetch_add(1, Relaxed);
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = batches.entry(size).or_default();
-        batch.compute_input.add(times.inputs_ready.saturating_duration_since(times.started));
-        batch.compute_infer.add(times.outputs_ready.saturating_duration_since(times.inputs_ready));
-        batch.compute_output.add(times.ended.saturating_duration_since(times.outputs_ready));
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counter {
-    count: AtomicU64,
-    ns: AtomicU64,
-}
-
-impl Counter {
-    fn add(&self, duration: Duration) {
-        self.count.fetch_add(1, Relaxed);
-        self.ns.fetch_add(nanos(duration), Relaxed);
-    }
-
-    fn snapshot(&self) -> DurationStatistics {
-        DurationStatistics { count: self.count.load(Relaxed), ns: self.ns.load(Relaxed) }
+        self.counters.own().executed(size, times);
     }
 }
 

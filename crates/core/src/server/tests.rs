@@ -1,5 +1,6 @@
 //! The way of a request through the server, with backends that do what backends do, and what they should not.
 
+mod answers;
 mod batching;
 mod instances;
 mod lifecycle;

@@ -91,7 +91,7 @@ impl ModelStatistics {
         for older in &before.earlier.counting {
             // Only `before` has it: its version is gone, and it counts no more.
             if Arc::strong_count(older) == 1 {
-                earlier.sum += older.own_totals();
+                earlier.sum += older.counters.totals();
             } else {
                 earlier.counting.push(Arc::clone(older));
             }
@@ -103,22 +103,8 @@ impl ModelStatistics {
     pub fn totals(&self) -> Totals {
         let mut totals = self.earlier.sum;
         let counting = self.earlier.counting.iter().map(Arc::as_ref);
-        counting.chain([self]).for_each(|counters| totals += counters.own_totals());
+        counting.chain([self]).for_each(|statistics| totals += statistics.counters.totals());
         totals
-    }
-
-    fn own_totals(&self) -> Totals {
-        Totals {
-            success: self.success.snapshot().count,
-            failures: self.failures.each_ref().map(|count| count.load(Relaxed)),
-            inferences: self.inference_count.load(Relaxed),
-            executions: self.execution_count.load(Relaxed),
-            request_ns: self.success.snapshot().ns,
-            queue_ns: self.queue.snapshot().ns,
-            compute_input_ns: self.compute_input.snapshot().ns,
-            compute_infer_ns: self.compute_infer.snapshot().ns,
-            compute_output_ns: self.compute_output.snapshot().ns,
-        }
     }
 
     /// The distributions of latencies, if any are kept.

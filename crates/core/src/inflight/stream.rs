@@ -1,0 +1,166 @@
+//! The caller's side of a request: its answers, and taking it back.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use nereid_backend_api::{Answer, Error, Response, Result};
+
+use super::{InFlight, State};
+use crate::classification;
+use crate::scheduler::Ticket;
+
+/// Stops a request whose answers are still waited for.
+#[derive(Clone)]
+pub struct Canceller {
+    inflight: Arc<InFlight>,
+    ticket: Option<Ticket>,
+}
+
+impl Canceller {
+    /// Stops it: if it waits for an instance, it is answered at once, and otherwise its backend may see that it is no
+    /// longer wanted.
+    pub fn cancel(&self) {
+        self.inflight.cancelled.store(true, Ordering::Relaxed);
+        if let Some(ticket) = self.ticket {
+            self.inflight.model.forget(ticket);
+        }
+    }
+}
+
+/// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.
+pub struct ResponseStream {
+    inflight: Arc<InFlight>,
+    /// Where the request waits, if it did not leave at once.
+    ticket: Option<Ticket>,
+    /// Whether the last answer was read.
+    is_over: bool,
+    /// Whether the answer read last was given as the last.
+    ended_with_answer: bool,
+}
+
+impl ResponseStream {
+    pub(crate) fn new(inflight: Arc<InFlight>, ticket: Option<Ticket>) -> Self {
+        Self { inflight, ticket, is_over: false, ended_with_answer: false }
+    }
+
+    /// Name of the model that answers.
+    pub fn model_name(&self) -> &str {
+        self.inflight.model.name()
+    }
+
+    /// Version of the model that answers.
+    pub fn model_version(&self) -> u64 {
+        self.inflight.model.version()
+    }
+
+    /// The client's id of the request; empty if it gave none.
+    pub fn request_id(&self) -> &str {
+        &self.inflight.id
+    }
+
+    /// What stops the request, for who goes on waiting for its answers.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { inflight: Arc::clone(&self.inflight), ticket: self.ticket }
+    }
+
+    /// The next answer; `None` after the last.
+    pub async fn next(&mut self) -> Option<Answer> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`next`](Self::next), for whoever polls.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut state = self.inflight.lock();
+        let answer = state.unread.pop();
+        if answer.is_none() && !state.finished {
+            state.wait(context);
+            return Poll::Pending;
+        }
+        self.is_over = state.is_over();
+        self.ended_with_answer = self.is_over && state.finished_with_answer;
+        drop(state);
+        Poll::Ready(answer.map(|answer| answer.and_then(|response| self.classified(response))))
+    }
+
+    /// The answer of a model that gives exactly one.
+    ///
+    /// # Errors
+    /// The answer's own error, or `Unsupported` if there were none or several.
+    pub async fn single(&mut self) -> Result<Response> {
+        poll_fn(|context| self.poll_single(context)).await
+    }
+
+    /// [`single`](Self::single), for whoever polls.
+    pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let mut state = self.inflight.lock();
+        if !state.finished && !state.unread.has_several() {
+            state.wait(context);
+            return Poll::Pending;
+        }
+        // All that there is has come, or more than there should be.
+        let (first, second) = (state.unread.pop(), state.unread.pop());
+        self.is_over = state.is_over();
+        self.ended_with_answer = self.is_over && state.finished_with_answer;
+        drop(state);
+        Poll::Ready(match (first, second) {
+            (Some(Ok(_)), Some(_)) => Err(self.wrong_count("more than one answer")),
+            (Some(answer), _) => answer.and_then(|response| self.classified(response)),
+            (None, _) => Err(self.wrong_count("no answer")),
+        })
+    }
+
+    /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
+    pub fn ended_with_answer(&self) -> bool {
+        self.ended_with_answer
+    }
+
+    /// How often this request took its lock so far.
+    #[cfg(test)]
+    pub(crate) fn locks_taken(&self) -> usize {
+        self.inflight.locked.load(Ordering::Relaxed)
+    }
+
+    fn wrong_count(&self, count: &str) -> Error {
+        let model = self.inflight.model.name();
+        Error::unsupported(format!("model '{model}' gave {count} where one was asked for"))
+    }
+
+    fn classified(&self, mut response: Response) -> Result<Response> {
+        let batched = self.inflight.model.signature().max_batch_size > 0;
+        for (name, count) in &self.inflight.classes {
+            if let Some(output) = response.outputs.iter_mut().find(|output| output.name == *name) {
+                *output =
+                    classification::top(output, *count as usize, batched, self.inflight.model.labels(name))?;
+            }
+        }
+        Ok(response)
+    }
+}
+
+impl Drop for ResponseStream {
+    fn drop(&mut self) {
+        if !self.is_over && !self.inflight.lock().finished {
+            self.canceller().cancel();
+        }
+    }
+}
+
+impl State {
+    /// Whether there is nothing left to be read.
+    fn is_over(&self) -> bool {
+        self.finished && self.unread.is_empty()
+    }
+
+    /// Wakes the reader when something changes.
+    fn wait(&mut self, context: &Context<'_>) {
+        match &mut self.reader {
+            Some(reader) => reader.clone_from(context.waker()),
+            None => self.reader = Some(context.waker().clone()),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What becomes of answers, in whatever order backends and readers come: they are counted once, and before they are read.
+
+use std::task::{Context, Poll, Waker};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Keeps its requests for the test.
+#[derive(Clone, Default)]
+struct Keeping(Arc<Mutex<Vec<nereid_backend_api::Request>>>);
+
+impl Backend for Keeping {
+    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl nereid_backend_api::Model for Keeping {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Instance for Keeping {
+    fn execute(&mut self, batch: Batch) {
+        self.0.lock().unwrap().extend(batch.into_requests());
+    }
+}
+
+impl Keeping {
+    fn next(&self) -> nereid_backend_api::Request {
+        loop {
+            if let Some(request) = self.0.lock().unwrap().pop() {
+                return request;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_plain_request_takes_its_lock_three_times() {
+    let backend = Keeping::default();
+    let server = server(backend.clone(), vec![spec(config(), &[1])]);
+    let mut answers = infer(&server, request()).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(answers.poll_single(&mut context).is_pending());
+    backend.next().answer(Ok(Response::default()));
+    assert!(answers.poll_single(&mut context).is_ready());
+    assert_eq!(answers.locks_taken(), 3);
+    // Neither the end nor dropping it needs another.
+    assert!(answers.poll_next(&mut context).is_ready() && answers.ended_with_answer());
+    assert_eq!(answers.locks_taken(), 3);
+}
+
+/// What a backend, or whoever reads, does next.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Send { fails: bool },
+    Finish { answers: bool, fails: bool },
+    AwaitReport,
+    Report,
+    Read,
+    Cancel,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        any::<bool>().prop_map(|fails| Act::Send { fails }),
+        any::<(bool, bool)>().prop_map(|(answers, fails)| Act::Finish { answers, fails }),
+        Just(Act::AwaitReport),
+        Just(Act::Report),
+        Just(Act::Read),
+        Just(Act::Read),
+        Just(Act::Cancel),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_is_counted_once_and_before_its_last_answer_is_read(
+        acts in prop::collection::vec(act(), 1..12)
+    ) {
+        let backend = Keeping::default();
+        let server = server(backend.clone(), vec![spec(config(), &[1])]);
+        let model = server.model("m", None).unwrap();
+        let mut answers = infer(&server, request()).unwrap();
+        let responder = backend.next().into_responder();
+        let outcome = |fails| if fails { Err(Error::internal("on purpose")) } else { Ok(Response::default()) };
+        let mut context = Context::from_waker(Waker::noop());
+        // What was sent and not read, whether all was sent, whether any of it was an error.
+        let (mut unread, mut finished, mut failed) = (std::collections::VecDeque::new(), false, false);
+        let (mut awaits, mut reported) = (false, false);
+        for act in acts {
+            let answer = match act {
+                Act::Send { fails } => Some((Some(fails), false)),
+                Act::Finish { answers, fails } => Some((answers.then_some(fails), true)),
+                _ => None,
+            };
+            if let Some((answer, last)) = answer.filter(|_| !finished) {
+                unread.extend(answer);
+                failed |= answer == Some(true);
+                finished = last;
+            }
+            match act {
+                Act::Send { fails } => responder.send(outcome(fails)),
+                Act::Finish { answers: true, fails } => responder.finish_with(outcome(fails)),
+                Act::Finish { answers: false, .. } => responder.finish(),
+                Act::AwaitReport if !finished => {
+                    responder.await_report();
+                    awaits = true;
+                }
+                Act::Report => {
+                    let now = Instant::now();
+                    responder.report(nereid_backend_api::ExecutionTimes {
+                        started: now,
+                        inputs_ready: now,
+                        outputs_ready: now,
+                        ended: now,
+                    });
+                    reported = true;
+                }
+                Act::Read => {
+                    let expected = match unread.pop_front() {
+                        Some(fails) => Poll::Ready(Some(fails)),
+                        None if finished => Poll::Ready(None),
+                        None => Poll::Pending,
+                    };
+                    let read = answers.poll_next(&mut context).map(|answer| answer.map(|it| it.is_err()));
+                    prop_assert_eq!(read, expected);
+                }
+                Act::Cancel => answers.canceller().cancel(),
+                Act::AwaitReport => {}
+            }
+            let counted = model.statistics().snapshot();
+            let expected = (u64::from(finished && !failed), u64::from(finished && failed));
+            prop_assert_eq!((counted.success.count, counted.fail.count), expected);
+            let computed = finished && !failed && (!awaits || reported);
+            prop_assert_eq!(counted.compute_infer.count, u64::from(computed));
+            prop_assert_eq!(answers.ended_with_answer() && !unread.is_empty(), false);
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_read_on_another_thread_is_counted() {
+    let backend = Keeping::default();
+    let server = server(backend.clone(), vec![spec(config(), &[1])]);
+    let model = server.model("m", None).unwrap();
+    for round in 1..=200 {
+        let mut answers = infer(&server, request()).unwrap();
+        let held = backend.next();
+        thread::scope(|scope| {
+            scope.spawn(|| held.answer(Ok(Response::default())));
+            let mut context = Context::from_waker(Waker::noop());
+            while answers.poll_single(&mut context).is_pending() {
+                thread::yield_now();
+            }
+            assert_eq!(model.statistics().snapshot().success.count, round);
+        });
+    }
+}
