@@ -5,6 +5,8 @@ mod grpc;
 mod http;
 mod load;
 mod onnxruntime;
+mod processes;
+mod reference;
 mod repository;
 mod scheduling;
 mod server;
@@ -24,6 +26,8 @@ pub enum Bench {
     Grpc(grpc::Options),
     /// What the server costs on top of ONNX Runtime, with real models
     Onnxruntime,
+    /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
+    Reference(reference::Options),
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
@@ -36,6 +40,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
+        Bench::Reference(options) => reference::run(project, options),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),
     }

@@ -102,12 +102,17 @@ impl Step {
     }
 }
 
-/// Runs the clients' tests against the binary that the build step left.
-fn end_to_end(project: &Project) -> Result<()> {
+/// The Python environment of the end-to-end tests.
+pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
     let list = project.root.join("tests/end_to_end/requirements.txt");
     let requirements =
         fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    let venv = Venv::with(project, "end-to-end", &requirements)?;
+    Venv::with(project, "end-to-end", &requirements)
+}
+
+/// Runs the clients' tests against the binary that the build step left.
+fn end_to_end(project: &Project) -> Result<()> {
+    let venv = end_to_end_environment(project)?;
     fetch::examples(project)?;
     show(
         project

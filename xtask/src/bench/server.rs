@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::client::{Answer, get};
+use super::processes;
 
 /// How long a server may take until it serves.
 const STARTUP: Duration = Duration::from_secs(30);
@@ -25,6 +26,9 @@ const LINES: usize = 1024;
 
 /// How often a state is asked for.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The same where the time until then is measured.
+const SHORT_PAUSE: Duration = Duration::from_millis(2);
 
 /// A running server; dropping it ends it.
 pub struct Server {
@@ -46,19 +50,19 @@ impl Server {
             .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
             .arg("--metrics-port=0")
             .args(extra);
-        let (mut server, lines) = Self::spawned("nereid", command)?;
+        let (mut server, lines) = Self::spawned("nereid", &mut command)?;
         // In this order, as gRPC is served first.
         server.grpc = Some(announced("nereid", &lines, "Started GRPCInferenceService at ")?);
         server.address = announced("nereid", &lines, "Started HTTPService at ")?;
         // Nothing reads the lines any more, but the pipes are still emptied.
         drop(lines);
-        server.wait_for("/v2/models/identity/ready", |answer| answer.status == 200)?;
+        server.wait_for("/v2/models/identity/ready", PAUSE, |answer| answer.status == 200)?;
         Ok(server)
     }
 
     /// Starts the bare echo over HTTP of `crates/kserve-http/examples/echo.rs`.
     pub fn http_echo(binary: &Path) -> Result<Self> {
-        let (mut server, lines) = Self::spawned("echo", Command::new(binary))?;
+        let (mut server, lines) = Self::spawned("echo", &mut Command::new(binary))?;
         server.address = announced("echo", &lines, "Started HTTPService at ")?;
         Ok(server)
     }
@@ -67,13 +71,13 @@ impl Server {
     pub fn grpc_echo(binary: &Path) -> Result<Self> {
         let mut command = Command::new(binary);
         command.arg("echo");
-        let (mut server, lines) = Self::spawned("echo", command)?;
+        let (mut server, lines) = Self::spawned("echo", &mut command)?;
         server.grpc = Some(announced("echo", &lines, "Started echo at ")?);
         Ok(server)
     }
 
     /// Starts a server that is going to say in the lines it prints where it serves.
-    fn spawned(name: &'static str, mut command: Command) -> Result<(Self, Receiver<String>)> {
+    fn spawned(name: &'static str, command: &mut Command) -> Result<(Self, Receiver<String>)> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -107,28 +111,35 @@ impl Server {
             .spawn()
             .context("cannot start nginx")?;
         let mut server = Self { name: "nginx", address, grpc: None, child };
-        server.wait_for("/", |_| true).with_context(|| {
+        server.wait_for("/", PAUSE, |_| true).with_context(|| {
             format!("nginx does not serve; its errors: {}", fs::read_to_string(&errors).unwrap_or_default())
         })?;
         Ok(server)
     }
 
-    /// The processor time that the server has used so far, its children's too.
-    pub fn cpu(&self) -> Result<Duration> {
-        let processes = processes()?;
-        let mut ticks = 0;
-        let mut family = vec![self.child.id()];
-        while let Some(pid) = family.pop() {
-            let own = processes.iter().find(|process| process.pid == pid);
-            ticks += own.with_context(|| format!("{} has ended", self.name))?.ticks;
-            family
-                .extend(processes.iter().filter(|process| process.parent == pid).map(|process| process.pid));
-        }
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+    /// Starts a server that serves HTTP and gRPC at these addresses, and waits until it and its models are ready.
+    pub fn at(name: &'static str, mut command: Command, http: SocketAddr, grpc: SocketAddr) -> Result<Self> {
+        let (mut server, lines) = Self::spawned(name, &mut command)?;
+        server.address = http;
+        server.grpc = Some(grpc);
+        let started = server.wait_for("/v2/health/ready", SHORT_PAUSE, |answer| answer.status == 200);
+        started.with_context(|| {
+            format!("{name} printed:\n{}", lines.try_iter().collect::<Vec<_>>().join("\n"))
+        })?;
+        Ok(server)
     }
 
-    fn wait_for(&mut self, path: &str, good: impl Fn(&Answer) -> bool) -> Result<()> {
+    /// Processor time that the server and its children have used so far.
+    pub fn cpu(&self) -> Result<Duration> {
+        processes::cpu(self.child.id())?.with_context(|| format!("{} has ended", self.name))
+    }
+
+    /// Bytes of memory that the server has resident, without its children.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        processes::resident_bytes(self.child.id())
+    }
+
+    fn wait_for(&mut self, path: &str, pause: Duration, good: impl Fn(&Answer) -> bool) -> Result<()> {
         let deadline = Instant::now() + STARTUP;
         loop {
             let answer = get(self.address, path);
@@ -141,7 +152,7 @@ impl Server {
             if Instant::now() > deadline {
                 bail!("{} does not serve {path} within {STARTUP:?}; at last: {answer:?}", self.name);
             }
-            thread::sleep(PAUSE);
+            thread::sleep(pause);
         }
     }
 }
@@ -214,7 +225,20 @@ http {{
 
 /// A port that was free a moment ago.
 fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    let [address] = free_addresses()?;
+    Ok(address)
+}
+
+/// Different ports that were free a moment ago.
+pub fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
+    // All are bound before the first is released.
+    let listeners: Vec<_> =
+        (0..N).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+    let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
+    for (address, listener) in addresses.iter_mut().zip(&listeners) {
+        *address = listener.local_addr()?;
+    }
+    Ok(addresses)
 }
 
 /// Sends on every line of a pipe until it closes, and empties the pipe even when nobody listens.
@@ -256,55 +280,9 @@ fn announcement(line: &str, words: &str) -> Option<SocketAddr> {
     rest[..end].parse().ok()
 }
 
-/// One line of the process table.
-#[derive(Debug, PartialEq, Eq)]
-struct Process {
-    pid: u32,
-    parent: u32,
-    /// Processor time, of ended threads too, in clock ticks.
-    ticks: u64,
-}
-
-/// The process table, as Linux shows it.
-fn processes() -> Result<Vec<Process>> {
-    let mut processes = Vec::new();
-    for entry in fs::read_dir("/proc").context("processor time is read from /proc, which only Linux has")? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().parse::<u32>().is_err() {
-            continue;
-        }
-        // A process may end between the listing and the reading.
-        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        processes.push(process(&text).with_context(|| format!("cannot read the process line {text:?}"))?);
-    }
-    Ok(processes)
-}
-
-/// Reads one `/proc/PID/stat`. The name in it may hold blanks and brackets.
-fn process(text: &str) -> Option<Process> {
-    let (pid, rest) = text.split_once(" (")?;
-    let (_, rest) = rest.rsplit_once(") ")?;
-    // From the state on, which is field 3 of the manual's list.
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some(Process {
-        pid: pid.parse().ok()?,
-        parent: u32::try_from(field(4)?).ok()?,
-        ticks: field(14)?.checked_add(field(15)?)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_line_is_read_whatever_the_name() {
-        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 3 0 100 0 0\n";
-        assert_eq!(process(line), Some(Process { pid: 42, parent: 7, ticks: 175 }));
-        assert_eq!(process("42 (a) S 7"), None);
-        assert_eq!(process(""), None);
-    }
 
     #[test]
     fn the_port_is_found_in_a_log_line() {
@@ -339,6 +317,6 @@ mod tests {
         let server = Server { name: "sleep", address: ([127, 0, 0, 1], 1).into(), grpc: None, child };
         assert!(server.cpu().unwrap() < Duration::from_secs(1));
         drop(server);
-        assert!(!processes().unwrap().iter().any(|process| process.pid == pid));
+        assert_eq!(processes::cpu(pid).unwrap(), None);
     }
 }

@@ -15,7 +15,7 @@ pub struct Run {
 }
 
 impl Run {
-    fn cpu_us_per_request(&self) -> f64 {
+    pub fn cpu_us_per_request(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.seen.requests as f64
     }
 }
@@ -99,7 +99,7 @@ fn number(value: f64) -> String {
 }
 
 /// The middle value, or the mean of the two in the middle. There has to be one.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,0 +1,99 @@
+//! Processor time and memory of processes, as Linux shows them in `/proc`.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// One line of the process table.
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// Processor time, that of ended threads included, in clock ticks.
+    ticks: u64,
+}
+
+/// Processor time that a process and all its descendants have used so far; `None` if there is no such process.
+pub fn cpu(pid: u32) -> Result<Option<Duration>> {
+    let processes = all()?;
+    if !processes.iter().any(|process| process.pid == pid) {
+        return Ok(None);
+    }
+    let mut ticks = 0;
+    let mut family = vec![pid];
+    while let Some(pid) = family.pop() {
+        ticks +=
+            processes.iter().filter(|process| process.pid == pid).map(|process| process.ticks).sum::<u64>();
+        family.extend(processes.iter().filter(|process| process.parent == pid).map(|process| process.pid));
+    }
+    let per_second = rustix::param::clock_ticks_per_second();
+    Ok(Some(Duration::from_secs_f64(ticks as f64 / per_second as f64)))
+}
+
+/// Bytes of memory that a process has resident, without its descendants.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))
+        .with_context(|| format!("cannot read the memory of process {pid}"))?;
+    resident(&text).with_context(|| format!("no VmRSS in the status of process {pid}"))
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+fn all() -> Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc").context("processor time is read from /proc, which only Linux has")? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().parse::<u32>().is_err() {
+            continue;
+        }
+        // A process may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        processes.push(process(&text).with_context(|| format!("cannot read the process line {text:?}"))?);
+    }
+    Ok(processes)
+}
+
+/// Reads one `/proc/PID/stat`. The name in it may contain blanks and brackets.
+fn process(text: &str) -> Option<Process> {
+    let (pid, rest) = text.split_once(" (")?;
+    let (_, rest) = rest.rsplit_once(") ")?;
+    // From the state on, which is field 3 of the manual's list.
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Process {
+        pid: pid.parse().ok()?,
+        parent: u32::try_from(field(4)?).ok()?,
+        ticks: field(14)?.checked_add(field(15)?)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_line_is_read_whatever_the_name() {
+        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 3 0 100 0 0\n";
+        assert_eq!(process(line), Some(Process { pid: 42, parent: 7, ticks: 175 }));
+        assert_eq!(process("42 (a) S 7"), None);
+        assert_eq!(process(""), None);
+    }
+
+    #[test]
+    fn resident_memory_is_read_from_the_status() {
+        assert_eq!(resident("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    2048 kB\n"), Some(2 << 20));
+        assert_eq!(resident("Name:\tx\n"), None);
+        assert!(resident_bytes(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_processor_time() {
+        assert_eq!(cpu(u32::MAX).unwrap(), None);
+        assert!(cpu(std::process::id()).unwrap().is_some());
+    }
+}

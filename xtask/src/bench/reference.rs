@@ -1,0 +1,232 @@
+//! Nereid and NVIDIA's tritonserver under the same load: the same models, the same backend libraries, the same client.
+//!
+//! Both run at the same time, and only one of them is under load. Runs alternate, and ratios are taken within each pair,
+//! so a machine that slows down does not tilt the result. The tables are Markdown, ready for a document.
+
+mod report;
+mod setup;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+
+use self::setup::Setup;
+use super::client::Request;
+use super::load::{Load, Seen, read_seen};
+use super::server::Server;
+use super::summary::{Pair, Run};
+use crate::project::{Project, show};
+
+/// Enough for connections, caches and branch predictors to settle.
+const WARM_UP_SECONDS: u32 = 1;
+
+/// How long a server idles before its memory at rest is read.
+const REST: Duration = Duration::from_millis(500);
+
+/// How to measure.
+#[derive(Args)]
+pub struct Options {
+    /// Length of each run
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Pairs of runs for each load, and of starts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pairs: u32,
+    /// Requests in flight: connections over HTTP, requests on one connection over gRPC
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
+    in_flight: u32,
+    /// Loads to measure
+    #[arg(long, value_delimiter = ',', default_values_t = Kind::value_variants().iter().copied())]
+    loads: Vec<Kind>,
+    /// Measure this server instead of building one (release profile)
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Interpreter of an environment with the requirements of the end-to-end tests, instead of making one
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// 64 bytes over HTTP
+    Http,
+    /// 1 MiB over HTTP
+    HttpLarge,
+    /// 1 MiB over HTTP, in system shared memory both ways
+    SharedMemory,
+    /// 64 bytes over gRPC
+    Grpc,
+    /// 1 MiB over gRPC
+    GrpcLarge,
+    /// 64 bytes on a stream of gRPC
+    Stream,
+    /// 64 bytes over HTTP through an ensemble of two models
+    Ensemble,
+    /// 64 bytes over HTTP through a Python model
+    Python,
+}
+
+/// What was measured of both servers under one load.
+pub(super) struct Measured {
+    pub kind: Kind,
+    pub pairs: Vec<Pair>,
+}
+
+/// A figure of both servers.
+#[derive(Clone, Copy)]
+pub(super) struct Both<T> {
+    pub nereid: T,
+    pub reference: T,
+}
+
+/// What was measured of both servers beside loads.
+pub(super) struct Footprint {
+    /// From the start of the process until it is ready, with two small models.
+    pub starts: Vec<Both<Duration>>,
+    /// Bytes resident then.
+    pub at_rest: Vec<Both<u64>>,
+    /// Bytes resident after all loads.
+    pub after_load: Both<u64>,
+}
+
+/// Measures, and prints the tables.
+pub fn run(project: &Project, options: &Options) -> Result<()> {
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
+    let traffic = project.target.join("release/examples/traffic");
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
+            project.target.join("release/nereid")
+        }
+    };
+    let folder = tempfile::tempdir()?;
+    let setup = Setup::new(project, folder.path(), &binary, options.python.as_deref())?;
+
+    let (mut starts, mut at_rest) = (Vec::new(), Vec::new());
+    for pair in 1..=options.pairs {
+        println!("start, pair {pair}");
+        let (nereid, reference) = (start(|| setup.nereid_at_rest())?, start(|| setup.reference_at_rest())?);
+        starts.push(Both { nereid: nereid.0, reference: reference.0 });
+        at_rest.push(Both { nereid: nereid.1, reference: reference.1 });
+    }
+
+    let servers = Both { nereid: setup.nereid()?, reference: setup.reference()? };
+    let mut measured = Vec::new();
+    for kind in &options.loads {
+        println!("{kind}: {} pairs of {} s", options.pairs, options.seconds);
+        let load = Prepared::new(*kind, &setup, folder.path(), &traffic, options.in_flight)?;
+        measured.push(Measured { kind: *kind, pairs: compare(&servers, &load, options)? });
+    }
+    let after_load =
+        Both { nereid: servers.nereid.resident_bytes()?, reference: servers.reference.resident_bytes()? };
+    let cores = thread::available_parallelism()?.get();
+    println!(
+        "\n{cores} cores, shared by the server and the load (1 thread); {} in flight\n",
+        options.in_flight
+    );
+    print!("{}", report::loads(&measured));
+    print!("\n{}", report::footprint(&Footprint { starts, at_rest, after_load }));
+    Ok(())
+}
+
+/// Starts a server: how long that took, and its memory at rest.
+fn start(server: impl FnOnce() -> Result<Server>) -> Result<(Duration, u64)> {
+    let begin = Instant::now();
+    let server = server()?;
+    let took = begin.elapsed();
+    thread::sleep(REST);
+    Ok((took, server.resident_bytes()?))
+}
+
+fn compare(servers: &Both<Server>, load: &Prepared, options: &Options) -> Result<Vec<Pair>> {
+    for server in [&servers.nereid, &servers.reference] {
+        load.run(server, WARM_UP_SECONDS)?;
+    }
+    let once = |server: &Server| {
+        let before = server.cpu()?;
+        let seen = load.run(server, options.seconds)?;
+        anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
+    };
+    let pair = |_| Ok(Pair { nereid: once(&servers.nereid)?, yardstick: once(&servers.reference)? });
+    (0..options.pairs).map(pair).collect()
+}
+
+/// A load, ready to run against either server.
+enum Prepared {
+    Http { load: Load, connections: u32 },
+    Grpc { program: PathBuf, way: &'static str, in_flight: u32, bytes: usize },
+}
+
+impl Prepared {
+    fn new(kind: Kind, setup: &Setup, folder: &Path, traffic: &Path, in_flight: u32) -> Result<Self> {
+        let http = |request: &Request| -> Result<Self> {
+            let folder = folder.join(kind.to_string());
+            fs::create_dir_all(&folder)?;
+            Ok(Self::Http { load: Load::new(&folder, request)?, connections: in_flight })
+        };
+        let grpc = |way, bytes| Ok(Self::Grpc { program: traffic.to_owned(), way, in_flight, bytes });
+        match kind {
+            Kind::Http => http(&setup::request("identity", setup::SMALL)),
+            Kind::HttpLarge => http(&setup::request("identity", setup::LARGE)),
+            Kind::SharedMemory => http(&setup.region.request("identity")),
+            Kind::Grpc => grpc("unary", setup::SMALL),
+            Kind::GrpcLarge => grpc("unary", setup::LARGE),
+            Kind::Stream => grpc("stream", setup::SMALL),
+            Kind::Ensemble => http(&setup::request("ensemble", setup::SMALL)),
+            Kind::Python => http(&setup::request("python", setup::SMALL)),
+        }
+    }
+
+    /// Sends for some seconds. Any error of any request fails the run.
+    fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+        match self {
+            Self::Http { load, connections } => load.run(server.address, *connections, seconds),
+            Self::Grpc { program, way, in_flight, bytes } => {
+                let address = server.grpc.context("the server does not serve gRPC")?;
+                let output = Command::new(program)
+                    .args(["load", &address.to_string(), way, "1", &in_flight.to_string()])
+                    .args([seconds.to_string(), bytes.to_string()])
+                    .output()
+                    .context("cannot start the load")?;
+                anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                read_seen(&String::from_utf8_lossy(&output.stdout))
+            }
+        }
+        .with_context(|| format!("the load on {} failed", server.name))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "http",
+            Self::HttpLarge => "http-large",
+            Self::SharedMemory => "shared-memory",
+            Self::Grpc => "grpc",
+            Self::GrpcLarge => "grpc-large",
+            Self::Stream => "stream",
+            Self::Ensemble => "ensemble",
+            Self::Python => "python",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_shown_by_the_names_they_are_chosen_by() {
+        for kind in Kind::value_variants() {
+            assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.to_string());
+        }
+    }
+}

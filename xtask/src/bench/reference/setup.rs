@@ -1,0 +1,239 @@
+//! What both servers are given: models, backend libraries, an environment, a region of shared memory, requests.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::bench::client::{Request, post};
+use crate::bench::server::{Server, free_addresses};
+use crate::project::{Project, show};
+use crate::test::end_to_end_environment;
+
+/// Bytes in the tensor of a small request, and of a large one.
+pub(super) const SMALL: usize = 64;
+pub(super) const LARGE: usize = 1 << 20;
+
+/// Inputs and outputs of every model.
+const TENSORS: &str = r#"max_batch_size: 8
+input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+"#;
+
+const ENSEMBLE: &str = r#"platform: "ensemble"
+ensemble_scheduling {
+  step [
+    { model_name: "identity" model_version: -1
+      input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "BETWEEN" } },
+    { model_name: "identity" model_version: -1
+      input_map { key: "INPUT0" value: "BETWEEN" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
+  ]
+}
+"#;
+
+const PYTHON_MODEL: &str = r#"import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = (pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests)
+        outputs = (pb_utils.Tensor("OUTPUT0", tensor.as_numpy()) for tensor in inputs)
+        return [pb_utils.InferenceResponse([output]) for output in outputs]
+"#;
+
+/// Prepares NVIDIA's server and Python backend as the end-to-end tests do, and prints their folder.
+const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); import python_backend; \
+                       python_backend.prepare(); print(python_backend.HOME)";
+
+/// Everything that a server is started with.
+pub(super) struct Setup {
+    nereid: PathBuf,
+    /// The folder with NVIDIA's server, its Python backend and what they need.
+    nvidia: PathBuf,
+    backends: PathBuf,
+    /// Models of the echo backend.
+    small: PathBuf,
+    /// These, and a Python model.
+    all: PathBuf,
+    pub region: Region,
+}
+
+impl Setup {
+    pub fn new(project: &Project, folder: &Path, nereid: &Path, python: Option<&Path>) -> Result<Self> {
+        let python = match python {
+            Some(python) => python.to_owned(),
+            None => end_to_end_environment(project)?.program("python"),
+        };
+        let output = project.command(python).args(["-c", PREPARE]).output().context("cannot start Python")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let nvidia = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+
+        let backends = folder.join("backends");
+        fs::create_dir_all(backends.join("echo"))?;
+        symlink(nvidia.join("backends/python"), backends.join("python"))?;
+        show(
+            project
+                .command("cc")
+                .args(["-std=gnu11", "-O2", "-shared", "-fPIC", "tests/backends/echo.c", "-o"])
+                .arg(backends.join("echo/libtriton_echo.so")),
+        )?;
+
+        let (small, all) = (folder.join("small"), folder.join("all"));
+        for repository in [&small, &all] {
+            write_model(repository, "identity", "backend: \"echo\"\n")?;
+            write_model(repository, "ensemble", ENSEMBLE)?;
+        }
+        write_model(&all, "python", "backend: \"python\"\n")?;
+        fs::write(all.join("python/1/model.py"), PYTHON_MODEL)?;
+        Ok(Self { nereid: nereid.to_owned(), nvidia, backends, small, all, region: Region::new()? })
+    }
+
+    /// Nereid, with small models alone.
+    pub fn nereid_at_rest(&self) -> Result<Server> {
+        self.start("nereid", &self.nereid, &self.small)
+    }
+
+    /// NVIDIA's server, with small models alone.
+    pub fn reference_at_rest(&self) -> Result<Server> {
+        self.start("tritonserver", &self.nvidia.join("server/bin/tritonserver"), &self.small)
+    }
+
+    /// Nereid, with all models, and checked.
+    pub fn nereid(&self) -> Result<Server> {
+        self.checked(self.start("nereid", &self.nereid, &self.all)?)
+    }
+
+    /// NVIDIA's server, with all models, and checked.
+    pub fn reference(&self) -> Result<Server> {
+        self.checked(self.start("tritonserver", &self.nvidia.join("server/bin/tritonserver"), &self.all)?)
+    }
+
+    /// Starts a server: both get the same flags and the same environment.
+    fn start(&self, name: &'static str, program: &Path, repository: &Path) -> Result<Server> {
+        let [http, grpc, metrics] = free_addresses()?;
+        let mut command = Command::new(program);
+        command
+            .arg(format!("--model-repository={}", repository.display()))
+            .arg(format!("--backend-directory={}", self.backends.display()))
+            .args(["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1"])
+            .arg(format!("--http-port={}", http.port()))
+            .arg(format!("--grpc-port={}", grpc.port()))
+            .arg(format!("--metrics-port={}", metrics.port()));
+        // The Python backend's stub finds its libraries and its interpreter by these.
+        let python = self.nvidia.join("python");
+        command.env("VIRTUAL_ENV", &python);
+        command.env("LD_LIBRARY_PATH", self.nvidia.join("libraries"));
+        let path = env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", python.join("bin").display()));
+        Server::at(name, command, http, grpc)
+    }
+
+    /// Registers the region, and makes sure that each request is answered as it should be.
+    fn checked(&self, server: Server) -> Result<Server> {
+        let ask = |request: &Request| {
+            let answer = post(server.address, request)?;
+            let text = || format!("{} {}", answer.head, String::from_utf8_lossy(&answer.body));
+            ensure!(answer.status == 200, "{} refuses {}: {}", server.name, request.path, text());
+            Ok(answer)
+        };
+        ask(&self.region.registration())?;
+        ask(&self.region.request("identity"))?;
+        for (model, bytes) in
+            [("identity", SMALL), ("identity", LARGE), ("ensemble", SMALL), ("python", SMALL)]
+        {
+            let request = request(model, bytes);
+            let answer = ask(&request)?;
+            let tensor = &request.body[request.header_length..];
+            ensure!(answer.body.ends_with(tensor), "{}: {model} does not return the tensor", server.name);
+        }
+        Ok(server)
+    }
+}
+
+fn write_model(repository: &Path, name: &str, kind: &str) -> Result<()> {
+    fs::create_dir_all(repository.join(name).join("1"))?;
+    fs::write(repository.join(name).join("config.pbtxt"), format!("name: \"{name}\"\n{kind}{TENSORS}"))?;
+    Ok(())
+}
+
+/// A request with a binary tensor both ways.
+pub(super) fn request(model: &str, bytes: usize) -> Request {
+    let json = format!(
+        r#"{{"inputs":[{{"name":"INPUT0","shape":[1,{}],"datatype":"FP32","parameters":{{"binary_data_size":{bytes}}}}}],"outputs":[{{"name":"OUTPUT0","parameters":{{"binary_data":true}}}}]}}"#,
+        bytes / 4
+    );
+    let header_length = json.len();
+    let mut body = json.into_bytes();
+    body.resize(header_length + bytes, 0x3f);
+    Request { path: format!("/v2/models/{model}/infer"), header_length, body }
+}
+
+/// A file of shared memory with room for an input and, behind it, an output.
+pub(super) struct Region {
+    key: String,
+    file: PathBuf,
+}
+
+impl Region {
+    fn new() -> Result<Self> {
+        let key = format!("/nereid-bench-{}", std::process::id());
+        let file = PathBuf::from(format!("/dev/shm{key}"));
+        fs::write(&file, vec![0x3f; 2 * LARGE])
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(Self { key, file })
+    }
+
+    fn registration(&self) -> Request {
+        let body = format!(r#"{{"key":"{}","offset":0,"byte_size":{}}}"#, self.key, 2 * LARGE).into_bytes();
+        let path = "/v2/systemsharedmemory/region/bench/register".to_owned();
+        Request { path, header_length: body.len(), body }
+    }
+
+    /// A request whose input and output are in the region.
+    pub fn request(&self, model: &str) -> Request {
+        let place = |offset| {
+            format!(
+                r#""parameters":{{"shared_memory_region":"bench","shared_memory_byte_size":{LARGE},"shared_memory_offset":{offset}}}"#
+            )
+        };
+        let body = format!(
+            r#"{{"inputs":[{{"name":"INPUT0","shape":[1,{}],"datatype":"FP32",{}}}],"outputs":[{{"name":"OUTPUT0",{}}}]}}"#,
+            LARGE / 4,
+            place(0),
+            place(LARGE)
+        )
+        .into_bytes();
+        Request { path: format!("/v2/models/{model}/infer"), header_length: body.len(), body }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_its_tensor_behind_its_json() {
+        let request = request("m", SMALL);
+        let (json, tensor) = request.body.split_at(request.header_length);
+        assert!(json.ends_with(b"}]}") && tensor == [0x3f; SMALL]);
+        assert_eq!(request.path, "/v2/models/m/infer");
+    }
+
+    #[test]
+    fn a_region_ends_with_its_owner() {
+        let region = Region::new().unwrap();
+        let file = region.file.clone();
+        assert_eq!(fs::metadata(&file).unwrap().len(), 2 * LARGE as u64);
+        drop(region);
+        assert!(!file.exists());
+    }
+}
