@@ -463,4 +463,6 @@ fn backend_setting(text: &str) -> Result<BackendSetting, String> {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests;
