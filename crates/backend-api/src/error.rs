@@ -1,4 +1,4 @@
-//! The one error of the request path: a code that decides the protocol's status, and a message for a person.
+//! The one error of the request path: a code, which decides the status in each protocol, and a message for a person.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,30 +37,6 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The protocols' statuses for each code, side by side: (HTTP status, gRPC status number).
-    const fn statuses(self) -> (u16, i32) {
-        match self {
-            Self::Unknown => (400, 2),
-            Self::Internal => (500, 13),
-            Self::NotFound => (404, 5),
-            Self::InvalidArg => (400, 3),
-            Self::Unavailable => (503, 14),
-            Self::Unsupported => (501, 12),
-            Self::AlreadyExists => (400, 6),
-            Self::Cancelled => (400, 1),
-        }
-    }
-
-    /// The HTTP status this code is answered with.
-    pub const fn http_status(self) -> u16 {
-        self.statuses().0
-    }
-
-    /// The gRPC status number this code is answered with.
-    pub const fn grpc_status(self) -> i32 {
-        self.statuses().1
-    }
-
     /// The code's name in the C API's terms.
     pub const fn name(self) -> &'static str {
         match self {

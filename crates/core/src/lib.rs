@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod admission;
 mod backends;
 mod budget;
@@ -13,12 +12,10 @@ mod caller;
 mod classification;
 mod completion;
 mod ensemble;
-mod forward;
 mod host_policies;
 mod inflight;
 mod instance;
 mod lifecycle;
-mod logging;
 mod metric_registry;
 mod model;
 mod rate_limiter;
@@ -34,15 +31,12 @@ mod trace_control;
 mod trace_settings;
 mod warm_up;
 
-pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use backends::Backends;
 pub use budget::{Budget, Permit};
 pub use caller::Caller;
 pub use completion::{Completion, complete_config};
-pub use forward::HeaderPattern;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
-pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
 pub use metric_registry::{
     FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
     MetricValue,
@@ -54,7 +48,7 @@ pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
-pub use server::{EXTENSIONS, ModelControl, Resolving, Server, ServerOptions};
+pub use server::{ModelControl, Resolving, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
 pub use statistics::{

@@ -18,7 +18,6 @@ use crate::caller::Caller;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{Done, LifeCycle, Task};
-use crate::logging::LogControl;
 use crate::model::{Model, Services};
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{ModelId, ModelSource, Overrides};
@@ -27,23 +26,6 @@ use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
 use crate::trace_control::{TraceControl, TraceStore};
 use crate::trace_settings::TraceSettings;
-
-/// The protocol extensions every face offers, by their names in Triton's documents.
-pub const EXTENSIONS: &[&str] = &[
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-];
 
 /// What is fixed when the server starts.
 #[derive(Clone, Debug, Default)]
@@ -69,8 +51,6 @@ pub struct ServerOptions {
     pub max_unread: usize,
     /// Which distributions of latencies are kept of each model.
     pub latencies: LatencyOptions,
-    /// What is logged.
-    pub log: Arc<LogControl>,
     /// Which requests are traced at first.
     pub trace: TraceSettings,
     /// Where traces go; `None` keeps the settings and traces nothing.
@@ -135,11 +115,6 @@ impl Server {
     /// What was fixed when it started.
     pub fn options(&self) -> &ServerOptions {
         &self.options
-    }
-
-    /// What is logged.
-    pub fn log(&self) -> &LogControl {
-        &self.options.log
     }
 
     /// Which requests are traced.

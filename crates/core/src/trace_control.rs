@@ -3,8 +3,6 @@
 //! Where traces go, and in which form, is a [`TraceStore`]'s affair. A request is drawn once, by the face that brings it;
 //! while tracing is off that costs reading one flag.
 
-mod parent;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +11,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Result, Trace, TraceSink};
 
-pub use self::parent::TraceParent;
 use crate::trace_settings::{Specified, TraceMode, TraceSettings, TraceUpdate};
+
+/// The trace that a client's request is part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace's id, not all zeroes.
+    pub trace_id: [u8; 16],
+    /// The id of the span that the request was made in, not all zeroes.
+    pub span_id: [u8; 8],
+    /// The flags. The lowest says that the client records its part.
+    pub flags: u8,
+    /// State of other tracing systems, to be passed on unchanged; empty if there is none.
+    pub state: String,
+}
 
 /// Where traces go.
 pub trait TraceStore: fmt::Debug + Send + Sync {
@@ -137,16 +147,15 @@ impl TraceControl {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Draws whether a request to that model is traced. `header` gives what its client said under a name, for settings
-    /// by which clients have a say.
-    pub fn draw<'h>(&self, model: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<Arc<Trace>> {
+    /// Decides whether a request to that model is traced. `parent` is asked only in modes in which clients decide, too.
+    pub fn draw(&self, model: &str, parent: impl FnOnce() -> Option<TraceParent>) -> Option<Arc<Trace>> {
         if !self.is_on() {
             return None;
         }
         let live = self.live.load();
         let setting = live.of(Some(model));
         let parent = match setting.settings.mode {
-            TraceMode::OpenTelemetry if setting.stream.is_some() => TraceParent::read(header),
+            TraceMode::OpenTelemetry if setting.stream.is_some() => parent(),
             TraceMode::OpenTelemetry | TraceMode::Triton => None,
         };
         setting.draw(parent)

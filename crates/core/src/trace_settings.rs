@@ -3,8 +3,6 @@
 //! A model follows the settings for all in what it does not set itself; those follow what the server started with. This
 //! file says what settings there are, and how some lie over others; which hold is kept in `trace_control.rs`.
 
-mod text;
-
 use nereid_backend_api::{Error, Result, TraceLevel};
 
 /// Where traces go.

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use nereid_core::{ApiGroup, Server};
+use nereid_core::Server;
+use nereid_protocol::ApiGroup;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -62,7 +63,7 @@ impl Calls {
         let Some(key) = group.and_then(|group| self.face.options.restrictions.key(group)) else {
             return Ok(());
         };
-        if headers.get(&key.name).is_some_and(|value| key.is(value.as_bytes())) {
+        if headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes())) {
             return Ok(());
         }
         // The reference's code for it.

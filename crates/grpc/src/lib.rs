@@ -28,7 +28,8 @@ mod transport;
 
 use std::sync::Arc;
 
-use nereid_core::{HeaderPattern, Restrictions, Server};
+use nereid_core::Server;
+use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +46,8 @@ pub struct GrpcOptions {
     pub forwarded_headers: Option<HeaderPattern>,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
+    /// The log settings, which clients may change.
+    pub log: Arc<LogControl>,
     /// How answers to inference requests are compressed.
     pub compression: Compression,
 }

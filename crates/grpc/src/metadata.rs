@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nereid_core::backend_api::{DataType, Error, Result, Shape};
 use nereid_core::model_config::platform_name;
-use nereid_core::{EXTENSIONS, Model, Server};
+use nereid_core::{Model, Server};
+use nereid_protocol::EXTENSIONS;
 
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::{ModelConfigResponse, ModelMetadataResponse, ServerMetadataResponse};

@@ -151,6 +151,6 @@ impl GrpcInferenceService for Service {
     }
 
     async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {
-        answer(settings::log(&self.0.server, request.into_inner()))
+        answer(settings::log(&self.0.options.log, request.into_inner()))
     }
 }

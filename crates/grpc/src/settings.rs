@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Change, LogFormat, LogUpdate, Server, TraceLevel, TraceMode, TraceUpdate};
+use nereid_core::{Server, TraceMode, TraceUpdate};
+use nereid_protocol::{LogControl, LogFormat, LogUpdate, set_trace_level, set_trace_number};
 
 use crate::proto::log_settings_request::setting_value::ParameterChoice as Given;
 use crate::proto::log_settings_response::SettingValue as LogValue;
@@ -18,7 +19,7 @@ use crate::proto::{LogSettingsRequest, LogSettingsResponse, TraceSettingRequest,
 ///
 /// # Errors
 /// Which setting is wrong.
-pub(crate) fn log(server: &Server, request: LogSettingsRequest) -> Result<LogSettingsResponse> {
+pub(crate) fn log(control: &LogControl, request: LogSettingsRequest) -> Result<LogSettingsResponse> {
     let mut update = LogUpdate::default();
     for (name, value) in request.settings {
         let value = value.parameter_choice;
@@ -51,9 +52,9 @@ pub(crate) fn log(server: &Server, request: LogSettingsRequest) -> Result<LogSet
         }
     }
     if update != LogUpdate::default() {
-        server.log().update(update);
+        control.update(update);
     }
-    let settings = server.log().settings();
+    let settings = control.settings();
     let told = [
         ("log_file", Told::StringParam(settings.file.clone())),
         ("log_info", Told::BoolParam(settings.info)),
@@ -91,12 +92,10 @@ pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<Tr
     for (name, value) in &request.settings {
         let texts: Vec<_> = value.value.iter().map(String::as_str).collect();
         match (name.as_str(), texts.as_slice()) {
-            ("trace_level", []) => update.level = Change::Clear,
-            ("trace_level", names) => {
-                update.level = TraceLevel::named(names)?.map_or(Change::Keep, Change::Set)
-            }
-            (name, []) => update.set_number(name, None)?,
-            (name, [text]) => update.set_number(name, Some(text))?,
+            ("trace_level", []) => set_trace_level(&mut update, None)?,
+            ("trace_level", names) => set_trace_level(&mut update, Some(names))?,
+            (name, []) => set_trace_number(&mut update, name, None)?,
+            (name, [text]) => set_trace_number(&mut update, name, Some(text))?,
             ("trace_rate" | "trace_count" | "log_frequency" | "trace_file", several) => {
                 return Err(Error::invalid_arg(format!(
                     "setting '{name}' has {} values, but takes one, or none to clear it",

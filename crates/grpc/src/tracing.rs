@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use nereid_core::backend_api::{RequestTrace, Trace};
+use nereid_protocol::trace_parent;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 
@@ -38,7 +39,7 @@ impl Sending {
         called: Called,
     ) -> Option<Self> {
         let header = |name: &str| metadata.get(name)?.to_str().ok();
-        let trace = face.server.trace().draw(&message.model_name, header)?;
+        let trace = face.server.trace().draw(&message.model_name, || trace_parent(header))?;
         trace.stamp("GRPC_WAITREAD_START", called.0);
         trace.stamp("GRPC_WAITREAD_END", Instant::now());
         Some(Self(trace))

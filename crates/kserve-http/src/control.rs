@@ -1,6 +1,5 @@
 //! The bodies of requests that control the server: a JSON object of a few members.
 
-use nereid_core::Change;
 use nereid_core::backend_api::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -64,18 +63,5 @@ impl Members {
         self.get(name)
             .map(|value| read(value).ok_or_else(|| Error::internal(format!("'{name}' is not {wanted}"))))
             .transpose()
-    }
-
-    /// A change to a setting: `null` clears it.
-    pub(crate) fn change<T>(
-        &self,
-        name: &str,
-        read: impl Fn(&Value) -> Result<Change<T>>,
-    ) -> Result<Change<T>> {
-        match self.0.get(name) {
-            None => Ok(Change::Keep),
-            Some(Value::Null) => Ok(Change::Clear),
-            Some(value) => read(value),
-        }
     }
 }

@@ -24,8 +24,9 @@ mod testing;
 
 use std::sync::Arc;
 
-use nereid_core::{HeaderPattern, Restrictions, Server};
+use nereid_core::Server;
 use nereid_listener::Listener;
+use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -49,6 +50,8 @@ pub struct HttpOptions {
     pub restrictions: Restrictions,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
+    /// The log settings, which clients may change.
+    pub log: Arc<LogControl>,
 }
 
 /// Answers on `listener` until `shutdown`, then lets requests in progress end.

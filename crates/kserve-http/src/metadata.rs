@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, Error, Result, Shape};
 use nereid_core::model_config::{platform_name, to_json};
-use nereid_core::{DurationStatistics, EXTENSIONS, Model, Server};
+use nereid_core::{DurationStatistics, Model, Server};
+use nereid_protocol::EXTENSIONS;
 use serde::Serialize;
 
 use crate::reply::{self, Reply};

@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use nereid_core::backend_api::{Error, Trace};
+use nereid_protocol::http_status;
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -149,7 +150,7 @@ pub(crate) fn error(error: &Error) -> Reply {
 
 /// The status that an error's code maps to.
 pub(crate) fn status(error: &Error) -> StatusCode {
-    StatusCode::from_u16(error.code().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    StatusCode::from_u16(http_status(error.code())).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// `{"error": "..."}` with a status of HTTP's own.

@@ -7,8 +7,8 @@ use std::time::Instant;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
-use nereid_core::ApiGroup;
 use nereid_core::backend_api::{Error, InferRequest, Result, Trace};
+use nereid_protocol::{ApiGroup, trace_parent};
 
 use crate::body::{Pieces, decoded};
 use crate::infer::{self, generate};
@@ -143,7 +143,7 @@ impl Call<'_> {
     pub(crate) fn draw_trace(&self) -> Option<Arc<Trace>> {
         let (head, body) = self.arrived?;
         let header = |name: &str| self.headers.get(name)?.to_str().ok();
-        let trace = self.face.server.trace().draw(&self.target.model, header)?;
+        let trace = self.face.server.trace().draw(&self.target.model, || trace_parent(header))?;
         trace.stamp("HTTP_RECV_START", head);
         trace.stamp("HTTP_RECV_END", body);
         Some(trace)
@@ -229,7 +229,7 @@ fn find<'a>(face: &Face, head: &'a Parts) -> std::result::Result<(Action, Target
     for (method, pattern, group, action) in ROUTES {
         let Some(target) = matched(pattern, path) else { continue };
         if let Some(key) = face.options.restrictions.key(*group)
-            && !head.headers.get(&key.name).is_some_and(|value| key.is(value.as_bytes()))
+            && !head.headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes()))
         {
             let message =
                 format!("this API is restricted: it takes header '{}' with the right value", key.name);

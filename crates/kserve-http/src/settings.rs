@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Change, LogFormat, LogUpdate, TraceLevel, TraceMode, TraceSettings, TraceUpdate};
+use nereid_core::{TraceMode, TraceSettings, TraceUpdate};
+use nereid_protocol::{LogFormat, LogUpdate, set_trace_level, set_trace_number};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,7 +29,7 @@ struct Logging<'a> {
 
 /// The log settings.
 pub(crate) fn logging(call: &Call<'_>) -> Reply {
-    let settings = call.face.server.log().settings();
+    let settings = call.face.options.log.settings();
     let logging = Logging {
         log_file: &settings.file,
         log_info: settings.info,
@@ -64,7 +65,7 @@ pub(crate) fn set_logging(call: &Call<'_>, body: Pieces) -> Result<Reply> {
             })?),
         },
     };
-    call.face.server.log().update(update);
+    call.face.options.log.update(update);
     Ok(logging(call))
 }
 
@@ -98,14 +99,16 @@ pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
 pub(crate) fn set_trace(call: &Call<'_>, body: Pieces) -> Result<Reply> {
     let model = traced_model(call)?;
     let members = Members::read(call.face, body)?;
-    let mut update =
-        TraceUpdate { level: members.change("trace_level", trace_level)?, ..TraceUpdate::default() };
+    let mut update = TraceUpdate::default();
+    if let Some(level) = members.value("trace_level") {
+        set_trace_level(&mut update, level_names(level)?.as_deref())?;
+    }
     for setting in ["trace_file", "trace_rate", "trace_count", "log_frequency"] {
         let Some(value) = members.value(setting) else { continue };
         if !value.is_string() && !value.is_null() && setting != "trace_file" {
             return Err(Error::internal(format!("{setting} is not a string that holds a number")));
         }
-        update.set_number(setting, value.as_str())?;
+        set_trace_number(&mut update, setting, value.as_str())?;
     }
     Ok(trace_reply(call.face.server.trace().update(model, &update)?))
 }
@@ -121,14 +124,16 @@ fn traced_model<'c>(call: &'c Call<'_>) -> Result<Option<&'c str>> {
     Ok(Some(&call.target.model))
 }
 
-/// Levels by name; a name that is not known is passed over.
-fn trace_level(value: &Value) -> Result<Change<TraceLevel>> {
-    let Value::Array(names) = value else {
-        return Err(Error::internal("trace_level is not an array"));
-    };
-    let names: Option<Vec<_>> = names.iter().map(Value::as_str).collect();
-    let names = names.ok_or_else(|| Error::internal("an element of trace_level is not a string"))?;
-    Ok(TraceLevel::named(&names)?.map_or(Change::Keep, Change::Set))
+/// The names in `trace_level`; `None` for `null`.
+fn level_names(value: &Value) -> Result<Option<Vec<&str>>> {
+    match value {
+        Value::Null => Ok(None),
+        Value::Array(names) => match names.iter().map(Value::as_str).collect() {
+            Some(names) => Ok(Some(names)),
+            None => Err(Error::internal("an element of trace_level is not a string")),
+        },
+        _ => Err(Error::internal("trace_level is not an array")),
+    }
 }
 
 fn trace_reply(settings: TraceSettings) -> Reply {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nereid_core::Server;
 use nereid_grpc::{Calls, GrpcOptions as FaceOptions, PROTOCOLS, TransportOptions};
 use nereid_listener::{Address, Bound, Tls};
+use nereid_protocol::LogControl;
 use nereid_shared_memory::Regions;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -26,14 +27,18 @@ impl Grpc {
     ///
     /// # Errors
     /// Why the address cannot be taken, or what is wrong with the options or the files they name.
-    pub(crate) fn bind(options: &GrpcOptions, regions: Arc<Regions>) -> Result<Option<Self>, String> {
+    pub(crate) fn bind(
+        options: &GrpcOptions,
+        regions: Arc<Regions>,
+        log: Arc<LogControl>,
+    ) -> Result<Option<Self>, String> {
         if !options.allow_grpc {
             return Ok(None);
         }
         for name in options.unused() {
             tracing::warn!("{name} changes nothing: there are no such threads, pools and counts here");
         }
-        let face = options.face(regions)?;
+        let face = options.face(regions, log)?;
         let tls = options.tls()?.map(|files| Tls::new(files, PROTOCOLS)).transpose();
         let tls = tls.map_err(|error| format!("cannot serve gRPC with TLS: {error}"))?;
         let Address { host, port, .. } = options.address();

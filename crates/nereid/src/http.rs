@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nereid_core::Server;
 use nereid_kserve_http::{HttpOptions as FaceOptions, PROTOCOLS};
 use nereid_listener::{Address, Bound, Tls};
+use nereid_protocol::LogControl;
 use nereid_shared_memory::Regions;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -25,11 +26,15 @@ impl Http {
     ///
     /// # Errors
     /// Why the address cannot be taken, or what is wrong with the options or the files they name.
-    pub(crate) fn bind(options: &HttpOptions, regions: Arc<Regions>) -> Result<Option<Self>, String> {
+    pub(crate) fn bind(
+        options: &HttpOptions,
+        regions: Arc<Regions>,
+        log: Arc<LogControl>,
+    ) -> Result<Option<Self>, String> {
         if !options.allow_http {
             return Ok(None);
         }
-        let face = options.face(regions)?;
+        let face = options.face(regions, log)?;
         let tls = options.tls()?.map(|files| Tls::new(files, PROTOCOLS)).transpose();
         let tls = tls.map_err(|error| format!("cannot serve HTTP with TLS: {error}"))?;
         let Address { host, port, .. } = options.address();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::{io, panic, process, thread};
 
-use nereid_core::{LogControl, LogFormat, LogSettings};
+use nereid_protocol::{LogControl, LogFormat, LogSettings};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use nereid_core::LogControl;
+use nereid_protocol::LogControl;
 
 fn main() -> ExitCode {
     let options = options::Options::parse();

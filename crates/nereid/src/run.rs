@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{LogControl, Server, ServerOptions, TraceSettings};
+use nereid_core::{Server, ServerOptions, TraceSettings};
 use nereid_cuda::{PoolUsage, Pools};
 use nereid_metrics::{Exposition, PinnedMemory};
+use nereid_protocol::LogControl;
 use nereid_repository::Repositories;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,8 +46,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     // Taken before the models are loaded, so that a port in use is known at once.
     let gpus = gpus::find(&options.configurations.driver)?;
     let regions = options.regions(gpus.cuda.clone());
-    let http = Http::bind(&options.http, Arc::clone(&regions))?;
-    let grpc = Grpc::bind(&options.grpc, regions)?;
+    let http = Http::bind(&options.http, Arc::clone(&regions), Arc::clone(&log))?;
+    let grpc = Grpc::bind(&options.grpc, regions, log)?;
     let metrics = Metrics::bind(options)?;
     // From here on a signal ends the server, even while models are still being loaded.
     let mut stop = stop_signal(&runtime)?;
@@ -59,7 +60,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
     let told = options.metrics.face(!gpus.numbers.is_empty());
-    let server_options = server_options(options, log, trace, gpus.numbers)?;
+    let server_options = server_options(options, trace, gpus.numbers)?;
     let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
     let exposition = Exposition::new(told, nereid_triton_host::metric_registry());
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
@@ -101,12 +102,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     drained
 }
 
-fn server_options(
-    options: &Options,
-    log: Arc<LogControl>,
-    trace: TraceSettings,
-    gpus: Vec<i32>,
-) -> Result<ServerOptions, String> {
+fn server_options(options: &Options, trace: TraceSettings, gpus: Vec<i32>) -> Result<ServerOptions, String> {
     Ok(ServerOptions {
         name: options.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -120,7 +116,6 @@ fn server_options(
         hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
         hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
         latencies: options.metrics.latencies(),
-        log,
         trace_store: traces::store(&trace)?,
         trace,
         gpus,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use nereid_backend_api::Result;
-use nereid_core::{DurationStatistics, EXTENSIONS, Model, Server};
+use nereid_core::{DurationStatistics, Model, Server};
 use nereid_model_config::platform_name;
+use nereid_protocol::EXTENSIONS;
 use serde_json::{Value, json};
 
 pub(crate) fn server(server: &Server) -> String {

@@ -94,6 +94,13 @@ const RULES: &[Rule] = &[
         why: "shared memory holds unsafe code, so it is small and knows no protocol",
     },
     Rule {
+        of: "nereid-protocol",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
+        libraries: Allowed::Only(&["arc-swap", "regex", "tracing"]),
+        never: &["axum*", "hyper*", "prost*", "tonic*", "tract*"],
+        why: "protocol is what faces share, and knows no wire format",
+    },
+    Rule {
         of: "nereid-listener",
         rooms: Allowed::Only(&[]),
         libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tracing"]),
@@ -107,6 +114,7 @@ const RULES: &[Rule] = &[
             "nereid-core",
             "nereid-listener",
             "nereid-model-config",
+            "nereid-protocol",
             "nereid-shared-memory",
         ]),
         libraries: Allowed::Any,
@@ -120,6 +128,7 @@ const RULES: &[Rule] = &[
             "nereid-core",
             "nereid-listener",
             "nereid-model-config",
+            "nereid-protocol",
             "nereid-shared-memory",
         ]),
         libraries: Allowed::Any,
@@ -175,6 +184,7 @@ const RULES: &[Rule] = &[
             "nereid-core",
             "nereid-cuda",
             "nereid-model-config",
+            "nereid-protocol",
             "triton-sys",
         ]),
         libraries: Allowed::Only(&[

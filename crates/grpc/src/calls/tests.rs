@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use nereid_core::Restrictions;
 use nereid_core::backend_api::{Error, ErrorCode, ParameterValue, Request as Asked, Response as Answer};
+use nereid_protocol::Restrictions;
 use prost::Message;
 use tonic::{Code, Request as Call};
 
@@ -174,7 +174,7 @@ async fn a_restricted_part_takes_its_key() {
 
 #[tokio::test]
 async fn headers_are_forwarded_as_parameters() {
-    let pattern = nereid_core::HeaderPattern::new("^x-|priority|^te|grpc").unwrap();
+    let pattern = nereid_protocol::HeaderPattern::new("^x-|priority|^te|grpc").unwrap();
     let options = GrpcOptions { forwarded_headers: Some(pattern), ..GrpcOptions::default() };
     let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
     let mut call = Call::new(number("m", "", 1));

@@ -1,7 +1,7 @@
 //! Paths and methods that are there and that are not, restricted groups, and what a request's head brings.
 
-use nereid_core::Restrictions;
 use nereid_core::backend_api::ParameterValue;
+use nereid_protocol::Restrictions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;

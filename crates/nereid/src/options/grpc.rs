@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_core::{HeaderPattern, Restriction, Restrictions};
 use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
 use nereid_listener::{Address, TlsFiles};
+use nereid_protocol::{HeaderPattern, LogControl, Restriction, Restrictions};
 use nereid_shared_memory::Regions;
 
 use super::boolean;
@@ -160,12 +160,13 @@ impl GrpcOptions {
     ///
     /// # Errors
     /// What is wrong with options that only together are wrong.
-    pub(crate) fn face(&self, regions: Arc<Regions>) -> Result<FaceOptions, String> {
+    pub(crate) fn face(&self, regions: Arc<Regions>, log: Arc<LogControl>) -> Result<FaceOptions, String> {
         Ok(FaceOptions {
             forwarded_headers: self.grpc_header_forward_pattern.clone(),
             restrictions: Restrictions::new(self.grpc_restricted_protocol.iter().cloned())
                 .map_err(|error| format!("--grpc-restricted-protocol: {error}"))?,
             regions,
+            log,
             compression: match self.grpc_infer_response_compression_level {
                 CompressionLevel::None => Compression::None,
                 CompressionLevel::Low => Compression::Gzip,
@@ -267,7 +268,7 @@ mod tests {
             ("high", Compression::Any),
         ] {
             let options = parsed(&["--grpc-infer-response-compression-level", level]).unwrap();
-            assert_eq!(options.face(Arc::default()).unwrap().compression, compression);
+            assert_eq!(options.face(Arc::default(), Arc::default()).unwrap().compression, compression);
         }
     }
 
@@ -291,7 +292,7 @@ mod tests {
             assert!(parsed(&[argument]).is_err(), "{argument}");
         }
         let twice = ["--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=health:c=d"];
-        let error = parsed(&twice).unwrap().face(Arc::default()).unwrap_err();
+        let error = parsed(&twice).unwrap().face(Arc::default(), Arc::default()).unwrap_err();
         assert!(error.starts_with("--grpc-restricted-protocol: "), "{error}");
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_core::{HeaderPattern, Restriction, Restrictions};
 use nereid_kserve_http::HttpOptions as FaceOptions;
 use nereid_listener::{Address, TlsFiles};
+use nereid_protocol::{HeaderPattern, LogControl, Restriction, Restrictions};
 use nereid_shared_memory::Regions;
 
 use super::boolean;
@@ -108,7 +108,7 @@ impl HttpOptions {
     ///
     /// # Errors
     /// What is wrong with options that only together are wrong.
-    pub(crate) fn face(&self, regions: Arc<Regions>) -> Result<FaceOptions, String> {
+    pub(crate) fn face(&self, regions: Arc<Regions>, log: Arc<LogControl>) -> Result<FaceOptions, String> {
         Ok(FaceOptions {
             max_input_size: self.http_max_input_size.get(),
             max_body_size: self.http_max_body_size,
@@ -116,6 +116,7 @@ impl HttpOptions {
             restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
                 .map_err(|error| format!("--http-restricted-api: {error}"))?,
             regions,
+            log,
         })
     }
 }
@@ -140,14 +141,19 @@ mod tests {
     fn restrictions_add_up() {
         let options =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
-        let restrictions = options.face(Arc::default()).unwrap().restrictions;
+        let restrictions = options.face(Arc::default(), Arc::default()).unwrap().restrictions;
         let key = |group| restrictions.key(group).map(|key| key.name.clone());
-        assert_eq!(key(nereid_core::ApiGroup::Health).as_deref(), Some("a"));
-        assert_eq!(key(nereid_core::ApiGroup::Logging).as_deref(), Some("c"));
-        assert_eq!(key(nereid_core::ApiGroup::Inference), None);
+        assert_eq!(key(nereid_protocol::ApiGroup::Health).as_deref(), Some("a"));
+        assert_eq!(key(nereid_protocol::ApiGroup::Logging).as_deref(), Some("c"));
+        assert_eq!(key(nereid_protocol::ApiGroup::Inference), None);
         let twice =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
-        assert!(twice.face(Arc::default()).unwrap_err().starts_with("--http-restricted-api: API 'health'"));
+        assert!(
+            twice
+                .face(Arc::default(), Arc::default())
+                .unwrap_err()
+                .starts_with("--http-restricted-api: API 'health'")
+        );
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn what_cannot_be_mapped_is_refused() {
         (r#"{"IN_LIST": "1"}"#, 500),
     ] {
         let error = decoded(json).err().unwrap_or_else(|| panic!("{json} was taken"));
-        assert_eq!(error.code().http_status(), status, "{json}: {error}");
+        assert_eq!(nereid_protocol::http_status(error.code()), status, "{json}: {error}");
     }
     let long = format!(r#"{{"IN_TEXT": "a", "IN_LIST": [{}1]}}"#, "1,".repeat(300));
     assert!(decoded(&long).err().unwrap().message().contains("--http-max-input-size"));

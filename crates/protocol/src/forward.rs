@@ -1,31 +1,29 @@
-//! Headers that a model gets as parameters of the request. What a header is, and how it is spelled, is the protocol's own
-//! matter.
+//! Headers forwarded to models as request parameters. What a header is, and how its name is spelled, is up to the protocol.
 
 use nereid_backend_api::{Error, ParameterValue, Parameters, Result};
 use regex::{Regex, RegexBuilder};
 
-/// Names that mean something to the server when they are parameters.
+/// Parameter names with a meaning of their own, which headers cannot set.
 const RESERVED: [&str; 7] =
     ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
 
-/// Which headers are forwarded: those in whose names this pattern is found.
+/// Selects the headers to forward: those whose name contains a match.
 #[derive(Clone, Debug)]
 pub struct HeaderPattern(Regex);
 
 impl HeaderPattern {
-    /// Reads a regular expression. It makes no difference between small letters and capitals unless it begins with
-    /// `(?-i)`.
+    /// Compiles a regular expression, which ignores case unless it begins with `(?-i)`.
     ///
     /// # Errors
-    /// Where the pattern is wrong.
+    /// Why the pattern is invalid.
     pub fn new(pattern: &str) -> Result<Self, String> {
         RegexBuilder::new(pattern).case_insensitive(true).build().map(Self).map_err(|error| error.to_string())
     }
 
-    /// Sets the headers that match as parameters, each under its name as it is spelled here.
+    /// Adds matching headers as parameters, under their names as spelled here.
     ///
     /// # Errors
-    /// `InvalidArg` for a matching header whose name means something else as a parameter.
+    /// `InvalidArg` for a matching header with a reserved name.
     pub fn forward<'h>(
         &self,
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
@@ -37,7 +35,7 @@ impl HeaderPattern {
             }
             if RESERVED.contains(&name) || name.starts_with("triton_") {
                 return Err(Error::invalid_arg(format!(
-                    "header '{name}' cannot be forwarded: as a parameter this name is the server's own"
+                    "header '{name}' cannot be forwarded: the parameter name is reserved"
                 )));
             }
             let value = String::from_utf8_lossy(value).into_owned();
@@ -63,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_match_are_parameters_under_their_names() {
+    fn matching_headers_become_parameters_under_their_names() {
         let headers = [("X-Fw-One", "1"), ("x-fw-two", "2"), ("Other", "3"), ("TRACE-ID", "4")];
         let mut seen = forwarded("x-fw-.*|Trace.*", &headers).unwrap();
         seen.sort();
@@ -72,13 +70,13 @@ mod tests {
     }
 
     #[test]
-    fn capitals_make_a_difference_if_the_pattern_says_so() {
+    fn a_pattern_can_be_case_sensitive() {
         let seen = forwarded("(?-i)^X-", &[("X-One", "1"), ("x-two", "2")]).unwrap();
         assert_eq!(seen, [("X-One".to_owned(), "1".to_owned())]);
     }
 
     #[test]
-    fn names_of_the_servers_own_are_refused_if_they_match() {
+    fn matching_headers_with_reserved_names_are_refused() {
         for name in ["priority", "sequence_id", "triton_x"] {
             assert!(forwarded(".*", &[(name, "1")]).is_err(), "{name}");
             assert!(forwarded("x", &[("priority", "1")]).is_ok());
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_pattern_is_refused() {
+    fn an_invalid_pattern_is_refused() {
         assert!(HeaderPattern::new("x-(").is_err());
     }
 }

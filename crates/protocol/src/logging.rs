@@ -1,6 +1,6 @@
-//! What is logged, and in which form: settings that protocols read and change while the server runs.
+//! Log settings, which clients read and change while the server runs.
 //!
-//! Whoever writes the log asks [`LogControl`] for each line. This file writes nothing.
+//! The log subscriber reads them from [`LogControl`] for each line. Nothing is logged here.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use nereid_backend_api::{Error, Result};
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// The severity's letter first, then day and time to the microsecond.
+    /// The severity's letter, then month, day and time in microseconds.
     #[default]
     Default,
-    /// The time as ISO 8601 has it, to the second, then the letter.
+    /// The time in ISO 8601, in seconds, then the severity's letter.
     Iso8601,
 }
 
 impl LogFormat {
-    /// The format of that name.
+    /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Default, Self::Iso8601].into_iter().find(|format| format.name() == name)
     }
@@ -32,18 +32,18 @@ impl LogFormat {
     }
 }
 
-/// What is logged, where and how.
+/// What is logged, where, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// The file; empty for standard error. It stays the same while the server runs.
+    /// The file; empty for standard error. Fixed at start.
     pub file: String,
     /// Whether information is logged.
     pub info: bool,
-    /// Whether warnings are.
+    /// Whether warnings are logged.
     pub warning: bool,
-    /// Whether errors are.
+    /// Whether errors are logged.
     pub error: bool,
-    /// 0 for no verbose messages, 1 and more for some and more.
+    /// The level of verbose messages; 0 for none.
     pub verbose_level: u32,
     /// The form of a line.
     pub format: LogFormat,
@@ -62,7 +62,7 @@ impl Default for LogSettings {
     }
 }
 
-/// A change to the settings: what is `None` stays as it is.
+/// A change to the settings; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogUpdate {
     /// See [`LogSettings::info`].
@@ -78,25 +78,24 @@ pub struct LogUpdate {
 }
 
 impl LogUpdate {
-    /// A value for the verbose level.
+    /// Checks a verbose level.
     ///
     /// # Errors
-    /// `InvalidArg` if it is more than there is.
+    /// `InvalidArg` if it is out of range.
     pub fn level(level: u64) -> Result<u32> {
-        const MOST: u32 = i32::MAX.unsigned_abs();
-        u32::try_from(level)
-            .ok()
-            .filter(|level| *level <= MOST)
-            .ok_or_else(|| Error::invalid_arg(format!("log_verbose_level is {level}, but goes up to {MOST}")))
+        const MAX: u32 = i32::MAX.unsigned_abs();
+        u32::try_from(level).ok().filter(|level| *level <= MAX).ok_or_else(|| {
+            Error::invalid_arg(format!("log_verbose_level is {level}; expected at most {MAX}"))
+        })
     }
 }
 
-/// The settings as they are now.
+/// The current settings.
 #[derive(Debug, Default)]
 pub struct LogControl(ArcSwap<LogSettings>);
 
 impl LogControl {
-    /// Begins with these settings.
+    /// Starts with these settings.
     pub fn new(settings: LogSettings) -> Self {
         Self(ArcSwap::from_pointee(settings))
     }
@@ -106,7 +105,7 @@ impl LogControl {
         self.0.load_full()
     }
 
-    /// Changes the settings. They hold from the next message on.
+    /// Changes the settings, from the next message on.
     pub fn update(&self, update: LogUpdate) {
         self.0.rcu(|settings| LogSettings {
             file: settings.file.clone(),
@@ -116,7 +115,7 @@ impl LogControl {
             verbose_level: update.verbose_level.unwrap_or(settings.verbose_level),
             format: update.format.unwrap_or(settings.format),
         });
-        // Whether a message is wanted is asked once for each place that gives one, and remembered until now.
+        // Each call site caches whether it is enabled.
         tracing::callsite::rebuild_interest_cache();
     }
 }

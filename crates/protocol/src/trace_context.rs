@@ -1,39 +1,26 @@
-//! What a client tells of the trace that its request is part of (W3C Trace Context).
+//! The trace that a client's request is part of, as its headers say (W3C Trace Context).
+
+use nereid_core::TraceParent;
 
 /// The headers, in any protocol.
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
-/// The trace, and the part of it, that a request belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceParent {
-    /// The trace's id, not all zeroes.
-    pub trace_id: [u8; 16],
-    /// The id of the part that the request was made in, not all zeroes.
-    pub span_id: [u8; 8],
-    /// The flags. The lowest says that the client records its part.
-    pub flags: u8,
-    /// What others said about the trace, to be handed on as it is; empty if nothing was said.
-    pub state: String,
+/// Reads the parent of a request's trace from its headers. `None` if there is none, or if it is malformed.
+pub fn trace_parent<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<TraceParent> {
+    let text = header(PARENT)?.trim();
+    let mut parts = text.split('-');
+    let version = hex::<1>(parts.next()?)?;
+    let (trace_id, span_id) = (hex::<16>(parts.next()?)?, hex::<8>(parts.next()?)?);
+    let [flags] = hex::<1>(parts.next()?)?;
+    // Later versions may append fields, version 0 has none; version 255 is invalid.
+    let complete = version != [0] || parts.next().is_none();
+    let valid = complete && version != [0xff] && trace_id != [0; 16] && span_id != [0; 8];
+    let state = || header(STATE).unwrap_or_default().trim().to_owned();
+    valid.then(|| TraceParent { trace_id, span_id, flags, state: state() })
 }
 
-impl TraceParent {
-    /// Reads it from the headers. `None` if they tell of none, or of none that makes sense.
-    pub fn read<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Self> {
-        let text = header(PARENT)?.trim();
-        let mut parts = text.split('-');
-        let version = hex::<1>(parts.next()?)?;
-        let (trace_id, span_id) = (hex::<16>(parts.next()?)?, hex::<8>(parts.next()?)?);
-        let [flags] = hex::<1>(parts.next()?)?;
-        // Later versions may say more, this one does not; the last version is none.
-        let complete = version != [0] || parts.next().is_none();
-        let valid = complete && version != [0xff] && trace_id != [0; 16] && span_id != [0; 8];
-        let state = || header(STATE).unwrap_or_default().trim().to_owned();
-        valid.then(|| Self { trace_id, span_id, flags, state: state() })
-    }
-}
-
-/// So many bytes, written in small hexadecimal digits.
+/// `COUNT` bytes in lowercase hexadecimal digits.
 fn hex<const COUNT: usize>(text: &str) -> Option<[u8; COUNT]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -56,7 +43,7 @@ mod tests {
     use super::*;
 
     fn read(parent: &str, state: Option<&str>) -> Option<TraceParent> {
-        TraceParent::read(|name| match name {
+        trace_parent(|name| match name {
             "traceparent" => Some(parent),
             "tracestate" => state,
             _ => None,
@@ -73,11 +60,11 @@ mod tests {
         assert_eq!(parent.span_id, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);
         assert_eq!((parent.flags, parent.state.as_str()), (1, "a=1,b=2"));
         assert!(read(&format!("cc-{TRACE}-{SPAN}-00-later"), None).is_some());
-        assert_eq!(TraceParent::read(|_| None), None);
+        assert_eq!(trace_parent(|_| None), None);
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_parent() {
+    fn malformed_parents_are_ignored() {
         for text in [
             "",
             "00",

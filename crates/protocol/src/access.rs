@@ -1,11 +1,11 @@
-//! Parts of a protocol that only those may use who know a key: which parts there are, and which key each asks for.
+//! Restricted API groups and their keys.
 //!
-//! Every protocol has the same parts. How a key travels (as a header, as metadata) is the protocol's own matter.
+//! Every protocol has the same groups. How a key travels (as a header, as metadata) is up to the protocol.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of the protocol, as restrictions name it.
+/// A group of APIs that can be restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiGroup {
     /// Liveness and readiness, of the server and of models.
@@ -43,7 +43,7 @@ impl ApiGroup {
     ];
 }
 
-/// The name of a key and the value that opens.
+/// A key: its name and its value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     /// Its name, as the option gives it.
@@ -52,8 +52,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// Whether this is its value. Takes as long for a wrong value as for a nearly right one.
-    pub fn is(&self, value: &[u8]) -> bool {
+    /// Compares in constant time.
+    pub fn matches(&self, value: &[u8]) -> bool {
         let expected = self.value.as_bytes();
         let differences = expected.iter().zip(value).fold(0, |all, (a, b)| all | (a ^ b));
         expected.len() == value.len() && std::hint::black_box(differences) == 0
@@ -66,12 +66,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// One restriction: some groups, and the key that opens them. Read from `GROUP,GROUP:KEY=VALUE`.
+/// A restriction: groups, and the key they require. Parsed from `GROUP,GROUP:KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restriction {
-    /// The groups that are restricted.
+    /// The restricted groups.
     pub groups: Vec<ApiGroup>,
-    /// What opens them.
+    /// The key they require.
     pub key: Key,
 }
 
@@ -79,7 +79,7 @@ impl FromStr for Restriction {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || "it has the form <api>[,<api>]:<key>=<value>".to_owned();
+        let form = || "expected <api>[,<api>]:<key>=<value>".to_owned();
         let (groups, key) = text.split_once(':').ok_or_else(form)?;
         let (name, value) = key.split_once('=').ok_or_else(form)?;
         if groups.is_empty() || name.is_empty() || value.is_empty() {
@@ -88,7 +88,7 @@ impl FromStr for Restriction {
         let groups = groups.split(',').map(|name| {
             ApiGroup::ALL.iter().find(|(_, known)| *known == name).map(|(group, _)| *group).ok_or_else(|| {
                 let known = ApiGroup::ALL.map(|(_, name)| name).join(", ");
-                format!("there is no API '{name}'; there are {known}")
+                format!("unknown API '{name}' (known: {known})")
             })
         });
         Ok(Self {
@@ -98,29 +98,29 @@ impl FromStr for Restriction {
     }
 }
 
-/// The key of each group that has one.
+/// The key of each restricted group.
 #[derive(Clone, Debug, Default)]
 pub struct Restrictions([Option<Key>; ApiGroup::ALL.len()]);
 
 impl Restrictions {
-    /// Puts restrictions together.
+    /// Combines restrictions.
     ///
     /// # Errors
-    /// Which group is restricted twice.
+    /// A group is restricted twice.
     pub fn new(restrictions: impl IntoIterator<Item = Restriction>) -> Result<Self, String> {
         let mut all = Self::default();
         for restriction in restrictions {
             for group in restriction.groups {
                 if all.0[group as usize].replace(restriction.key.clone()).is_some() {
                     let name = ApiGroup::ALL[group as usize].1;
-                    return Err(format!("API '{name}' is restricted twice; it takes one key"));
+                    return Err(format!("API '{name}' is restricted twice; each API takes one key"));
                 }
             }
         }
         Ok(all)
     }
 
-    /// The same with `prefix` before the names of the keys: how they are called in a protocol.
+    /// The same restrictions with `prefix` before each key's name.
     #[must_use]
     pub fn prefixed(mut self, prefix: &str) -> Self {
         for key in self.0.iter_mut().flatten() {
@@ -129,7 +129,7 @@ impl Restrictions {
         self
     }
 
-    /// What opens this group, if it is restricted.
+    /// The key that this group requires, if it is restricted.
     pub fn key(&self, group: ApiGroup) -> Option<&Key> {
         self.0[group as usize].as_ref()
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_group_asks_for_its_key() {
+    fn each_restricted_group_requires_its_key() {
         let all = restrictions(&["model-repository,logging:k1=v=1", "inference:k2=v2"]).unwrap();
         let name = |group| all.key(group).map(|key| key.name.as_str());
         assert_eq!(name(ApiGroup::ModelRepository), Some("k1"));
@@ -152,25 +152,25 @@ mod tests {
         assert_eq!(name(ApiGroup::Inference), Some("k2"));
         assert_eq!(name(ApiGroup::Health), None);
         let key = all.key(ApiGroup::Logging).unwrap();
-        assert!(key.is(b"v=1"));
+        assert!(key.matches(b"v=1"));
         for wrong in [b"v=2".as_slice(), b"v=", b"v=11", b""] {
-            assert!(!key.is(wrong));
+            assert!(!key.matches(wrong));
         }
         let prefixed = all.clone().prefixed("x-");
         assert_eq!(prefixed.key(ApiGroup::Trace), None);
         assert_eq!(prefixed.key(ApiGroup::Inference).map(|key| key.name.as_str()), Some("x-k2"));
-        assert!(!format!("{all:?}").contains("v=1"), "keys do not belong into logs");
+        assert!(!format!("{all:?}").contains("v=1"), "keys must not be logged");
     }
 
     #[test]
-    fn groups_stand_where_their_number_says() {
+    fn groups_are_listed_in_the_order_of_their_numbers() {
         for (index, (group, _)) in ApiGroup::ALL.iter().enumerate() {
             assert_eq!(*group as usize, index);
         }
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn malformed_restrictions_are_refused() {
         for wrong in [
             "",
             "health",

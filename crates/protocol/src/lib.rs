@@ -1,0 +1,37 @@
+//! What the protocols share: the meaning of parameters, settings and headers, and who may use which API.
+//!
+//! The faces (HTTP, gRPC, the C interface) read and write their own wire types; what a name or a value means is decided
+//! here, once. This crate knows no wire format.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod forward;
+mod logging;
+mod status;
+mod trace_context;
+mod trace_settings;
+
+pub use access::{ApiGroup, Key, Restriction, Restrictions};
+pub use forward::HeaderPattern;
+pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
+pub use status::{grpc_status, http_status};
+pub use trace_context::trace_parent;
+pub use trace_settings::{set_trace_level, set_trace_number};
+
+/// The protocol extensions that every face offers, by their names in Triton's documents.
+pub const EXTENSIONS: &[&str] = &[
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+];
