@@ -1,10 +1,10 @@
 //! The bodies of requests that control the server: a JSON object of a few members.
 
 use nereid_core::backend_api::{Error, Result};
+use nereid_http_transport::RequestBody;
 use serde_json::{Map, Value};
 
-use crate::body::Pieces;
-use crate::service::Face;
+use crate::KserveHttp;
 
 /// The members of the object. What has another type than is wanted is an `Internal` error, as with the reference.
 pub(crate) struct Members(Map<String, Value>);
@@ -14,12 +14,10 @@ impl Members {
     ///
     /// # Errors
     /// `InvalidArg` for a body over `--http-max-input-size`, `Internal` for one that is no JSON.
-    pub(crate) fn read(face: &Face, mut body: Pieces) -> Result<Self> {
-        let (length, limit) = (body.len(), face.options.max_input_size);
-        if length > limit {
-            return Err(Error::invalid_arg(format!(
-                "the request is {length} bytes long, over the limit of {limit}; --http-max-input-size raises the limit"
-            )));
+    pub(crate) fn read(face: &KserveHttp, mut body: RequestBody) -> Result<Self> {
+        let (length, limit) = (body.len(), face.options.input_limit());
+        if length > limit.bytes {
+            return Err(Error::invalid_arg(limit.exceeded(&format!("the request of {length} bytes"))));
         }
         let json = body.take_joined(length).unwrap_or_default();
         match serde_json::from_slice(&json) {

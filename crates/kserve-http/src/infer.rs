@@ -12,13 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::header::HeaderValue;
-use nereid_core::backend_api::{Error, RequestTrace, Result, Trace};
+use nereid_core::backend_api::{Buffer, Buffers, Error, RequestTrace, Result, Trace};
 use nereid_core::{Caller, Model, Signature};
+use nereid_http_transport::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_shared_memory::Regions;
 
-use crate::body::Pieces;
-use crate::compression::{self, Encoding};
-use crate::reply::{self, Reply};
 use crate::routes::Call;
 
 /// Tells where a body's JSON ends and its binary tensors begin.
@@ -28,7 +26,7 @@ const HEADER_LENGTH: &str = "inference-header-content-length";
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let Call { face, target, .. } = call;
     let version = target.version()?;
     // Found first: a request to a model that is not there is not worth decoding.
@@ -44,7 +42,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {
             let outcome = answer_with(call, &model, body, Some(&trace)).await;
-            Ok(reply::traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace))
+            Ok(traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace))
         }
     }
 }
@@ -52,19 +50,19 @@ pub(crate) async fn answer(call: &Call<'_>, body: Pieces) -> Result<Reply> {
 async fn answer_with(
     call: &Call<'_>,
     model: &Arc<Model>,
-    mut body: Pieces,
+    mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
     let Call { face, target, headers, .. } = call;
     match Encoding::of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {
-            body = compression::decompress(body, face.options.max_input_size).await?;
+            body = http::decompress(body, face.options.input_limit()).await?;
         }
-        Err(unknown) => return Ok(compression::unknown(&unknown)),
+        Err(unknown) => return Ok(http::unknown_encoding(&unknown)),
     }
     let length = headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes);
-    let limits = (face.options.max_input_size, &*face.options.regions);
+    let limits = (face.options.input_limit(), &*face.options.regions);
     let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
@@ -77,20 +75,20 @@ async fn answer_with(
     let response = response?;
     let reply = encode::encode(&answers, response, &format)?;
     memory.check()?;
-    Ok(match Encoding::of_answer(headers) {
+    Ok(match Encoding::of_reply(headers) {
         Encoding::Identity => reply,
-        encoding => compression::compress(reply, encoding).await,
+        encoding => http::compress(reply, encoding).await,
     })
 }
 
 /// The request in a body, whose JSON part has the length that the client says: all of it if it says nothing, none of it for
 /// a raw body. `limits` are the longest input and the regions that inputs and outputs may lie in.
 fn decoded(
-    body: &mut Pieces,
+    body: &mut RequestBody,
     header_length: Option<&[u8]>,
     model: &str,
     signature: &Signature,
-    (max_input, regions): (usize, &Regions),
+    (max_input, regions): (Limit, &Regions),
 ) -> Result<decode::Decoded> {
     match header_length.map(|length| announced(length, body.len())).transpose()? {
         Some(0) => decode::raw(body, signature, max_input),
@@ -110,4 +108,26 @@ fn announced(length: &[u8], body: usize) -> Result<usize> {
             "Inference-Header-Content-Length is '{text}', but takes a number of bytes"
         ))),
     }
+}
+
+/// Stamps a trace when the reply was handed to the connection, or is no longer wanted.
+struct SendEnd(Arc<Trace>);
+
+impl Drop for SendEnd {
+    fn drop(&mut self) {
+        self.0.stamp("HTTP_SEND_END", Instant::now());
+    }
+}
+
+/// A reply that is about to be sent, with stamps on the trace of its request.
+fn traced(reply: Reply, trace: Arc<Trace>) -> Reply {
+    trace.stamp("HTTP_SEND_START", Instant::now());
+    reply::guarded(reply, SendEnd(trace))
+}
+
+/// The next `count` bytes of a body, not copied.
+fn take(body: &mut RequestBody, count: usize) -> Result<Buffers, usize> {
+    let mut buffers = Buffers::new();
+    body.take_pieces(count, |piece| buffers.push(Buffer::host(piece)))?;
+    Ok(buffers)
 }

@@ -1,22 +1,17 @@
 //! The HTTP/REST face: KServe's open inference protocol v2 with Triton's extensions.
 //!
 //! Wire types live here and nowhere else; every handler converts to and from the server's own types and calls
-//! [`Server`]. This crate knows of no repository, no backend and no other face.
+//! [`Server`]. Connections and routing are `crates/http-transport`'s. This crate knows no repository, no backend and no
+//! other face.
 
 #![forbid(unsafe_code)]
 
-mod body;
-mod compression;
 mod control;
-mod forward;
 mod infer;
 mod metadata;
 mod openapi;
-mod pace;
-mod reply;
 mod repository;
 mod routes;
-mod service;
 mod settings;
 mod shared_memory;
 #[cfg(test)]
@@ -25,28 +20,23 @@ mod testing;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_listener::Listener;
+use nereid_http_transport::Limit;
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 #[doc(hidden)]
 pub use infer::offline;
 
-/// What is spoken on the connections, best first, as TLS clients name it.
-pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
-
-/// What the HTTP face is told when it starts.
+/// Options of the HTTP face.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
     /// The longest JSON part of a request and the longest tensor given in JSON, in bytes.
     pub max_input_size: usize,
     /// The longest request body, in bytes.
     pub max_body_size: usize,
-    /// The headers that models get as parameters; none if there is no pattern.
+    /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
-    /// The parts of the protocol that ask for a key, which is a header.
+    /// The restricted API groups, and the headers that hold their keys.
     pub restrictions: Restrictions,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
@@ -54,17 +44,22 @@ pub struct HttpOptions {
     pub log: Arc<LogControl>,
 }
 
-/// Answers on `listener` until `shutdown`, then lets requests in progress end.
-///
-/// Returns when the last connection is closed; whoever awaits it decides how long that may take.
-pub async fn serve(
-    listener: Listener,
+impl HttpOptions {
+    fn input_limit(&self) -> Limit {
+        Limit { bytes: self.max_input_size, option: "--http-max-input-size" }
+    }
+}
+
+/// The HTTP face, to be mounted on a transport.
+#[derive(Clone)]
+pub struct KserveHttp {
     server: Arc<Server>,
     options: HttpOptions,
-    shutdown: CancellationToken,
-) {
-    let connections = TaskTracker::new();
-    service::accept(listener, Arc::new(service::Face { server, options }), &connections, shutdown).await;
-    connections.close();
-    connections.wait().await;
+}
+
+impl KserveHttp {
+    /// The face of `server`.
+    pub fn new(server: Arc<Server>, options: HttpOptions) -> Self {
+        Self { server, options }
+    }
 }

@@ -7,10 +7,10 @@ use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, Error, Result, Shape};
 use nereid_core::model_config::{platform_name, to_json};
 use nereid_core::{DurationStatistics, Model, Server};
+use nereid_http_transport::{Reply, reply};
 use nereid_protocol::EXTENSIONS;
 use serde::Serialize;
 
-use crate::reply::{self, Reply};
 use crate::routes::Target;
 
 #[derive(Serialize)]

@@ -6,19 +6,20 @@ pub(crate) mod examples;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use nereid_http_transport::Route;
 use serde_json::{Map, Value, json};
 
 use self::examples::Example;
-use crate::routes::{Action, Route};
+use crate::routes::Action;
 
 /// The document for these routes, as JSON.
-pub(crate) fn document(routes: &[Route], version: &str, examples: &[Example]) -> Value {
+pub(crate) fn document(routes: &[Route<Action>], version: &str, examples: &[Example]) -> Value {
     let mut paths = Map::new();
-    for (method, path, group, action) in routes {
+    for Route { method, path, group, action } in routes {
         let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path, examples) }));
         let mut operation = operation(*action, examples);
         operation["operationId"] = json!(operation_id(*action, path));
-        operation["tags"] = json!([format!("{group:?}")]);
+        operation["tags"] = json!(group.map(|group| format!("{group:?}")).as_slice());
         item[method.as_str().to_ascii_lowercase()] = operation;
     }
     json!({
@@ -35,7 +36,7 @@ pub(crate) fn document(routes: &[Route], version: &str, examples: &[Example]) ->
 }
 
 /// The document, written.
-pub(crate) fn written(routes: &[Route], version: &str, examples: &[Example]) -> Bytes {
+pub(crate) fn written(routes: &[Route<Action>], version: &str, examples: &[Example]) -> Bytes {
     document(routes, version, examples).to_string().into()
 }
 
@@ -279,7 +280,7 @@ mod tests {
     fn every_route_is_told_of_once_under_a_name_of_its_own() {
         let document = document(ROUTES, "1", &[]);
         let mut ids = BTreeSet::new();
-        for (method, path, ..) in ROUTES {
+        for Route { method, path, .. } in ROUTES {
             let operation = &document["paths"][path][method.as_str().to_ascii_lowercase()];
             let id = operation["operationId"].as_str().unwrap();
             assert!(ids.insert(id.to_owned()), "{id} stands there twice");

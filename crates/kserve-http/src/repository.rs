@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
+use nereid_http_transport::{Reply, RequestBody, reply};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -11,8 +12,6 @@ use tokio::sync::oneshot;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::body::Pieces;
-use crate::reply::{self, Reply};
 use crate::routes::Target;
 
 /// Begins the name of a parameter that holds a file of the model's folder, followed by its path there.
@@ -43,7 +42,7 @@ struct ControlRequest {
 }
 
 /// Every version that is known, with its state; and the names of models that nobody has loaded yet.
-pub(crate) fn index(server: &Server, body: Pieces) -> Result<Reply> {
+pub(crate) fn index(server: &Server, body: RequestBody) -> Result<Reply> {
     let request: IndexRequest = parse(body)?;
     let index = server.index()?;
     let entries: Vec<_> = index
@@ -60,7 +59,7 @@ pub(crate) fn index(server: &Server, body: Pieces) -> Result<Reply> {
 }
 
 /// Loads a model, and answers when that is done.
-pub(crate) async fn load(server: &Server, target: &Target<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
     let request: ControlRequest = parse(body)?;
     let overrides = overrides(request.parameters)?;
     let (done, outcome) = oneshot::channel();
@@ -72,7 +71,7 @@ pub(crate) async fn load(server: &Server, target: &Target<'_>, body: Pieces) -> 
 }
 
 /// Unloads a model, and answers when it takes no further requests.
-pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
     let request: ControlRequest = parse(body)?;
     let mut with_dependents = false;
     for (name, value) in request.parameters {
@@ -127,7 +126,7 @@ fn overrides(parameters: Map<String, Value>) -> Result<Overrides> {
 }
 
 /// A body of JSON; an empty one asks for nothing in particular.
-fn parse<T: Default + for<'de> Deserialize<'de>>(mut body: Pieces) -> Result<T> {
+fn parse<T: Default + for<'de> Deserialize<'de>>(mut body: RequestBody) -> Result<T> {
     let length = body.len();
     let body = body.take_joined(length).unwrap_or_default();
     if body.is_empty() {

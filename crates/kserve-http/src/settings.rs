@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{TraceMode, TraceSettings, TraceUpdate};
+use nereid_http_transport::RequestBody;
+use nereid_http_transport::{Reply, reply};
 use nereid_protocol::{LogFormat, LogUpdate, set_trace_level, set_trace_number};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::body::Pieces;
 use crate::control::Members;
-use crate::reply::{self, Reply};
 use crate::routes::Call;
 
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ pub(crate) fn logging(call: &Call<'_>) -> Reply {
 ///
 /// # Errors
 /// Which member is wrong.
-pub(crate) fn set_logging(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) fn set_logging(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let members = Members::read(call.face, body)?;
     if members.value("log_file").is_some_and(|file| !file.is_null()) {
         return Err(Error::unsupported("the log file is given when the server starts and stays as it is"));
@@ -96,7 +96,7 @@ pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
 ///
 /// # Errors
 /// Which member is wrong, or why the settings do not go together.
-pub(crate) fn set_trace(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) fn set_trace(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let model = traced_model(call)?;
     let members = Members::read(call.face, body)?;
     let mut update = TraceUpdate::default();

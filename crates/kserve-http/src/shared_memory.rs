@@ -4,13 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
+use nereid_http_transport::RequestBody;
+use nereid_http_transport::{Reply, reply};
 use nereid_shared_memory::{CudaRegionStatus, RegionStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::body::Pieces;
 use crate::control::Members;
-use crate::reply::{self, Reply};
 use crate::routes::Call;
 
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ pub(crate) fn status(call: &Call<'_>) -> Result<Reply> {
 ///
 /// # Errors
 /// Which member is wrong, or why the memory cannot be had.
-pub(crate) fn register(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) fn register(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let name = named(call)?;
     let members = Members::read(call.face, body)?;
     let Some(key) = members.value("key") else { return Err(missing("key")) };
@@ -100,7 +100,7 @@ pub(crate) fn cuda_status(call: &Call<'_>) -> Result<Reply> {
 ///
 /// # Errors
 /// Which member is wrong, or why the memory cannot be had.
-pub(crate) fn cuda_register(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) fn cuda_register(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let name = named(call)?;
     let members = Members::read(call.face, body)?;
     let Some(handle) = members.value("raw_handle") else { return Err(missing("raw_handle")) };

@@ -8,10 +8,10 @@ use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
 use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions, model_config};
+use nereid_http_transport::TransportOptions;
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::HttpOptions;
@@ -40,11 +40,9 @@ impl Instance for Scripted {
     }
 }
 
-/// A server that being told nothing else has no model.
+/// A server on a port of its own.
 pub(crate) struct Serving {
-    pub address: SocketAddr,
-    pub shutdown: CancellationToken,
-    pub serving: JoinHandle<()>,
+    address: SocketAddr,
 }
 
 pub(crate) fn http_options() -> HttpOptions {
@@ -96,9 +94,10 @@ pub(crate) async fn serve(server: Arc<Server>, options: HttpOptions) -> Serving 
     let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
     let listener = address.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
-    let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(crate::serve(listener, server, options, shutdown.clone()));
-    Serving { address, shutdown, serving }
+    let face = crate::KserveHttp::new(server, options);
+    let (transport, shutdown) = (TransportOptions::default(), CancellationToken::new());
+    tokio::spawn(nereid_http_transport::serve(listener, face, transport, shutdown));
+    Serving { address }
 }
 
 impl Serving {

@@ -16,7 +16,7 @@ mod service;
 mod text;
 
 pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
-pub use service::serve;
+pub use service::{Metrics, TRANSPORT};
 
 #[cfg(test)]
 mod tests;

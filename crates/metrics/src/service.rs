@@ -1,135 +1,85 @@
-//! Serves the text over HTTP/1.1.
+//! The metrics as an HTTP face.
 //!
-//! As with the reference, `/metrics` and `/metrics/` have it, any other path is an empty answer, and any method but GET is
-//! refused. Whoever floods this port takes nothing from those who ask models: connections are limited, a client has to
-//! bring its request in time, and few texts are made at a time, on threads of their own.
+//! As with the reference, `/metrics` and `/metrics/` have the text, any other path is an empty reply, and any method but
+//! GET is refused. A flood on this port takes nothing from inference: connections are limited, idle ones are closed, and
+//! few texts are written at a time, on blocking threads.
 
-use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Method, StatusCode};
 use nereid_core::Server;
-use nereid_listener::{Arrival, Listener};
+use nereid_http_transport::{Call, Face, Limit, Reply, RequestBody, Route, TransportOptions, reply};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::Exposition;
 
-/// So many connections at a time; further ones wait to be accepted.
-const CONNECTIONS: usize = 256;
+/// How many texts are written at a time.
+const MAX_TEXTS: usize = 2;
 
-/// So many texts are made at a time.
-const TEXTS: usize = 2;
+const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How long a client may take to bring the head of its next request. Collectors that keep a connection ask once a minute
-/// or more often.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// How to serve metrics on a port of their own. Collectors that keep a connection ask once a minute or more often.
+pub const TRANSPORT: TransportOptions = TransportOptions {
+    max_connections: Some(256),
+    idle_timeout: Some(Duration::from_secs(150)),
+    http2: false,
+};
 
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const GET: HeaderValue = HeaderValue::from_static("GET");
-
-struct Face {
+/// The metrics of a server, to be mounted on a transport.
+pub struct Metrics {
     server: Arc<Server>,
     exposition: Arc<Exposition>,
     texts: Semaphore,
 }
 
-/// Answers on `listener` until `shutdown`, then lets answers in progress end.
-///
-/// Returns when the last connection is closed; whoever awaits it decides how long that may take.
-pub async fn serve(
-    listener: Listener,
-    server: Arc<Server>,
-    exposition: Arc<Exposition>,
-    shutdown: CancellationToken,
-) {
-    let face = Arc::new(Face { server, exposition, texts: Semaphore::new(TEXTS) });
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let connections = TaskTracker::new();
-    loop {
-        let arrival = async {
-            // The semaphore is never closed.
-            let place = Arc::clone(&room).acquire_owned().await.ok();
-            (place, listener.accept().await)
-        };
-        let (place, arrival) = tokio::select! {
-            arrival = arrival => arrival,
-            () = shutdown.cancelled() => break,
-        };
-        let (face, shutdown) = (Arc::clone(&face), shutdown.clone());
-        connections.spawn(async move {
-            converse(arrival, face, shutdown).await;
-            drop(place);
-        });
-    }
-    connections.close();
-    connections.wait().await;
+/// What a route does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Gives the metrics.
+    Text,
+    /// Gives nothing.
+    Empty,
 }
 
-async fn converse(arrival: Arrival, face: Arc<Face>, shutdown: CancellationToken) {
-    let stream = match arrival.open().await {
-        Ok(stream) => TokioIo::new(stream),
-        Err(error) => return tracing::debug!("a connection for metrics was not opened: {error}"),
-    };
-    let service = service_fn(|request| {
-        let face = Arc::clone(&face);
-        async move { Ok::<_, Infallible>(answer(&face, &request).await) }
-    });
-    let mut protocol = http1::Builder::new();
-    protocol.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    let mut connection = pin!(protocol.serve_connection(stream, service));
-    let outcome = tokio::select! {
-        biased;
-        outcome = connection.as_mut() => outcome,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+impl Metrics {
+    /// The metrics of `server`.
+    pub fn new(server: Arc<Server>, exposition: Arc<Exposition>) -> Self {
+        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS) }
+    }
+
+    async fn text(&self) -> Reply {
+        // The semaphore is never closed.
+        let _slot = self.texts.acquire().await;
+        let (server, exposition) = (Arc::clone(&self.server), Arc::clone(&self.exposition));
+        match spawn_blocking(move || exposition.text(&server)).await {
+            Ok(text) => reply::bytes(StatusCode::OK, TEXT, text),
+            Err(error) => {
+                tracing::error!("cannot write the metrics: {error}");
+                reply::bytes(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "")
+            }
         }
-    };
-    if let Err(error) = outcome {
-        tracing::debug!("a connection for metrics ended: {error}");
     }
 }
 
-async fn answer(face: &Face, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    if request.method() != Method::GET {
-        let mut refusal = Response::new(Full::from(r#"{"error":"Method Not Allowed"}"#));
-        *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        refusal.headers_mut().insert(ALLOW, GET);
-        refusal.headers_mut().insert(CONTENT_TYPE, JSON);
-        return refusal;
-    }
-    let mut answer = match request.uri().path() {
-        "/metrics" | "/metrics/" => text(face).await,
-        _ => Response::default(),
-    };
-    answer.headers_mut().insert(CONTENT_TYPE, TEXT);
-    answer
-}
+impl Face for Metrics {
+    type Action = Action;
 
-async fn text(face: &Face) -> Response<Full<Bytes>> {
-    // The semaphore is never closed.
-    let _turn = face.texts.acquire().await;
-    let (server, exposition) = (Arc::clone(&face.server), Arc::clone(&face.exposition));
-    match spawn_blocking(move || exposition.text(&server)).await {
-        Ok(text) => Response::new(Full::from(text)),
-        Err(error) => {
-            tracing::error!("the metrics could not be told: {error}");
-            let mut failure = Response::default();
-            *failure.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-            failure
+    const ROUTES: &'static [Route<Action>] = &[
+        Route::open(Method::GET, "/metrics", Action::Text),
+        Route::open(Method::GET, "/metrics/", Action::Text),
+        Route::open(Method::GET, "*", Action::Empty),
+    ];
+
+    fn body_limit(&self) -> Limit {
+        Limit::NOTHING
+    }
+
+    async fn perform(&self, action: Action, _: &Call<'_>, _: RequestBody) -> Reply {
+        match action {
+            Action::Text => self.text().await,
+            Action::Empty => reply::bytes(StatusCode::OK, TEXT, ""),
         }
     }
 }

@@ -12,13 +12,14 @@ use nereid_core::{
     Caller, Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId,
     ModelSpec, Server, ServerOptions, model_config,
 };
+use nereid_http_transport::serve;
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exposition, MetricsOptions, PinnedMemory, serve};
+use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, TRANSPORT};
 
 /// Answers a request with the id `bad` with an error, and any other with nothing.
 #[derive(Clone)]
@@ -92,7 +93,12 @@ async fn serving(server: Arc<Server>, exposition: Exposition) -> Serving {
     let listener = address.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, server, Arc::new(exposition), shutdown.clone()));
+    let serving = tokio::spawn(serve(
+        listener,
+        Metrics::new(server, Arc::new(exposition)),
+        TRANSPORT,
+        shutdown.clone(),
+    ));
     Serving { address, shutdown, serving }
 }
 

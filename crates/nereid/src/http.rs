@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_kserve_http::{HttpOptions as FaceOptions, PROTOCOLS};
+use nereid_http_transport::{PROTOCOLS, TransportOptions};
+use nereid_kserve_http::{HttpOptions as FaceOptions, KserveHttp};
 use nereid_listener::{Address, Bound, Tls};
 use nereid_protocol::LogControl;
 use nereid_shared_memory::Regions;
@@ -57,11 +58,8 @@ impl Http {
         let cannot = |error: io::Error| format!("cannot serve HTTP: {error}");
         let listener = self.socket.listen(self.tls).map_err(cannot)?;
         tracing::info!("Started HTTPService at {}", listener.local_addr().map_err(cannot)?);
-        Ok(runtime.spawn(nereid_kserve_http::serve(
-            listener,
-            Arc::clone(server),
-            self.options,
-            shutdown.clone(),
-        )))
+        let face = KserveHttp::new(Arc::clone(server), self.options);
+        let transport = TransportOptions::default();
+        Ok(runtime.spawn(nereid_http_transport::serve(listener, face, transport, shutdown.clone())))
     }
 }

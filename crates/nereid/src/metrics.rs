@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nereid_core::Server;
 use nereid_listener::{Address, Bound};
-use nereid_metrics::Exposition;
+use nereid_metrics::{Exposition, TRANSPORT};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,7 @@ impl Metrics {
         let cannot = |error: io::Error| format!("cannot serve metrics: {error}");
         let listener = self.socket.listen(None).map_err(cannot)?;
         tracing::info!("Started Metrics Service at {}", listener.local_addr().map_err(cannot)?);
-        Ok(runtime.spawn(nereid_metrics::serve(listener, Arc::clone(server), exposition, shutdown.clone())))
+        let face = nereid_metrics::Metrics::new(Arc::clone(server), exposition);
+        Ok(runtime.spawn(nereid_http_transport::serve(listener, face, TRANSPORT, shutdown.clone())))
     }
 }

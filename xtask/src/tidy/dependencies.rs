@@ -108,11 +108,18 @@ const RULES: &[Rule] = &[
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },
     Rule {
+        of: "nereid-http-transport",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-listener", "nereid-protocol"]),
+        libraries: Allowed::Any,
+        never: &["axum*", "tonic*", "tract*"],
+        why: "http-transport serves routes over HTTP and knows neither a server nor what faces answer",
+    },
+    Rule {
         of: "nereid-kserve-http",
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
-            "nereid-listener",
+            "nereid-http-transport",
             "nereid-model-config",
             "nereid-protocol",
             "nereid-shared-memory",
@@ -137,7 +144,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         of: "nereid-metrics",
-        rooms: Allowed::Only(&["nereid-core", "nereid-listener"]),
+        rooms: Allowed::Only(&["nereid-core", "nereid-http-transport"]),
         libraries: Allowed::Any,
         never: &["aws-*", "axum*", "azure*", "google-cloud*", "object_store", "tonic*", "tract*"],
         why: "a face knows core, and no source of models, no backend and no other face",

@@ -12,13 +12,14 @@ use nereid_core::backend_api::{
     Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, SequenceFlags,
     Shape, Tensor,
 };
+use nereid_http_transport::{Limit, RequestBody};
 use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{array, boolean, count, object, skip, text, user_parameter};
 use super::json_tensor::{self, Elements, syntax, whole};
 use super::region::RegionPart;
-use crate::body::Pieces;
+use super::take;
 
 /// A request and the form its answer takes.
 pub(super) struct Decoded {
@@ -33,13 +34,13 @@ pub(super) struct Decoded {
 /// # Errors
 /// What is wrong with the request.
 pub(super) fn json(
-    body: &mut Pieces,
+    body: &mut RequestBody,
     length: usize,
     model: &str,
-    max_input: usize,
+    max_input: Limit,
     regions: &Regions,
 ) -> Result<Decoded> {
-    if length > max_input {
+    if length > max_input.bytes {
         return Err(too_large("the request's JSON", length, max_input));
     }
     let header = body.take_joined(length).map_err(|missing| {
@@ -58,7 +59,7 @@ pub(super) fn json(
             None => input.into_tensor(&header, body, model, max_input),
         })
         .collect::<Result<_>>()?;
-    if body.len() > 0 {
+    if !body.is_empty() {
         return Err(Error::invalid_arg(format!(
             "{} bytes of binary data follow that no input of the request to model '{model}' takes",
             body.len()
@@ -74,22 +75,20 @@ pub(super) fn json(
 ///
 /// # Errors
 /// Why the model cannot be asked that way.
-pub(super) fn raw(body: &mut Pieces, signature: &Signature, max_input: usize) -> Result<Decoded> {
+pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limit) -> Result<Decoded> {
     let length = body.len();
-    if length > max_input {
+    if length > max_input.bytes {
         return Err(too_large("the raw input", length, max_input));
     }
-    let contents = body.take(length).unwrap_or_default();
+    let contents = take(body, length).unwrap_or_default();
     let request = InferRequest { inputs: vec![signature.raw_input(contents)?], ..InferRequest::default() };
     let format = Format { default: Form::Binary, ..Format::default() };
     Ok(Decoded { request, format, memory: RequestMemory::default() })
 }
 
-/// What is longer than `--http-max-input-size` allows.
-pub(super) fn too_large(what: &str, length: usize, limit: usize) -> Error {
-    Error::invalid_arg(format!(
-        "{what} is {length} bytes long, over the limit of {limit}; --http-max-input-size raises the limit"
-    ))
+/// The error for `what` that exceeds the limit.
+pub(super) fn too_large(what: &str, length: usize, limit: Limit) -> Error {
+    Error::invalid_arg(limit.exceeded(&format!("{what} of {length} bytes")))
 }
 
 /// The JSON part as it is read.
@@ -346,9 +345,9 @@ impl Input {
     fn into_tensor(
         mut self,
         header: &[u8],
-        body: &mut Pieces,
+        body: &mut RequestBody,
         model: &str,
-        max_input: usize,
+        max_input: Limit,
     ) -> Result<Tensor> {
         let (name, data_type, shape) = self.declared()?;
         let buffers = match (self.binary_size, self.data) {
@@ -360,9 +359,9 @@ impl Input {
     }
 }
 
-fn binary(body: &mut Pieces, size: u64, name: &str, model: &str) -> Result<Buffers> {
+fn binary(body: &mut RequestBody, size: u64, name: &str, model: &str) -> Result<Buffers> {
     let left = body.len();
-    usize::try_from(size).ok().and_then(|size| body.take(size).ok()).ok_or_else(|| {
+    usize::try_from(size).ok().and_then(|size| take(body, size).ok()).ok_or_else(|| {
         Error::invalid_arg(format!(
             "input '{name}' to model '{model}' announces {size} bytes of binary data, but only {left} follow"
         ))
@@ -376,7 +375,7 @@ impl Data {
         data_type: DataType,
         shape: &Shape,
         header: &[u8],
-        max_input: usize,
+        max_input: Limit,
     ) -> Result<Buffers> {
         let count = shape.element_count().ok_or_else(|| {
             Error::invalid_arg(format!("input '{name}' has shape {shape}, which no tensor can have"))
@@ -403,7 +402,7 @@ impl Data {
                 elements.count
             )));
         }
-        if elements.contents.len() > max_input {
+        if elements.contents.len() > max_input.bytes {
             return Err(too_large(&format!("input '{name}'"), elements.contents.len(), max_input));
         }
         Ok(Buffers::from_iter([Buffer::host(elements.contents)]))

@@ -7,9 +7,9 @@ use nereid_core::ResponseStream;
 use nereid_core::backend_api::{
     BytesElements, DataType, Error, ParameterValue, Parameters, Response, Result, Tensor,
 };
+use nereid_http_transport::Reply;
+use nereid_http_transport::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;
-
-use crate::reply::{Contents, Pieces, Reply, json_bytes};
 
 /// Binary tensors up to this size are joined with the JSON: one short copy is cheaper than one more piece to write.
 const JOINED: usize = 4096;

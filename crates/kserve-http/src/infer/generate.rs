@@ -11,29 +11,26 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Response as HttpResponse, StatusCode};
+use hyper::StatusCode;
 use jiter::Jiter;
 use nereid_core::backend_api::{
     Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
 use nereid_core::{Caller, InputSignature, Model, ResponseStream, Signature};
+use nereid_http_transport::{Busy, Encoding, Limit, Reply, RequestBody, reply};
 
 use super::decode::too_large;
 use super::encode;
 use super::json_members::{object, text, user_parameter};
 use super::json_tensor::{self, syntax};
-use crate::body::Pieces;
-use crate::compression::Encoding;
-use crate::pace::{Busy, Pace};
-use crate::reply::{self, Contents, Reply};
+use super::traced;
 use crate::routes::Call;
 
 /// Answers with the model's one answer.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
-pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
+pub(crate) async fn one(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = one_with(call, &model, body, trace.as_ref()).await;
     finish(outcome, trace)
@@ -42,7 +39,7 @@ pub(crate) async fn one(call: &Call<'_>, body: Pieces) -> Result<Reply> {
 async fn one_with(
     call: &Call<'_>,
     model: &Arc<Model>,
-    body: Pieces,
+    body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
     let mut answers = ask(call, model, body, trace)?;
@@ -69,17 +66,16 @@ async fn one_with(
 ///
 /// # Errors
 /// What is wrong with the request. What goes wrong later is an event of its own.
-pub(crate) async fn stream(call: &Call<'_>, body: Pieces, pace: &Pace) -> Result<Reply> {
+pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
-    let outcome = stream_with(call, &model, body, pace, trace.clone()).await;
+    let outcome = stream_with(call, &model, body, trace.clone()).await;
     finish(outcome, trace)
 }
 
 async fn stream_with(
     call: &Call<'_>,
     model: &Arc<Model>,
-    body: Pieces,
-    pace: &Pace,
+    body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
     let mut answers = ask(call, model, body, trace.as_ref())?;
@@ -93,11 +89,8 @@ async fn stream_with(
             (status, Some(event(outcome)))
         }
     };
-    let events = Events { answers, first, trace, _busy: pace.busy() };
-    let mut reply = HttpResponse::new(Contents::Stream(Box::pin(events)));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    Ok(reply)
+    let events = Events { answers, first, trace, _busy: call.http.busy() };
+    Ok(reply::stream(status, "text/event-stream; charset=utf-8", events))
 }
 
 /// The model that is asked, and what hears of it if it is traced.
@@ -117,7 +110,7 @@ fn answered(trace: Option<&Arc<Trace>>) {
 fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
     match trace {
         None => outcome,
-        Some(trace) => Ok(reply::traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace)),
+        Some(trace) => Ok(traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace)),
     }
 }
 
@@ -125,15 +118,15 @@ fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
 fn ask(
     call: &Call<'_>,
     model: &Arc<Model>,
-    mut body: Pieces,
+    mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<ResponseStream> {
     let Call { face, headers, .. } = call;
     if Encoding::of_request(headers) != Ok(Encoding::Identity) {
         return Err(Error::invalid_arg("a compressed body is not taken by generate; send it as it is"));
     }
-    let (length, limit) = (body.len(), face.options.max_input_size);
-    if length > limit {
+    let (length, limit) = (body.len(), face.options.input_limit());
+    if length > limit.bytes {
         return Err(too_large("the request's JSON", length, limit));
     }
     let json = body.take_joined(length).unwrap_or_default();
@@ -144,7 +137,7 @@ fn ask(
 }
 
 /// Reads the request's object.
-pub(super) fn decode(json: &[u8], signature: &Signature, limit: usize) -> Result<InferRequest> {
+pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
     let mut reader = Jiter::new(json).with_allow_inf_nan();
     let is_object = object(&mut reader, |reader, key| match key {
@@ -175,7 +168,7 @@ pub(super) fn decode(json: &[u8], signature: &Signature, limit: usize) -> Result
 struct Members<'s> {
     signature: &'s Signature,
     /// So many bytes all inputs may take together.
-    limit: usize,
+    limit: Limit,
     used: usize,
     request: InferRequest,
 }
@@ -206,7 +199,7 @@ impl Members<'_> {
         }
         let elements = json_tensor::decode_value(json, data_type)?;
         self.used = self.used.saturating_add(elements.contents.len());
-        if self.used > self.limit {
+        if self.used > self.limit.bytes {
             return Err(too_large("the request's inputs together", self.used, self.limit));
         }
         let shape = fitted(self.signature.full_dims(&input.dims), elements.count).ok_or_else(|| {

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use nereid_core::Signature;
 use nereid_core::backend_api::{InferRequest, Result, Tensor};
+use nereid_http_transport::{Limit, RequestBody};
 use nereid_shared_memory::Regions;
 
 use super::{decoded, encode, generate};
-use crate::body::Pieces;
 
 /// The request in the body of `infer` that arrived in these pieces, with this `Inference-Header-Content-Length`.
 ///
@@ -19,8 +19,9 @@ pub fn infer(
     signature: &Signature,
     max_input: usize,
 ) -> Result<InferRequest> {
-    let mut body: Pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-    decoded(&mut body, header_length, "m", signature, (max_input, &Regions::default()))
+    let limit = limit(max_input);
+    let mut body: RequestBody = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
+    decoded(&mut body, header_length, "m", signature, (limit, &Regions::default()))
         .map(|decoded| decoded.request)
 }
 
@@ -29,7 +30,7 @@ pub fn infer(
 /// # Errors
 /// What is wrong with it.
 pub fn generated(json: &[u8], signature: &Signature, max_input: usize) -> Result<InferRequest> {
-    generate::decode(json, signature, max_input)
+    generate::decode(json, signature, limit(max_input))
 }
 
 /// The elements of a tensor as an answer has them: JSON values with commas between them.
@@ -40,4 +41,8 @@ pub fn elements(tensor: &Tensor) -> Result<Vec<u8>> {
     let mut json = Vec::new();
     encode::elements(&mut json, tensor)?;
     Ok(json)
+}
+
+fn limit(bytes: usize) -> Limit {
+    Limit { bytes, option: "" }
 }

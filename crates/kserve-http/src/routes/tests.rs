@@ -1,33 +1,11 @@
-//! Paths and methods that are there and that are not, restricted groups, and what a request's head brings.
+//! Known and unknown paths and methods, restricted groups, and forwarded headers.
 
 use nereid_core::backend_api::ParameterValue;
 use nereid_protocol::Restrictions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::*;
 use crate::testing::{echo, empty_server, http_options, request, serve, server};
 use crate::{HeaderPattern, HttpOptions};
-
-#[test]
-fn a_path_gives_its_model_and_version() {
-    let target = matched("/v2/models/{model}/versions/{version}/infer", "/v2/models/a%20b/versions/3/infer");
-    let target = target.unwrap();
-    assert_eq!((target.model.as_ref(), target.version().unwrap()), ("a b", Some(3)));
-}
-
-#[test]
-fn a_version_is_a_number() {
-    assert_eq!(matched("/v2/models/{model}/versions/{version}", "/v2/models/m/versions/new"), None);
-    let too_large = "/v2/models/m/versions/99999999999999999999";
-    assert!(matched("/v2/models/{model}/versions/{version}", too_large).unwrap().version().is_err());
-}
-
-#[test]
-fn a_path_of_another_form_does_not_match() {
-    for path in ["/v2/models//infer", "/v2/models/m/infer/", "/v2/models/m", "v2/models/m/infer", ""] {
-        assert_eq!(matched("/v2/models/{model}/infer", path), None, "{path}");
-    }
-}
 
 fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap()
@@ -43,6 +21,8 @@ async fn other_methods_and_paths_are_refused() {
         assert_eq!(status(&serving.ask(method, "/nowhere", "", "").await), "404", "{method}");
     }
     assert_eq!(status(&serving.ask("GET", "/v2/models/m/versions/new/config", "", "").await), "404");
+    let too_large = "/v2/models/m/versions/99999999999999999999";
+    assert_eq!(status(&serving.ask("GET", too_large, "", "").await), "400");
 }
 
 #[tokio::test]
@@ -109,28 +89,4 @@ async fn reserved_headers_are_refused_only_where_they_are_forwarded() {
     )
     .await;
     assert_eq!(status(&none.ask("POST", "/v2/models/m/infer", "priority: 1\r\n", BODY).await), "200");
-}
-
-#[tokio::test]
-async fn a_body_is_asked_for_before_it_is_sent() {
-    let serving = serve(server(CONFIG, echo), http_options()).await;
-    let mut stream = serving.connect().await;
-    let sent = request("POST", "/v2/models/m/infer", "Expect: 100-continue\r\n", BODY);
-    let (head, body) = sent.split_at(sent.len() - BODY.len());
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = [0; 4096];
-    let length = stream.read(&mut answer).await.unwrap();
-    assert!(answer[..length].starts_with(b"HTTP/1.1 100 "));
-    stream.write_all(body.as_bytes()).await.unwrap();
-    let length = stream.read(&mut answer).await.unwrap();
-    assert!(answer[..length].starts_with(b"HTTP/1.1 200 "));
-
-    let refused = serving.ask("POST", "/nowhere", "Expect: 100-continue\r\n", "").await;
-    assert!(refused.starts_with("HTTP/1.1 404 "), "{refused}");
-    let long =
-        "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n";
-    let mut stream = serving.connect().await;
-    stream.write_all(long.as_bytes()).await.unwrap();
-    let length = stream.read(&mut answer).await.unwrap();
-    assert!(answer[..length].starts_with(b"HTTP/1.1 413 "));
 }

@@ -24,7 +24,7 @@ fn signature() -> Signature {
 }
 
 fn decoded(json: &str) -> Result<InferRequest> {
-    decode(json.as_bytes(), &signature(), 1024)
+    decode(json.as_bytes(), &signature(), Limit { bytes: 1024, option: "--http-max-input-size" })
 }
 
 #[test]

@@ -1,29 +1,50 @@
 //! A request's body: read within a limit, and kept in the pieces in which it arrived.
 
-use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use nereid_core::backend_api::{Buffer, Buffers};
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::pace::{PATIENCE, Pace};
 use crate::reply::{Reply, error_text};
 
+/// A limit on bytes that a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The largest number of bytes allowed.
+    pub bytes: usize,
+    /// The option that raises the limit, for messages; empty if there is none.
+    pub option: &'static str,
+}
+
+impl Limit {
+    /// No body at all.
+    pub const NOTHING: Self = Self { bytes: 0, option: "" };
+
+    /// The message for `what` that exceeds this limit.
+    pub fn exceeded(&self, what: &str) -> String {
+        let Self { bytes, option } = self;
+        match *option {
+            "" => format!("{what} exceeds the limit of {bytes} bytes"),
+            option => format!("{what} exceeds the limit of {bytes} bytes; {option} raises it"),
+        }
+    }
+}
+
 /// A body in pieces, read from the front.
 #[derive(Default)]
-pub(crate) struct Pieces {
+pub struct RequestBody {
     /// The next one first.
     pieces: SmallVec<[Bytes; 4]>,
     /// Index of the next piece.
     next: usize,
     len: usize,
-    /// Short pieces that arrived last, joined.
+    /// The short pieces that arrived last, joined.
     tail: BytesMut,
 }
 
@@ -31,44 +52,36 @@ pub(crate) struct Pieces {
 /// take many times its size.
 const SHORT: usize = 4096;
 
-impl Pieces {
+impl RequestBody {
     /// Reads a whole body.
     ///
     /// # Errors
-    /// The answer to a body that is too long or ends early.
-    pub(crate) async fn read(mut incoming: Incoming, limit: usize, pace: &Pace) -> Result<Self, Box<Reply>> {
-        let too_long = || {
-            let message = format!(
-                "the request body is over the limit of {limit} bytes; --http-max-body-size raises the limit"
-            );
-            Box::new(error_text(StatusCode::PAYLOAD_TOO_LARGE, &message))
-        };
-        let too_slow = || {
-            Box::new(error_text(
-                StatusCode::REQUEST_TIMEOUT,
-                "the rest of the request body did not come in time",
-            ))
-        };
-        // What the client announces is refused before any of it is read.
-        if incoming.size_hint().lower() > limit as u64 {
+    /// The reply to a body that is too long, too slow, or ends early.
+    pub(crate) async fn read(mut incoming: Incoming, limit: Limit, pace: &Pace) -> Result<Self, Box<Reply>> {
+        let refused = |status, message: &str| Box::new(error_text(status, message));
+        let too_long = || refused(StatusCode::PAYLOAD_TOO_LARGE, &limit.exceeded("the request body"));
+        // A length announced over the limit is refused before any of the body is read.
+        if incoming.size_hint().lower() > limit.bytes as u64 {
             return Err(too_long());
         }
         let mut body = Self::default();
         let watched = pace.progressed();
         loop {
             let next = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context));
-            let next =
-                if watched { next.await } else { timeout(PATIENCE, next).await.map_err(|_| too_slow())? };
+            let next = if watched {
+                next.await
+            } else {
+                timeout(PATIENCE, next).await.map_err(|_| {
+                    refused(StatusCode::REQUEST_TIMEOUT, "timed out waiting for the rest of the request body")
+                })?
+            };
             let Some(frame) = next else { break };
             pace.progressed();
             let frame = frame.map_err(|error| {
-                Box::new(error_text(
-                    StatusCode::BAD_REQUEST,
-                    &format!("the request body ended early: {error}"),
-                ))
+                refused(StatusCode::BAD_REQUEST, &format!("the request body ended early: {error}"))
             })?;
             let Ok(piece) = frame.into_data() else { continue };
-            if piece.len() > limit - body.len {
+            if piece.len() > limit.bytes - body.len {
                 return Err(too_long());
             }
             body.push(piece);
@@ -93,28 +106,23 @@ impl Pieces {
         }
     }
 
-    /// How many bytes are left.
-    pub(crate) fn len(&self) -> usize {
+    /// The number of bytes left.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Takes `count` bytes off the front, without copying them.
-    ///
-    /// # Errors
-    /// How many bytes are missing.
-    pub(crate) fn take(&mut self, count: usize) -> Result<Buffers, usize> {
-        let mut taken = Buffers::new();
-        self.split(count, |piece| taken.push(Buffer::host(piece)))?;
-        Ok(taken)
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Takes `count` bytes off the front as one run: copied only if they arrived in several pieces.
     ///
     /// # Errors
-    /// How many bytes are missing.
-    pub(crate) fn take_joined(&mut self, count: usize) -> Result<Bytes, usize> {
+    /// The number of missing bytes. Nothing is taken then.
+    pub fn take_joined(&mut self, count: usize) -> Result<Bytes, usize> {
         let mut taken: SmallVec<[Bytes; 4]> = SmallVec::new();
-        self.split(count, |piece| taken.push(piece))?;
+        self.take_pieces(count, |piece| taken.push(piece))?;
         Ok(match taken.as_slice() {
             [] => Bytes::new(),
             [_] => taken.remove(0),
@@ -122,7 +130,11 @@ impl Pieces {
         })
     }
 
-    fn split(&mut self, count: usize, mut take: impl FnMut(Bytes)) -> Result<(), usize> {
+    /// Takes `count` bytes off the front without copying them: `take` gets the pieces that hold them.
+    ///
+    /// # Errors
+    /// The number of missing bytes. Nothing is taken then.
+    pub fn take_pieces(&mut self, count: usize, mut take: impl FnMut(Bytes)) -> Result<(), usize> {
         if count > self.len {
             return Err(count - self.len);
         }
@@ -142,13 +154,13 @@ impl Pieces {
     }
 }
 
-impl From<Bytes> for Pieces {
+impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> Self {
         Self::from_iter([bytes])
     }
 }
 
-impl FromIterator<Bytes> for Pieces {
+impl FromIterator<Bytes> for RequestBody {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let mut body = Self::default();
         pieces.into_iter().for_each(|piece| body.push(piece));
@@ -158,7 +170,7 @@ impl FromIterator<Bytes> for Pieces {
 }
 
 /// Reads from the front.
-impl bytes::Buf for Pieces {
+impl Buf for RequestBody {
     fn remaining(&self) -> usize {
         self.len
     }
@@ -168,27 +180,17 @@ impl bytes::Buf for Pieces {
     }
 
     fn advance(&mut self, count: usize) {
-        // Its callers advance by no more than there is.
-        let _ = self.split(count, drop);
+        // Callers never advance past the end.
+        let _ = self.take_pieces(count, drop);
     }
-}
-
-/// A path segment with its percent-encoding undone; what is not UTF-8 then becomes replacement characters, which no
-/// name holds.
-pub(crate) fn decoded(segment: &str) -> Cow<'_, str> {
-    percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn body(pieces: &[&'static str]) -> Pieces {
+    fn body(pieces: &[&'static str]) -> RequestBody {
         pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()
-    }
-
-    fn joined(buffers: &Buffers) -> Vec<u8> {
-        buffers.iter().flat_map(|buffer| buffer.as_host().unwrap().to_vec()).collect()
     }
 
     #[test]
@@ -199,12 +201,13 @@ mod tests {
         };
         let mut body = body(&["abc", "", LONG, "defg"]);
         assert_eq!(body.take_joined(2).unwrap(), "ab");
-        let taken = body.take(1 + SHORT + 2).unwrap();
-        assert_eq!((joined(&taken), taken.len()), (["c", LONG, "de"].concat().into_bytes(), 3));
-        assert_eq!(taken[1].as_host().unwrap().as_ptr(), LONG.as_ptr());
+        let mut taken = Vec::new();
+        body.take_pieces(1 + SHORT + 2, |piece| taken.push(piece)).unwrap();
+        assert_eq!(taken, ["c", LONG, "de"]);
+        assert_eq!(taken[1].as_ptr(), LONG.as_ptr());
         assert_eq!(body.take_joined(2).unwrap(), "fg");
         assert_eq!(body.len(), 0);
-        assert!(body.take(0).unwrap().is_empty());
+        assert!(body.take_pieces(0, |_| panic!("nothing is there")).is_ok());
     }
 
     #[test]
@@ -219,14 +222,12 @@ mod tests {
     #[test]
     fn taking_too_much_takes_nothing_and_says_how_much_is_missing() {
         let mut body = body(&["ab"]);
-        assert_eq!(body.take(5).unwrap_err(), 3);
+        assert_eq!(body.take_pieces(5, |_| panic!("too little is there")), Err(3));
         assert_eq!(body.take_joined(2).unwrap(), "ab");
     }
 
     #[test]
     fn it_is_read_like_any_buffer() {
-        use bytes::Buf;
-
         let mut body = body(&["abc", "defg"]);
         let mut read = Vec::new();
         while body.has_remaining() {
@@ -234,11 +235,5 @@ mod tests {
         }
         assert_eq!(read, b"abcdefg");
         assert!(body.chunk().is_empty());
-    }
-
-    #[test]
-    fn a_segment_is_percent_decoded() {
-        assert_eq!(decoded("a%20b%2Fc"), "a b/c");
-        assert_eq!(decoded("plain"), "plain");
     }
 }

@@ -1,51 +1,43 @@
-//! Answers on their way out: status, headers, and a body of pieces that are written without being joined.
+//! Replies: status, headers, and a body of pieces that are written without being joined.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use nereid_core::backend_api::{Error, Trace};
+use nereid_backend_api::Error;
 use nereid_protocol::http_status;
 use serde::Serialize;
 use smallvec::SmallVec;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An answer.
-pub(crate) type Reply = Response<Contents>;
+/// A reply.
+pub type Reply = Response<Contents>;
 
-/// What a body is made of.
-pub(crate) enum Contents {
-    /// It is there as a whole.
+/// The body of a reply.
+pub enum Contents {
+    /// Complete.
     Whole(Pieces),
-    /// It comes bit by bit.
+    /// Produced while it is sent.
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
-    /// It is traced.
-    Traced(Box<Traced>),
+    /// With a guard that is dropped at its end.
+    Guarded(Box<Guarded>),
 }
 
-/// A body whose end is told to a trace: it was handed to the connection to the end, or is not wanted any more.
-pub(crate) struct Traced {
+/// A body with a guard, which is dropped when the body was handed to the connection, or is no longer wanted.
+pub struct Guarded {
     contents: Contents,
-    trace: Arc<Trace>,
+    _guard: Box<dyn Any + Send>,
 }
 
-impl Drop for Traced {
-    fn drop(&mut self) {
-        self.trace.stamp("HTTP_SEND_END", Instant::now());
-    }
-}
-
-/// An answer that is about to be sent, told to the trace of its request.
-pub(crate) fn traced(reply: Reply, trace: Arc<Trace>) -> Reply {
-    trace.stamp("HTTP_SEND_START", Instant::now());
-    reply.map(|contents| Contents::Traced(Box::new(Traced { contents, trace })))
+/// The reply with a guard that is dropped when it is sent, or no longer wanted.
+pub fn guarded(reply: Reply, guard: impl Send + 'static) -> Reply {
+    reply.map(|contents| Contents::Guarded(Box::new(Guarded { contents, _guard: Box::new(guard) })))
 }
 
 impl Default for Contents {
@@ -65,7 +57,7 @@ impl Body for Contents {
         match self.get_mut() {
             Self::Whole(pieces) => Poll::Ready(pieces.next_frame().map(Ok)),
             Self::Stream(stream) => stream.as_mut().poll_frame(context),
-            Self::Traced(traced) => Pin::new(&mut traced.contents).poll_frame(context),
+            Self::Guarded(guarded) => Pin::new(&mut guarded.contents).poll_frame(context),
         }
     }
 
@@ -73,7 +65,7 @@ impl Body for Contents {
         match self {
             Self::Whole(pieces) => pieces.pieces.is_empty(),
             Self::Stream(stream) => stream.is_end_stream(),
-            Self::Traced(traced) => traced.contents.is_end_stream(),
+            Self::Guarded(guarded) => guarded.contents.is_end_stream(),
         }
     }
 
@@ -81,21 +73,22 @@ impl Body for Contents {
         match self {
             Self::Whole(pieces) => SizeHint::with_exact(pieces.left),
             Self::Stream(stream) => stream.size_hint(),
-            Self::Traced(traced) => traced.contents.size_hint(),
+            Self::Guarded(guarded) => guarded.contents.size_hint(),
         }
     }
 }
 
-/// A body that lies in pieces.
+/// A complete body in pieces.
 #[derive(Default)]
-pub(crate) struct Pieces {
-    /// In reverse, so that the next one is the last.
+pub struct Pieces {
+    /// In reverse: the next one is last.
     pieces: SmallVec<[Bytes; 2]>,
     left: u64,
 }
 
 impl Pieces {
-    pub(crate) fn new(mut pieces: SmallVec<[Bytes; 2]>) -> Self {
+    /// The pieces in order; empty ones are dropped.
+    pub fn new(mut pieces: SmallVec<[Bytes; 2]>) -> Self {
         pieces.retain(|piece| !piece.is_empty());
         pieces.reverse();
         let left = pieces.iter().map(|piece| piece.len() as u64).sum();
@@ -119,51 +112,70 @@ impl Pieces {
     }
 }
 
-/// An answer without a body. It has the content type that the reference gives it, which some health checks look at.
-pub(crate) fn empty(status: StatusCode) -> Reply {
-    let mut reply = Reply::default();
+/// A reply whose body is produced while it is sent.
+pub fn stream(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static,
+) -> Reply {
+    with_type(status, HeaderValue::from_static(content_type), Contents::Stream(Box::pin(body)))
+}
+
+/// A reply of bytes.
+pub fn bytes(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+    with_type(status, HeaderValue::from_static(content_type), whole(body))
+}
+
+fn whole(body: impl Into<Bytes>) -> Contents {
+    Contents::Whole(Pieces::new(SmallVec::from_iter([body.into()])))
+}
+
+fn with_type(status: StatusCode, content_type: HeaderValue, contents: Contents) -> Reply {
+    let mut reply = Response::new(contents);
     *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply
 }
 
-/// A JSON answer of ready bytes.
-pub(crate) fn json_bytes(status: StatusCode, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Contents::Whole(Pieces::new(SmallVec::from_iter([body.into()]))));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, JSON);
-    reply
+/// A reply without a body. It has the content type that the reference sends, which some health checks look at.
+pub fn empty(status: StatusCode) -> Reply {
+    with_type(status, HeaderValue::from_static("text/plain"), Contents::default())
 }
 
-/// A JSON answer.
-pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Reply {
+/// A reply of JSON that is already written.
+pub fn json_bytes(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    with_type(status, JSON, whole(body))
+}
+
+/// A JSON reply.
+pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     match serde_json::to_vec(body) {
         Ok(bytes) => json_bytes(status, bytes),
         Err(error) => error_text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
-/// `{"error": "..."}` with the status its code maps to.
-pub(crate) fn error(error: &Error) -> Reply {
+/// `{"error": "..."}` with the status of the error's code.
+pub fn error(error: &Error) -> Reply {
     error_text(status(error), error.message())
 }
 
-/// The status that an error's code maps to.
-pub(crate) fn status(error: &Error) -> StatusCode {
+/// The status of an error's code.
+pub fn status(error: &Error) -> StatusCode {
     StatusCode::from_u16(http_status(error.code())).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// `{"error": "..."}` with a status of HTTP's own.
-pub(crate) fn error_text(status: StatusCode, message: &str) -> Reply {
+/// `{"error": "..."}` with a status of its own.
+pub fn error_text(status: StatusCode, message: &str) -> Reply {
     json_bytes(status, error_json(message))
 }
 
 /// `{"error": "..."}`.
-pub(crate) fn error_json(message: &str) -> String {
+pub fn error_json(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
 }
 
-/// The answer to a method that the route does not have, with those it has.
+/// 405, with the methods that the path has.
 pub(crate) fn wrong_method(allowed: &str) -> Reply {
     let mut reply = error_text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     if let Ok(allowed) = HeaderValue::from_str(allowed) {

@@ -1,4 +1,4 @@
-//! Bodies there and back again, what is no compressed body, and which encoding a client gets.
+//! Round trips, damaged bodies, and the choice of the reply's encoding.
 
 use hyper::StatusCode;
 
@@ -10,8 +10,8 @@ fn headers(name: hyper::header::HeaderName, value: &str) -> HeaderMap {
     HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
 }
 
-fn whole(plain: &[u8]) -> reply::Pieces {
-    reply::Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(plain)]))
+fn whole(plain: &[u8]) -> Pieces {
+    Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(plain)]))
 }
 
 fn packed(plain: &[u8], encoding: Encoding) -> Vec<u8> {
@@ -19,7 +19,8 @@ fn packed(plain: &[u8], encoding: Encoding) -> Vec<u8> {
 }
 
 async fn unpacked(packed: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
-    let mut plain = decompress(Pieces::from(Bytes::from(packed)), limit).await?;
+    let mut plain =
+        decompress(RequestBody::from(Bytes::from(packed)), Limit { bytes: limit, option: "" }).await?;
     let length = plain.len();
     Ok(plain.take_joined(length).unwrap().to_vec())
 }
@@ -47,17 +48,17 @@ async fn a_gzip_body_may_have_several_members() {
 }
 
 #[tokio::test]
-async fn a_body_that_would_become_too_long_is_refused_on_the_way() {
+async fn decompression_stops_at_the_limit() {
     for encoding in [Encoding::Gzip, Encoding::Deflate] {
         let bomb = packed(&vec![0; 8 << 20], encoding);
         let error = unpacked(bomb, LIMIT).await.unwrap_err();
-        assert!(error.message().contains("over the limit of 1048576 bytes"), "{error}");
+        assert!(error.message().contains("exceeds the limit of 1048576 bytes"), "{error}");
         assert_eq!(unpacked(packed(&[7; 100], encoding), 100).await.unwrap(), [7; 100]);
     }
 }
 
 #[tokio::test]
-async fn what_is_not_compressed_or_damaged_is_refused() {
+async fn damaged_or_uncompressed_bodies_are_refused() {
     let gzip = packed(&[7; 1000], Encoding::Gzip);
     let deflate = packed(&[7; 1000], Encoding::Deflate);
     for (what, body) in [
@@ -85,7 +86,7 @@ fn the_request_names_its_encoding() {
     }
     assert_eq!(Encoding::of_request(&HeaderMap::new()), Ok(Encoding::Identity));
     assert_eq!(Encoding::of_request(&headers(CONTENT_ENCODING, "br")), Err("br".into()));
-    let reply = unknown("br");
+    let reply = unknown_encoding("br");
     assert_eq!(
         (reply.status(), &reply.headers()[ACCEPT_ENCODING]),
         (StatusCode::NOT_IMPLEMENTED, &HeaderValue::from_static("gzip, deflate"))
@@ -105,7 +106,7 @@ fn the_client_gets_the_encoding_it_likes_best() {
         ("*", Encoding::Identity),
         (" ,;q=1", Encoding::Identity),
     ] {
-        assert_eq!(Encoding::of_answer(&headers(ACCEPT_ENCODING, accepted)), encoding, "{accepted}");
+        assert_eq!(Encoding::of_reply(&headers(ACCEPT_ENCODING, accepted)), encoding, "{accepted}");
     }
-    assert_eq!(Encoding::of_answer(&HeaderMap::new()), Encoding::Identity);
+    assert_eq!(Encoding::of_reply(&HeaderMap::new()), Encoding::Identity);
 }

@@ -1,7 +1,7 @@
-//! Compressed bodies of inference requests and of their answers: gzip and deflate (the zlib format, as HTTP means it).
+//! Compressed bodies: gzip and deflate (which in HTTP is the zlib format).
 //!
-//! What is small is compressed and decompressed where it is needed; what takes longer goes to a thread that may block.
-//! Decompressing stops at a limit, so that no small body becomes a large one.
+//! Short bodies are compressed and decompressed in place, longer ones on a blocking thread. Decompression stops at a
+//! limit, so a small body cannot become a huge one.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -11,43 +11,49 @@ use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
-use nereid_core::backend_api::{Error, Result};
+use nereid_backend_api::{Error, Result};
 use smallvec::SmallVec;
 use tokio::task::spawn_blocking;
 
-use crate::body::Pieces;
-use crate::reply::{self, Contents, Reply};
+use crate::body::{Limit, RequestBody};
+use crate::reply::{self, Contents, Pieces, Reply};
 
-/// Compressed bodies up to this size are decompressed at once. They become a thousand times as large at most, which
-/// takes a few milliseconds.
+/// Compressed bodies up to this size are decompressed in place. They grow a thousandfold at most, which takes a few
+/// milliseconds.
 const SHORT_COMPRESSED: usize = 4 << 10;
 
-/// Answers up to this size are compressed at once.
+/// Replies up to this size are compressed in place.
 const SHORT_PLAIN: usize = 64 << 10;
 
-/// The first byte of a gzip stream. No zlib stream begins so.
+/// The first byte of a gzip stream, which no zlib stream begins with.
 const GZIP_MAGIC: u8 = 0x1f;
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
+pub enum Encoding {
+    /// Not compressed.
     Identity,
+    /// With gzip.
     Gzip,
+    /// In the zlib format.
     Deflate,
 }
 
 impl Encoding {
-    /// What the request says of its body; what it says if that is not known here.
-    pub(crate) fn of_request(headers: &HeaderMap) -> Result<Self, String> {
+    /// The encoding of a request's body.
+    ///
+    /// # Errors
+    /// The name of an unknown encoding.
+    pub fn of_request(headers: &HeaderMap) -> Result<Self, String> {
         match headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes) {
             None | Some(b"") => Ok(Self::Identity),
             Some(name) => Self::named(name).ok_or_else(|| String::from_utf8_lossy(name).into_owned()),
         }
     }
 
-    /// The encoding that the client likes best for the answer: of those with the highest weight the first. A client that
-    /// does not name one we know gets the answer as it is.
-    pub(crate) fn of_answer(headers: &HeaderMap) -> Self {
+    /// The encoding that the client prefers for the reply: the first of those with the highest weight; `Identity` if it
+    /// names none that is known.
+    pub fn of_reply(headers: &HeaderMap) -> Self {
         let Some(accepted) = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()) else {
             return Self::Identity;
         };
@@ -72,35 +78,34 @@ impl Encoding {
     }
 }
 
-/// The answer to a body that is encoded in a way not known here.
-pub(crate) fn unknown(encoding: &str) -> Reply {
-    let message = format!("Content-Encoding '{encoding}' is not taken; gzip, deflate and identity are");
+/// The reply to a body in an unknown encoding.
+pub fn unknown_encoding(encoding: &str) -> Reply {
+    let message = format!("unsupported Content-Encoding '{encoding}' (supported: gzip, deflate, identity)");
     let mut reply = reply::error(&Error::unsupported(message));
     reply.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
     reply
 }
 
-/// A body as it was before it was compressed. Its own first byte tells whether that is gzip or deflate, as with the
-/// reference.
+/// Decompresses a body. Its first byte tells gzip from deflate, as with the reference.
 ///
 /// # Errors
-/// `InvalidArg` if it is not compressed, is cut off, is followed by something else, or becomes longer than `limit` bytes.
-pub(crate) async fn decompress(body: Pieces, limit: usize) -> Result<Pieces> {
+/// `InvalidArg` if it is not compressed, is truncated, has trailing bytes, or exceeds the limit when decompressed.
+pub async fn decompress(body: RequestBody, limit: Limit) -> Result<RequestBody> {
     let plain = if body.len() <= SHORT_COMPRESSED {
         decompressed(body, limit)
     } else {
         let task = spawn_blocking(move || decompressed(body, limit));
         task.await.map_err(|error| Error::internal(format!("decompressing failed: {error}")))?
     };
-    Ok(Pieces::from(plain?))
+    Ok(RequestBody::from(plain?))
 }
 
-fn decompressed(body: Pieces, limit: usize) -> Result<Bytes> {
-    let guess = body.len().saturating_mul(4).min(limit);
+fn decompressed(body: RequestBody, limit: Limit) -> Result<Bytes> {
+    let guess = body.len().saturating_mul(4).min(limit.bytes);
     let mut plain = Vec::with_capacity(guess);
     let mut compressed = body.reader();
-    // One byte more tells that there is more.
-    let most = (limit as u64).saturating_add(1);
+    // One byte past the limit shows that it is exceeded.
+    let most = (limit.bytes as u64).saturating_add(1);
     let read = match compressed.fill_buf() {
         Ok([GZIP_MAGIC, ..]) => MultiGzDecoder::new(compressed).take(most).read_to_end(&mut plain),
         Ok([_, ..]) => {
@@ -109,9 +114,7 @@ fn decompressed(body: Pieces, limit: usize) -> Result<Bytes> {
                 let over = decoder.limit() == 0;
                 let rest = decoder.into_inner().into_inner();
                 match rest.get_ref().remaining() {
-                    rest if rest > 0 && !over => {
-                        Err(io::Error::other(format!("{rest} bytes follow its end")))
-                    }
+                    rest if rest > 0 && !over => Err(io::Error::other(format!("{rest} bytes after its end"))),
                     _ => Ok(length),
                 }
             })
@@ -119,18 +122,18 @@ fn decompressed(body: Pieces, limit: usize) -> Result<Bytes> {
         _ => Err(io::Error::other("it is empty")),
     };
     match read {
-        Ok(length) if length > limit => Err(Error::invalid_arg(format!(
-            "the decompressed request body is over the limit of {limit} bytes; --http-max-input-size raises the limit"
-        ))),
+        Ok(length) if length > limit.bytes => {
+            Err(Error::invalid_arg(limit.exceeded("the decompressed request body")))
+        }
         Ok(_) => Ok(Bytes::from(plain)),
-        Err(error) => Err(Error::invalid_arg(format!(
-            "the request body is neither gzip nor deflate as it should be: {error}"
-        ))),
+        Err(error) => {
+            Err(Error::invalid_arg(format!("the request body is not valid gzip or deflate data: {error}")))
+        }
     }
 }
 
-/// The answer with its body compressed. A body that comes bit by bit is left as it is.
-pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
+/// The reply with its body compressed. A body that is produced while it is sent stays as it is.
+pub async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     let name = match encoding {
         Encoding::Identity => return reply,
         Encoding::Gzip => "gzip",
@@ -138,7 +141,7 @@ pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     };
     let (mut head, body) = match reply.into_parts() {
         (head, Contents::Whole(body)) => (head, body),
-        (head, other @ (Contents::Stream(_) | Contents::Traced(_))) => {
+        (head, other @ (Contents::Stream(_) | Contents::Guarded(_))) => {
             return Response::from_parts(head, other);
         }
     };
@@ -152,13 +155,13 @@ pub(crate) async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     match compressed {
         Ok(bytes) => {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
-            Response::from_parts(head, Contents::Whole(reply::Pieces::new(SmallVec::from_iter([bytes]))))
+            Response::from_parts(head, Contents::Whole(Pieces::new(SmallVec::from_iter([bytes]))))
         }
-        Err(error) => reply::error(&Error::internal(format!("compressing the answer failed: {error}"))),
+        Err(error) => reply::error(&Error::internal(format!("cannot compress the reply: {error}"))),
     }
 }
 
-fn compressed(body: &reply::Pieces, encoding: Encoding) -> io::Result<Bytes> {
+fn compressed(body: &Pieces, encoding: Encoding) -> io::Result<Bytes> {
     let target = Vec::with_capacity(body.len() / 2 + 64);
     let compressed = if encoding == Encoding::Gzip {
         let mut encoder = GzEncoder::new(target, Compression::default());

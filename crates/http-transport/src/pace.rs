@@ -1,5 +1,5 @@
-//! Watches that a client which has begun a request goes on with it. An idle connection may stay open as long as its
-//! client likes, since clients keep connections in pools; a request that has begun must bring its next bytes in time.
+//! Closes connections whose clients stall. A request that has begun must make progress; an idle connection may stay open
+//! as long as its client likes, since clients pool connections, unless the transport sets a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -14,29 +14,30 @@ use tokio::time::{MissedTickBehavior, interval};
 /// How long a request's head may take from its first byte, and how long its body may pause.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Begins a connection of HTTP/2.
+/// The preface of an HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How often a connection is looked at.
-const LOOK: Duration = Duration::from_secs(10);
+/// How often a connection is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A client that did not go on from one look to another so many later has been waited for long enough.
-const LOOKS: u32 = (PATIENCE.as_secs() / LOOK.as_secs()) as u32 + 1;
+/// How much of a head is kept for the spelling of its names, in bytes.
+const MAX_HEAD_KEPT: usize = 64 << 10;
 
-/// So much of a head is kept for the spelling of its names.
-const HEAD_KEPT: usize = 64 << 10;
-
-/// How a connection's client keeps up with what it began.
+/// A client's progress on a connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pace(Arc<Mutex<Progress>>);
+pub(crate) struct Pace {
+    progress: Arc<Mutex<Progress>>,
+    /// How long the connection may be idle; `None` for any time.
+    idle_timeout: Option<Duration>,
+}
 
 #[derive(Debug, Default)]
 struct Progress {
     state: State,
-    /// How many looks found it as it is. Counted instead of asking for the time at every step of every request.
-    looks: u32,
-    /// The head of the request that began last, as it was received, and perhaps some of what follows it; `None` if it is
-    /// not wanted.
+    /// The number of checks since this state was entered. Counted instead of reading the clock at each step of a request.
+    checks: u32,
+    /// The head of the request that began last, as received, and perhaps some of what follows it; `None` if heads are not
+    /// kept.
     head: Option<Vec<u8>>,
 }
 
@@ -45,28 +46,28 @@ enum State {
     /// No request has begun.
     #[default]
     Idle,
-    /// The rest of a request's head is awaited.
+    /// Waiting for the rest of a request's head.
     Head,
-    /// More of its body is awaited.
+    /// Waiting for more of its body.
     Body,
-    /// It is the server's turn: so many answers are being made. `next` says whether bytes of a further request came
-    /// already; the client is not held up for them.
-    Busy { answers: usize, next: bool },
-    /// The connection is one of HTTP/2: requests overlap, and frames of other kinds come at any time. Each body is watched
-    /// over by itself, and the connection by pings.
+    /// The server is working on `replies` replies. `next` says whether bytes of another request arrived meanwhile; the
+    /// client is not blamed for their delay.
+    Busy { replies: usize, next: bool },
+    /// HTTP/2: requests overlap, and frames arrive at any time. Each body has a timeout of its own, and the connection is
+    /// checked by pings.
     Off,
 }
 
-/// An answer being made. Dropped when it is sent.
+/// A reply in the making. Dropped when it is sent.
 #[derive(Debug)]
-pub(crate) struct Busy(Pace);
+pub struct Busy(Pace);
 
 impl Drop for Busy {
     fn drop(&mut self) {
         let mut progress = self.0.lock();
         match progress.state {
-            State::Busy { answers, next } if answers > 1 => {
-                progress.state = State::Busy { answers: answers - 1, next };
+            State::Busy { replies, next } if replies > 1 => {
+                progress.state = State::Busy { replies: replies - 1, next };
             }
             State::Busy { next: true, .. } => progress.enter(State::Head),
             State::Busy { .. } => progress.enter(State::Idle),
@@ -76,26 +77,27 @@ impl Drop for Busy {
 }
 
 impl Progress {
-    /// Goes on to a state, which from now on is waited in.
+    /// Enters a state, and counts checks from now on.
     fn enter(&mut self, state: State) {
         self.state = state;
-        self.looks = 0;
+        self.checks = 0;
     }
 
     fn turn_off(&mut self) {
-        *self = Self { state: State::Off, looks: 0, head: None };
+        *self = Self { state: State::Off, checks: 0, head: None };
     }
 }
 
 impl Pace {
-    /// `keep_heads` says whether [`take_head`](Self::take_head) is going to be asked.
-    pub(crate) fn new(keep_heads: bool) -> Self {
+    /// `keep_heads` says whether [`take_head`](Self::take_head) is going to be called.
+    pub(crate) fn new(keep_heads: bool, idle_timeout: Option<Duration>) -> Self {
         let head = keep_heads.then(Vec::new);
-        Self(Arc::new(Mutex::new(Progress { head, ..Progress::default() })))
+        let progress = Arc::new(Mutex::new(Progress { head, ..Progress::default() }));
+        Self { progress, idle_timeout }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes arrived. The first ones begin a request.
@@ -108,19 +110,19 @@ impl Pace {
             State::Busy { next, .. } => *next = true,
         }
         if let Some(head) = &mut progress.head {
-            let room = HEAD_KEPT.saturating_sub(head.len());
+            let room = MAX_HEAD_KEPT.saturating_sub(head.len());
             head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
 
-    /// The head of the request at hand as it was received, as far as it is known: nothing of a request that came together
-    /// with the end of the one before it.
+    /// The head of the current request as received, as far as it is known: nothing of a request that arrived together with
+    /// the end of the previous one.
     pub(crate) fn take_head(&self) -> Vec<u8> {
         self.lock().head.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A part of the request is complete; the next is awaited. Returns whether somebody watches over that: on a connection
-    /// of HTTP/2 each request has to be watched over by itself.
+    /// A part of the request arrived; the next one is due. Returns whether that is enforced here: on HTTP/2 each request
+    /// needs a timeout of its own.
     pub(crate) fn progressed(&self) -> bool {
         let mut progress = self.lock();
         if matches!(progress.state, State::Off) {
@@ -130,27 +132,33 @@ impl Pace {
         true
     }
 
-    /// The request is complete: nothing is awaited from the client until what is given is dropped.
+    /// The request is complete: nothing is expected from the client until the guard is dropped.
     pub(crate) fn busy(&self) -> Busy {
         let mut progress = self.lock();
         match progress.state {
-            State::Busy { answers, next } => progress.state = State::Busy { answers: answers + 1, next },
+            State::Busy { replies, next } => progress.state = State::Busy { replies: replies + 1, next },
             State::Off => {}
-            _ => progress.enter(State::Busy { answers: 1, next: false }),
+            _ => progress.enter(State::Busy { replies: 1, next: false }),
         }
         Busy(self.clone())
     }
 
-    /// Returns when the client has kept the server waiting for too long.
-    pub(crate) async fn lost(&self) {
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Returns when the client has stalled for too long.
+    pub(crate) async fn stalled(&self) {
+        let mut check = interval(CHECK_INTERVAL);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            look.tick().await;
+            check.tick().await;
             let mut progress = self.lock();
-            if matches!(progress.state, State::Head | State::Body) {
-                progress.looks += 1;
-                if progress.looks > LOOKS {
+            let patience = match progress.state {
+                State::Head | State::Body => Some(PATIENCE),
+                State::Idle => self.idle_timeout,
+                State::Busy { .. } | State::Off => None,
+            };
+            if let Some(patience) = patience {
+                progress.checks += 1;
+                // The state was entered somewhere between two checks.
+                if CHECK_INTERVAL * progress.checks > patience + CHECK_INTERVAL {
                     return;
                 }
             }
@@ -158,11 +166,11 @@ impl Pace {
     }
 }
 
-/// A connection that tells its [`Pace`] of arriving bytes.
+/// A connection that reports arriving bytes to its [`Pace`].
 pub(crate) struct Paced<S> {
     stream: S,
     pace: Pace,
-    /// What was read already to find out what is spoken.
+    /// What was read already to detect the protocol.
     first: Bytes,
 }
 
@@ -171,11 +179,11 @@ impl<S: AsyncRead + Unpin> Paced<S> {
         Self { stream, pace, first: Bytes::new() }
     }
 
-    /// Waits for the first bytes and tells whether HTTP/2 is spoken. They are read again afterwards.
+    /// Waits for the first bytes and detects HTTP/2. They are read again afterwards.
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) async fn speaks_http2(&mut self) -> io::Result<bool> {
+    pub(crate) async fn detect_http2(&mut self) -> io::Result<bool> {
         let mut first = [0; HTTP2.len()];
         let mut length = 0;
         while HTTP2.starts_with(&first[..length]) && length < first.len() {

@@ -1,10 +1,10 @@
-//! A request's headers as they are forwarded to a model: spelled as the client wrote them.
+//! Header names as the client spelled them.
 
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
 
-/// The headers' names and values. `head` is the request's head as it was received, for the spelling of the names; a name
-/// that is not found there is written in small letters.
+/// The headers' names and values. `head` is the request's head as received; a name that is not found there is given in
+/// lowercase.
 pub(crate) fn spelled<'h>(
     headers: &'h HeaderMap,
     head: &'h [u8],
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spelled_as_in_the_head_and_small_without_one() {
+    fn names_are_spelled_as_in_the_head_and_in_lowercase_without_one() {
         let headers = HeaderMap::from_iter([
             (HeaderName::from_static("x-one"), HeaderValue::from_static("1")),
             (HeaderName::from_static("trace-id"), HeaderValue::from_static("2")),

@@ -1,0 +1,202 @@
+//! Faces on one listener: a face alone, several as a tuple, or one that may be absent.
+//!
+//! The first face with a route for a request answers it. Dispatch is static: mounting costs no allocation per request.
+
+use hyper::Method;
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::{Request, StatusCode};
+use std::time::Instant;
+
+use crate::body::{Limit, RequestBody};
+use crate::face::{Call, Face};
+use crate::pace::Pace;
+use crate::reply::{self, Reply};
+use crate::routes::{self, Params};
+
+/// The outcome of looking for a request's route.
+pub enum Found<'a, A> {
+    /// The route's action, and the parameters in the path.
+    Route(A, Params<'a>),
+    /// No route has this path and method; these are the methods of those that have the path.
+    Methods(Vec<&'static Method>),
+    /// The route may not be used.
+    Refused(Box<Reply>),
+}
+
+/// One or several faces.
+pub trait Mount: Send + Sync + 'static {
+    /// What the routes of all faces do.
+    type Action: Copy + Send + Sync + 'static;
+
+    /// Finds the route of a request.
+    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action>;
+
+    /// See [`Face::body_limit`].
+    fn body_limit(&self, action: Self::Action) -> Limit;
+
+    /// See [`Face::keeps_spelling`].
+    fn keeps_spelling(&self) -> bool;
+
+    /// See [`Face::times_arrival`].
+    fn times_arrival(&self, action: Self::Action) -> bool;
+
+    /// See [`Face::perform`].
+    fn perform(
+        &self,
+        action: Self::Action,
+        call: &Call<'_>,
+        body: RequestBody,
+    ) -> impl Future<Output = Reply> + Send;
+}
+
+impl<F: Face> Mount for F {
+    type Action = F::Action;
+
+    fn find<'a>(&self, head: &'a Parts) -> Found<'a, F::Action> {
+        routes::find(self, head)
+    }
+
+    fn body_limit(&self, _: F::Action) -> Limit {
+        Face::body_limit(self)
+    }
+
+    fn keeps_spelling(&self) -> bool {
+        Face::keeps_spelling(self)
+    }
+
+    fn times_arrival(&self, _: F::Action) -> bool {
+        Face::times_arrival(self)
+    }
+
+    fn perform(
+        &self,
+        action: F::Action,
+        call: &Call<'_>,
+        body: RequestBody,
+    ) -> impl Future<Output = Reply> + Send {
+        Face::perform(self, action, call, body)
+    }
+}
+
+/// A face that may be absent.
+impl<M: Mount> Mount for Option<M> {
+    type Action = M::Action;
+
+    fn find<'a>(&self, head: &'a Parts) -> Found<'a, M::Action> {
+        self.as_ref().map_or_else(|| Found::Methods(Vec::new()), |mount| mount.find(head))
+    }
+
+    fn body_limit(&self, action: M::Action) -> Limit {
+        self.as_ref().map_or(Limit::NOTHING, |mount| mount.body_limit(action))
+    }
+
+    fn keeps_spelling(&self) -> bool {
+        self.as_ref().is_some_and(M::keeps_spelling)
+    }
+
+    fn times_arrival(&self, action: M::Action) -> bool {
+        self.as_ref().is_some_and(|mount| mount.times_arrival(action))
+    }
+
+    async fn perform(&self, action: M::Action, call: &Call<'_>, body: RequestBody) -> Reply {
+        match self {
+            Some(mount) => mount.perform(action, call, body).await,
+            // Not reached: an absent face has no routes.
+            None => refusal(&[]),
+        }
+    }
+}
+
+/// The action of one of two faces.
+#[derive(Clone, Copy, Debug)]
+pub enum Either<A, B> {
+    /// Of the first.
+    First(A),
+    /// Of the second.
+    Second(B),
+}
+
+/// Two mounts on one listener; the first takes precedence. More are nested: `(a, (b, c))`.
+impl<A: Mount, B: Mount> Mount for (A, B) {
+    type Action = Either<A::Action, B::Action>;
+
+    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action> {
+        let mut methods = match self.0.find(head) {
+            Found::Route(action, params) => return Found::Route(Either::First(action), params),
+            Found::Refused(reply) => return Found::Refused(reply),
+            Found::Methods(methods) => methods,
+        };
+        match self.1.find(head) {
+            Found::Route(action, params) => Found::Route(Either::Second(action), params),
+            Found::Refused(reply) => Found::Refused(reply),
+            Found::Methods(more) => {
+                methods.extend(more);
+                Found::Methods(methods)
+            }
+        }
+    }
+
+    fn body_limit(&self, action: Self::Action) -> Limit {
+        match action {
+            Either::First(action) => self.0.body_limit(action),
+            Either::Second(action) => self.1.body_limit(action),
+        }
+    }
+
+    fn keeps_spelling(&self) -> bool {
+        self.0.keeps_spelling() || self.1.keeps_spelling()
+    }
+
+    fn times_arrival(&self, action: Self::Action) -> bool {
+        match action {
+            Either::First(action) => self.0.times_arrival(action),
+            Either::Second(action) => self.1.times_arrival(action),
+        }
+    }
+
+    async fn perform(&self, action: Self::Action, call: &Call<'_>, body: RequestBody) -> Reply {
+        match action {
+            Either::First(action) => self.0.perform(action, call, body).await,
+            Either::Second(action) => self.1.perform(action, call, body).await,
+        }
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace: &Pace) -> Reply {
+    let (parts, body) = request.into_parts();
+    let head = if mount.keeps_spelling() { pace.take_head() } else { Vec::new() };
+    let (action, params) = match mount.find(&parts) {
+        Found::Route(action, params) => (action, params),
+        Found::Refused(reply) => return *reply,
+        Found::Methods(methods) => return refusal(&methods),
+    };
+    let head_arrived = mount.times_arrival(action).then(Instant::now);
+    let body = if matches!(parts.method, Method::GET | Method::HEAD) {
+        RequestBody::default()
+    } else {
+        match RequestBody::read(body, mount.body_limit(action), pace).await {
+            Ok(body) => body,
+            Err(reply) => return *reply,
+        }
+    };
+    let _busy = pace.busy();
+    let arrived = head_arrived.map(|head| (head, Instant::now()));
+    let call = Call { params, headers: &parts.headers, arrived, head: &head, pace };
+    mount.perform(action, &call, body).await
+}
+
+/// The reply to a request without a route: 404, or 405 with the methods that its path has.
+fn refusal(methods: &[&Method]) -> Reply {
+    if methods.is_empty() {
+        return reply::error_text(StatusCode::NOT_FOUND, "Not Found");
+    }
+    let mut names: Vec<_> = methods.iter().map(|method| method.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    reply::wrong_method(&names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

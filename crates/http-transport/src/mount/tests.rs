@@ -1,0 +1,127 @@
+//! Two faces on one listener: routes, methods, restricted groups, limits and compression.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::testing::{Admin, Echo, MAX_BODY, request_head, serving, status};
+
+#[tokio::test]
+async fn each_request_goes_to_the_first_face_with_its_route() {
+    let serving = serving((Echo::default(), Some(Admin::restricted())));
+    let echoed = serving.ask_text("POST", "/echo", "", "body").await;
+    assert!(echoed.starts_with("HTTP/1.1 200 OK\r\n") && echoed.ends_with("\r\n\r\nbody"), "{echoed}");
+    let page = serving.ask_text("GET", "/pages/a%20b/versions/3", "key: v\r\n", "").await;
+    assert!(page.ends_with("\r\n\r\na b 3"), "{page}");
+    assert!(serving.ask_text("POST", "/live", "", "").await.ends_with("pong"));
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_refused() {
+    let serving = serving((Echo::default(), Some(Admin::restricted())));
+    for method in ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"] {
+        let reply = serving.ask_text(method, "/live", "", "").await;
+        assert_eq!(status(&reply), "405", "{method}");
+        assert!(reply.contains("\r\nallow: GET, POST\r\n"), "{reply}");
+        assert_eq!(status(&serving.ask_text(method, "/nowhere", "", "").await), "404", "{method}");
+    }
+    assert_eq!(status(&serving.ask_text("GET", "/pages/a/versions/new", "", "").await), "404");
+}
+
+#[tokio::test]
+async fn an_absent_face_has_no_routes() {
+    let serving = serving((Echo::default(), None::<Admin>));
+    let reply = serving.ask_text("POST", "/live", "", "").await;
+    assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("\r\nallow: GET\r\n"), "{reply}");
+    assert_eq!(status(&serving.ask_text("GET", "/pages/a/versions/3", "key: v\r\n", "").await), "404");
+}
+
+#[tokio::test]
+async fn a_restricted_group_opens_only_to_its_key() {
+    let serving = serving((Echo::default(), Admin::restricted()));
+    for (method, headers, expected) in [
+        ("GET", "", "403"),
+        ("GET", "key: w\r\n", "403"),
+        ("GET", "other: v\r\n", "403"),
+        ("GET", "Key: v\r\n", "200"),
+        ("PUT", "", "403"),
+        ("PUT", "key: v\r\n", "405"),
+    ] {
+        let reply = serving.ask_text(method, "/pages/a/versions/3", headers, "").await;
+        assert_eq!(status(&reply), expected, "{method} {headers}");
+    }
+}
+
+#[tokio::test]
+async fn each_face_limits_its_bodies() {
+    let serving = serving((Echo::default(), Admin::restricted()));
+    let full = "x".repeat(MAX_BODY);
+    assert_eq!(status(&serving.ask_text("POST", "/echo", "", &full).await), "200");
+    let long = serving.ask_text("POST", "/echo", "", &format!("{full}x")).await;
+    assert!(long.starts_with("HTTP/1.1 413 ") && long.contains("--max-body"), "{long}");
+    assert_eq!(status(&serving.ask_text("POST", "/live", "", "x").await), "413");
+    let mut stream = serving.connect().await;
+    let chunked = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(format!("{chunked}{:x}\r\n{full}x\r\n", MAX_BODY + 1).as_bytes()).await.unwrap();
+    let mut reply = [0; 13];
+    stream.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 413 ");
+}
+
+#[tokio::test]
+async fn bodies_are_compressed_both_ways() {
+    let serving = serving(Echo::default());
+    let zip = |bytes: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let body = zip(b"hello");
+    let plain = serving.ask("POST", "/echo", "Content-Encoding: gzip\r\n", &body).await;
+    assert!(plain.ends_with(b"\r\n\r\nhello"));
+    let zipped = serving.ask("POST", "/echo", "Accept-Encoding: gzip\r\n", b"hello").await;
+    assert!(zipped.ends_with(&body));
+    let bomb = zip(&vec![0; MAX_BODY + 1]);
+    let refused = serving.ask("POST", "/echo", "Content-Encoding: gzip\r\n", &bomb).await;
+    assert!(refused.starts_with(b"HTTP/1.1 400 "));
+    let unknown = serving.ask_text("POST", "/echo", "Content-Encoding: br\r\n", "x").await;
+    assert!(unknown.starts_with("HTTP/1.1 501 "), "{unknown}");
+}
+
+#[tokio::test]
+async fn headers_are_spelled_as_written_in_every_request_of_a_connection() {
+    let serving = serving((Admin::restricted(), Echo::default()));
+    let mut stream = serving.connect().await;
+    for name in ["X-One", "x-TWO"] {
+        let head = request_head("POST", "/headers", &format!("{name}: 1\r\n"), 0);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut reply = vec![0; 4096];
+        let length = stream.read(&mut reply).await.unwrap();
+        let reply = String::from_utf8_lossy(&reply[..length]);
+        assert!(reply.ends_with(&format!(" {name}")), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_asked_for_before_it_is_sent() {
+    let serving = serving(Echo::default());
+    let mut stream = serving.connect().await;
+    let head = request_head("POST", "/echo", "Expect: 100-continue\r\n", 4);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut reply = [0; 4096];
+    let length = stream.read(&mut reply).await.unwrap();
+    assert!(reply[..length].starts_with(b"HTTP/1.1 100 "));
+    stream.write_all(b"body").await.unwrap();
+    let length = stream.read(&mut reply).await.unwrap();
+    assert!(reply[..length].starts_with(b"HTTP/1.1 200 "));
+
+    let nowhere = serving.ask_text("POST", "/nowhere", "Expect: 100-continue\r\n", "").await;
+    assert!(nowhere.starts_with("HTTP/1.1 404 "), "{nowhere}");
+    let mut stream = serving.connect().await;
+    let head = request_head("POST", "/echo", "Expect: 100-continue\r\n", MAX_BODY + 1);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let length = stream.read(&mut reply).await.unwrap();
+    assert!(reply[..length].starts_with(b"HTTP/1.1 413 "));
+}

@@ -1,0 +1,161 @@
+//! Connections: accepting them, and serving HTTP/1.1 or HTTP/2 on each, whichever its client begins with.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use nereid_listener::{Arrival, Listener};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::mount::{self, Mount};
+use crate::pace::{Pace, Paced};
+
+/// The protocols that are served, best first, as TLS clients name them.
+pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
+
+/// How often an HTTP/2 connection is pinged, and how long its answer may take.
+const PING: Duration = Duration::from_secs(30);
+
+/// How connections are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportOptions {
+    /// The most connections at a time, beyond which clients wait to be accepted; `None` for any number.
+    pub max_connections: Option<usize>,
+    /// How long a connection of HTTP/1.1 may be idle; `None` for any time.
+    pub idle_timeout: Option<Duration>,
+    /// Whether clients may speak HTTP/2.
+    pub http2: bool,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self { max_connections: None, idle_timeout: None, http2: true }
+    }
+}
+
+/// Serves the faces of `mount` on `listener` until `shutdown`, then lets requests in progress end.
+///
+/// Returns when the last connection is closed; the caller decides how long to wait for that.
+pub async fn serve<M: Mount>(
+    listener: Listener,
+    mount: M,
+    options: TransportOptions,
+    shutdown: CancellationToken,
+) {
+    let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone() });
+    let slots = options.max_connections.map(|max| Arc::new(Semaphore::new(max)));
+    let connections = TaskTracker::new();
+    loop {
+        let (slot, arrival) = tokio::select! {
+            accepted = accept(&listener, slots.as_ref()) => accepted,
+            () = shutdown.cancelled() => break,
+        };
+        let transport = Arc::clone(&transport);
+        connections.spawn(async move {
+            open(transport, arrival).await;
+            drop(slot);
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+/// The next connection, and its slot if there is a limit.
+async fn accept(
+    listener: &Listener,
+    slots: Option<&Arc<Semaphore>>,
+) -> (Option<OwnedSemaphorePermit>, Arrival) {
+    let slot = match slots {
+        // The semaphore is never closed.
+        Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
+        None => None,
+    };
+    (slot, listener.accept().await)
+}
+
+/// What all connections share.
+struct Transport<M> {
+    mount: M,
+    options: TransportOptions,
+    shutdown: CancellationToken,
+}
+
+async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival) {
+    let opened = tokio::select! {
+        opened = arrival.open() => opened,
+        () = transport.shutdown.cancelled() => return,
+    };
+    match opened {
+        Ok(connection) => converse(connection, transport).await,
+        Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
+    }
+}
+
+async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>)
+where
+    M: Mount,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let TransportOptions { idle_timeout, http2, .. } = transport.options;
+    let shutdown = &transport.shutdown;
+    let pace = Pace::new(transport.mount.keeps_spelling(), idle_timeout);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (transport, pace) = (Arc::clone(&transport), pace.clone());
+        async move { Ok::<_, Infallible>(mount::answer(&transport.mount, request, &pace).await) }
+    });
+    let mut stream = Paced::new(stream, pace.clone());
+    let served = async {
+        let http2 = http2
+            && tokio::select! {
+                http2 = stream.detect_http2() => http2?,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+        let stream = TokioIo::new(stream);
+        if http2 {
+            let mut protocol = http2::Builder::new(TokioExecutor::new());
+            // Detects clients that vanished without closing the connection.
+            protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
+            let connection = protocol.serve_connection(stream, service);
+            until(shutdown, connection, http2::Connection::graceful_shutdown).await?;
+        } else {
+            let connection = http1::Builder::new().serve_connection(stream, service);
+            until(shutdown, connection, http1::Connection::graceful_shutdown).await?;
+        }
+        Ok::<_, Box<dyn Error + Send + Sync>>(())
+    };
+    tokio::select! {
+        biased;
+        outcome = served => if let Err(error) = outcome {
+            tracing::debug!("an HTTP connection failed: {error}");
+        },
+        () = pace.stalled() => tracing::debug!("closed an HTTP connection: its client stalled"),
+    }
+}
+
+/// Serves a connection until its client closes it, or `shutdown`: then `end` closes it after the replies in progress.
+async fn until<C: Future>(shutdown: &CancellationToken, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        outcome = connection.as_mut() => outcome,
+        () = shutdown.cancelled() => {
+            end(connection.as_mut());
+            connection.await
+        }
+    }
+}
+
+#[cfg(test)]
+mod http2_tests;
+#[cfg(test)]
+mod tests;

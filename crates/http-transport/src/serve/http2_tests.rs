@@ -1,0 +1,104 @@
+//! HTTP/2 in clear text: many requests on one connection, each with a timeout of its own.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::{Method, StatusCode};
+use smallvec::SmallVec;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::reply::{Contents, Pieces};
+use crate::testing::{Echo, MAX_BODY};
+
+type AnyBody = Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>;
+type Client = SendRequest<AnyBody>;
+
+/// A client over a connection in memory, on which nothing is under way unseen while time is paused.
+async fn connected(face: Echo) -> Client {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
+    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown })));
+    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn whole(body: &str) -> AnyBody {
+    Box::pin(Contents::Whole(Pieces::new(SmallVec::from_iter([Bytes::copy_from_slice(body.as_bytes())]))))
+}
+
+fn request(method: Method, path: &str, body: AnyBody) -> Request<AnyBody> {
+    Request::builder().method(method).uri(format!("http://x{path}")).header("X-One", "1").body(body).unwrap()
+}
+
+/// The status and the body of the reply.
+async fn ask(client: &mut Client, method: Method, path: &str, body: &str) -> (StatusCode, String) {
+    client.ready().await.unwrap();
+    let reply = client.send_request(request(method, path, whole(body))).await.unwrap();
+    let (status, mut body) = (reply.status(), reply.into_body());
+    let mut text = Vec::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        text.extend_from_slice(frame.unwrap().data_ref().unwrap());
+    }
+    (status, String::from_utf8(text).unwrap())
+}
+
+#[tokio::test]
+async fn it_does_what_http1_does() {
+    let mut client = connected(Echo::default()).await;
+    assert_eq!(ask(&mut client, Method::GET, "/live", "").await.0, StatusCode::OK);
+    assert_eq!(ask(&mut client, Method::POST, "/echo", "7").await, (StatusCode::OK, "7".into()));
+    assert!(ask(&mut client, Method::POST, "/headers", "").await.1.contains("x-one"));
+    let long = " ".repeat(MAX_BODY + 1);
+    assert_eq!(ask(&mut client, Method::POST, "/echo", &long).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(ask(&mut client, Method::PUT, "/live", "").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(ask(&mut client, Method::GET, "/nowhere", "").await.0, StatusCode::NOT_FOUND);
+    let (_, events) = ask(&mut client, Method::GET, "/stream", "").await;
+    assert_eq!(events, "data: x\n\n".repeat(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reply_holds_up_no_other_and_an_idle_connection_stays() {
+    let face = Echo::default();
+    let release = Arc::clone(&face.release);
+    let mut client = connected(face).await;
+    let mut other = client.clone();
+    let waiting = tokio::spawn(async move { ask(&mut other, Method::POST, "/hold", "").await });
+    for _ in 1..20 {
+        assert_eq!(ask(&mut client, Method::POST, "/echo", "x").await.0, StatusCode::OK);
+        sleep(Duration::from_secs(60)).await;
+    }
+    release.notify_one();
+    assert_eq!(waiting.await.unwrap().0, StatusCode::OK);
+    sleep(Duration::from_secs(6 * 3600)).await;
+    assert_eq!(ask(&mut client, Method::GET, "/live", "").await.0, StatusCode::OK);
+}
+
+/// A body that never ends.
+struct Stalled;
+
+impl Body for Stalled {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_body_fails_its_own_request_alone() {
+    let mut client = connected(Echo::default()).await;
+    let start = Instant::now();
+    let reply = client.send_request(request(Method::POST, "/echo", Box::pin(Stalled))).await.unwrap();
+    assert_eq!(reply.status(), StatusCode::REQUEST_TIMEOUT);
+    assert!((60..70).contains(&start.elapsed().as_secs()));
+    assert_eq!(ask(&mut client, Method::POST, "/echo", "x").await.0, StatusCode::OK);
+}

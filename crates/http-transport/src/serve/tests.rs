@@ -1,0 +1,140 @@
+//! Connections on real sockets, with time that passes only when nothing else can happen.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::testing::{Echo, Serving, request_head, serving, serving_with};
+
+async fn is_live(stream: &mut TcpStream) -> bool {
+    if stream.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.is_err() {
+        return false;
+    }
+    let mut reply = [0; 1024];
+    let length = stream.read(&mut reply).await.unwrap_or(0);
+    reply[..length].starts_with(b"HTTP/1.1 200 ")
+}
+
+/// How long the server keeps a connection open after these bytes.
+async fn closed_after(serving: &Serving, bytes: &[u8]) -> Duration {
+    let mut stream = serving.connect().await;
+    stream.write_all(bytes).await.unwrap();
+    let start = Instant::now();
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply).await;
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_stays_open_for_hours() {
+    let mut stream = serving(Echo::default()).connect().await;
+    assert!(is_live(&mut stream).await);
+    sleep(Duration::from_secs(6 * 3600)).await;
+    assert!(is_live(&mut stream).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_timeout_closes_idle_connections() {
+    let options =
+        TransportOptions { idle_timeout: Some(Duration::from_secs(150)), ..TransportOptions::default() };
+    let serving = serving_with(Echo::default(), options);
+    for bytes in [b"".as_slice(), b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"] {
+        let waited = closed_after(&serving, bytes).await;
+        assert!((150..=170).contains(&waited.as_secs()), "{waited:?}");
+    }
+    let waited = closed_after(&serving, b"GET /li").await;
+    assert!((60..=80).contains(&waited.as_secs()), "{waited:?}");
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_wait_for_a_slot() {
+    let options = TransportOptions { max_connections: Some(1), ..TransportOptions::default() };
+    let serving = serving_with(Echo::default(), options);
+    let mut first = serving.connect().await;
+    assert!(is_live(&mut first).await);
+    let mut second = serving.connect().await;
+    second.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(is_live(&mut first).await);
+    let mut reply = [0; 13];
+    assert!(second.try_read(&mut reply).is_err(), "it was served although the only slot is taken");
+    drop(first);
+    second.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 200 ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stalls_within_a_head_or_a_body_is_disconnected() {
+    let serving = serving(Echo::default());
+    for request in [b"GET /li".as_slice(), b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"] {
+        let waited = closed_after(&serving, request).await;
+        assert!((60..=80).contains(&waited.as_secs()), "{waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_trickles_in_is_given_up_all_the_same() {
+    let (mut reader, mut writer) = serving(Echo::default()).connect().await.into_split();
+    let start = Instant::now();
+    let trickle = tokio::spawn(async move {
+        while writer.write_all(b"G").await.is_ok() {
+            sleep(Duration::from_secs(5)).await;
+        }
+    });
+    let mut reply = Vec::new();
+    let _ = reader.read_to_end(&mut reply).await;
+    assert!(start.elapsed() < Duration::from_secs(90), "{:?}", start.elapsed());
+    trickle.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_closes_idle_connections_and_accepts_no_new_ones() {
+    let Serving { address, shutdown, serving } = serving(Echo::default());
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    assert!(is_live(&mut idle).await);
+    shutdown.cancel();
+    serving.await.unwrap();
+    assert!(!is_live(&mut idle).await);
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn shutdown_waits_for_requests_in_progress() {
+    let face = Echo::default();
+    let (held, release) = (Arc::clone(&face.held), Arc::clone(&face.release));
+    let Serving { address, shutdown, serving } = serving(face);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request_head("POST", "/hold", "", 0).as_bytes()).await.unwrap();
+    held.notified().await;
+    shutdown.cancel();
+    release.notify_one();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    serving.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_behind_a_slow_one_is_not_given_up() {
+    let served = serving(Echo::default());
+    let mut stream = served.connect().await;
+    stream.write_all(request_head("POST", "/hold", "", 0).as_bytes()).await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    stream.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut reply = [0; 1024];
+    let waited = tokio::time::timeout(Duration::from_secs(3600), stream.read(&mut reply)).await;
+    assert!(waited.is_err(), "the connection was closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http1_is_detected_when_it_begins_like_http2() {
+    let mut stream = serving(Echo::default()).connect().await;
+    for piece in [b"P".as_slice(), b"RI", b" /live HTTP/1.1\r\nHost: x\r\n\r\n"] {
+        stream.write_all(piece).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+    let mut reply = [0; 1024];
+    let length = stream.read(&mut reply).await.unwrap();
+    assert!(reply[..length].starts_with(b"HTTP/1.1 405 "));
+    assert!(is_live(&mut stream).await);
+}
