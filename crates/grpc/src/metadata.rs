@@ -1,11 +1,9 @@
 //! What the server says of itself and of its models: health, metadata, configurations.
 
-use std::sync::Arc;
-
-use nereid_core::backend_api::{DataType, Error, Result, Shape};
-use nereid_core::model_config::platform_name;
-use nereid_core::{Model, Server};
-use nereid_protocol::EXTENSIONS;
+use nereid_core::Server;
+use nereid_core::backend_api::Result;
+use nereid_protocol::documents::{self, ModelMetadata};
+use nereid_protocol::parse_version;
 
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::{ModelConfigResponse, ModelMetadataResponse, ServerMetadataResponse};
@@ -13,72 +11,51 @@ use crate::proto::{ModelConfigResponse, ModelMetadataResponse, ServerMetadataRes
 /// The version that a request names; `None` if it leaves the choice to the server.
 ///
 /// # Errors
-/// `InvalidArg` if it is not a number that there is.
+/// `InvalidArg` if it is not a number of 64 bits.
 pub(crate) fn version(text: &str, model: &str) -> Result<Option<u64>> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    text.parse().map(Some).map_err(|_| {
-        Error::invalid_arg(format!(
-            "'{text}' is not a version of model '{model}': a version is a whole number within 64 bits"
-        ))
-    })
-}
-
-fn find(server: &Server, name: &str, text: &str) -> Result<Arc<Model>> {
-    server.model(name, version(text, name)?)
+    if text.is_empty() { Ok(None) } else { parse_version(text, model).map(Some) }
 }
 
 pub(crate) fn server(server: &Server) -> ServerMetadataResponse {
-    let options = server.options();
+    let metadata = documents::ServerMetadata::of(server);
     ServerMetadataResponse {
-        name: options.name.clone(),
-        version: options.version.clone(),
-        extensions: EXTENSIONS.iter().map(|&name| name.into()).collect(),
+        name: metadata.name.into(),
+        version: metadata.version.into(),
+        extensions: metadata.extensions.iter().map(|&name| name.into()).collect(),
     }
 }
 
-/// Whether a model can be asked.
+/// Whether a model is ready.
 ///
 /// # Errors
-/// `InvalidArg` for a version that is no number.
+/// `InvalidArg` for a malformed version.
 pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Result<bool> {
     Ok(server.model_ready(name, version(text, name)?).await.is_ok())
 }
 
-/// What a model takes and gives.
+/// A model's inputs and outputs.
 ///
 /// # Errors
-/// There is no such model, or it is not ready.
+/// The model is unknown or not ready.
 pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMetadataResponse> {
-    let version = version(text, name)?;
-    let models = server.models();
-    let model = models.find(name, version)?;
-    let signature = model.signature();
-    let tensor = |name: &str, data_type: DataType, dims: &Shape| TensorMetadata {
-        name: name.into(),
-        datatype: data_type.protocol_name().into(),
-        shape: signature.full_dims(dims).to_vec(),
+    let ModelMetadata { name, versions, platform, inputs, outputs } =
+        ModelMetadata::of(server, name, version(text, name)?)?;
+    let tensors = |tensors: Vec<documents::TensorMetadata>| {
+        let wire = |documents::TensorMetadata { name, datatype, shape }| TensorMetadata {
+            name,
+            datatype: datatype.into(),
+            shape,
+        };
+        tensors.into_iter().map(wire).collect()
     };
-    let versions = match version {
-        Some(version) => vec![version.to_string()],
-        None => models.ready_versions(name).map(|version| version.to_string()).collect(),
-    };
-    let (inputs, outputs) = (signature.inputs.iter(), signature.outputs.iter());
-    Ok(ModelMetadataResponse {
-        name: model.name().into(),
-        versions,
-        platform: platform_name(model.config()).into(),
-        inputs: inputs.map(|input| tensor(&input.name, input.data_type, &input.dims)).collect(),
-        outputs: outputs.map(|output| tensor(&output.name, output.data_type, &output.dims)).collect(),
-    })
+    Ok(ModelMetadataResponse { name, versions, platform, inputs: tensors(inputs), outputs: tensors(outputs) })
 }
 
-/// The configuration with its defaults filled in, as the model is served with it.
+/// The configuration that the model is served with, defaults filled in.
 ///
 /// # Errors
-/// There is no such model, or it is not ready.
+/// The model is unknown or not ready.
 pub(crate) fn configuration(server: &Server, name: &str, text: &str) -> Result<ModelConfigResponse> {
-    let model = find(server, name, text)?;
+    let model = server.model(name, version(text, name)?)?;
     Ok(ModelConfigResponse { config: Some(model.config().clone()) })
 }

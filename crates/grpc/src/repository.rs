@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
-use tokio::sync::oneshot;
+use nereid_protocol::documents::{IndexEntry, repository_index};
+use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, unknown_unload_parameter};
 
 use crate::proto::model_repository_parameter::ParameterChoice;
 use crate::proto::repository_index_response::ModelIndex;
@@ -13,44 +14,32 @@ use crate::proto::{
     RepositoryModelUnloadRequest,
 };
 
-/// Begins the name of a parameter that holds a file of the model's folder, followed by its path there.
-const FILE: &str = "file:";
-
-/// Every version that is known, with its state; and the names of models that nobody has loaded yet.
+/// Every known version with its state, and the names of models that were never loaded.
 ///
 /// # Errors
-/// The repositories cannot be looked at.
+/// The repositories cannot be read.
 pub(crate) fn index(server: &Server, request: &RepositoryIndexRequest) -> Result<RepositoryIndexResponse> {
     check_repository(&request.repository_name)?;
-    let entries = server.index()?.into_iter().map(|(name, status)| match status {
-        None => ModelIndex { name, ..ModelIndex::default() },
-        Some(status) => ModelIndex {
-            name,
-            version: status.version.map_or_else(String::new, |version| version.to_string()),
-            state: status.state.name().into(),
-            reason: status.state.reason().unwrap_or_default().into(),
-        },
-    });
-    let wanted = |entry: &ModelIndex| !request.ready || entry.state == "READY";
-    Ok(RepositoryIndexResponse { models: entries.filter(wanted).collect() })
+    let wire = |IndexEntry { name, version, state, reason }| ModelIndex {
+        name,
+        version: version.unwrap_or_default(),
+        state: state.unwrap_or_default().into(),
+        reason: reason.unwrap_or_default(),
+    };
+    let entries = repository_index(server, request.ready)?;
+    Ok(RepositoryIndexResponse { models: entries.into_iter().map(wire).collect() })
 }
 
-/// Loads a model; done when it is loaded.
+/// Loads a model; returns when it is loaded.
 ///
 /// # Errors
 /// What is wrong with the request, or why the model cannot be loaded.
 pub(crate) async fn load(server: &Server, request: RepositoryModelLoadRequest) -> Result<()> {
     check_repository(&request.repository_name)?;
-    let overrides = overrides(request.parameters)?;
-    let (done, outcome) = oneshot::channel();
-    server.load_model(&request.model_name, overrides, |result| {
-        // Whoever asked may be gone.
-        let _ = done.send(result);
-    })?;
-    ended(outcome).await
+    repository::load(server, &request.model_name, overrides(request.parameters)?).await
 }
 
-/// Unloads a model; done when it takes no further requests.
+/// Unloads a model; returns when it takes no more requests.
 ///
 /// # Errors
 /// What is wrong with the request, or why the model cannot be unloaded.
@@ -59,34 +48,21 @@ pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadReques
     let mut with_dependents = false;
     for (name, value) in request.parameters {
         match (name.as_str(), value.parameter_choice) {
-            ("unload_dependents", Some(ParameterChoice::BoolParam(value))) => with_dependents = value,
-            ("unload_dependents", _) => return Err(wrong_type(&name, "bool_param")),
-            _ => return Err(Error::invalid_arg(format!("unloading takes no parameter '{name}'"))),
+            (UNLOAD_DEPENDENTS, Some(ParameterChoice::BoolParam(value))) => with_dependents = value,
+            (UNLOAD_DEPENDENTS, _) => return Err(wrong_type(&name, "bool_param")),
+            _ => return Err(unknown_unload_parameter(&name)),
         }
     }
-    let (done, outcome) = oneshot::channel();
-    let done = |result| {
-        let _ = done.send(result);
-    };
-    if with_dependents {
-        server.unload_model_and_dependents(&request.model_name, done)?;
-    } else {
-        server.unload_model(&request.model_name, done)?;
-    }
-    ended(outcome).await
+    repository::unload(server, &request.model_name, with_dependents).await
 }
 
-async fn ended(outcome: oneshot::Receiver<Result<()>>) -> Result<()> {
-    outcome.await.unwrap_or_else(|_| Err(Error::internal("the task was given up")))
-}
-
-/// Repositories have no names here.
+/// Repositories have no names.
 fn check_repository(name: &str) -> Result<()> {
     if name.is_empty() {
         return Ok(());
     }
     Err(Error::unsupported(format!(
-        "there is no repository '{name}' to choose: repository_name has to be empty, which means all of them"
+        "repository_name is '{name}'; only an empty name is supported, which means all repositories"
     )))
 }
 
@@ -94,27 +70,22 @@ fn check_repository(name: &str) -> Result<()> {
 fn overrides(parameters: BTreeMap<String, ModelRepositoryParameter>) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {
-        if name == "config" {
-            match value.parameter_choice {
-                Some(ParameterChoice::StringParam(config)) => overrides.config = Some(config),
-                _ => return Err(wrong_type(&name, "string_param")),
+        match (LoadParameter::named(&name)?, value.parameter_choice) {
+            (LoadParameter::Config, Some(ParameterChoice::StringParam(config))) => {
+                overrides.config = Some(config);
             }
-        } else if let Some(path) = name.strip_prefix(FILE) {
-            match value.parameter_choice {
-                Some(ParameterChoice::BytesParam(contents)) => overrides.files.push((path.into(), contents)),
-                _ => return Err(wrong_type(&name, "bytes_param")),
+            (LoadParameter::Config, _) => return Err(wrong_type(&name, "string_param")),
+            (LoadParameter::File(path), Some(ParameterChoice::BytesParam(contents))) => {
+                overrides.files.push((path.into(), contents));
             }
-        } else {
-            return Err(Error::invalid_arg(format!(
-                "loading takes no parameter '{name}': it takes 'config', and '{FILE}<version>/<name>' for files"
-            )));
+            (LoadParameter::File(_), _) => return Err(wrong_type(&name, "bytes_param")),
         }
     }
     Ok(overrides)
 }
 
-fn wrong_type(name: &str, wanted: &str) -> Error {
-    Error::invalid_arg(format!("parameter '{name}' has a value of another type than {wanted}"))
+fn wrong_type(name: &str, expected: &str) -> Error {
+    Error::invalid_arg(format!("parameter '{name}' has the wrong type; expected {expected}"))
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
-//! Log settings and trace settings: changes to them, and what they then are.
+//! Log settings and trace settings, and changes to them.
 //!
-//! Settings that are not known are passed over, as with the reference. A change that is wrong in one setting changes
-//! nothing.
+//! Unknown settings are ignored, as by the reference. A change with one wrong setting changes nothing.
 
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, TraceMode, TraceUpdate};
-use nereid_protocol::{LogControl, LogFormat, LogUpdate, set_trace_level, set_trace_number};
+use nereid_core::{Server, TraceUpdate};
+use nereid_protocol::{
+    LogControl, LogFormat, LogUpdate, LogValue, TraceDocument, as_invalid_arg, set_trace_level,
+    set_trace_number,
+};
 
 use crate::proto::log_settings_request::setting_value::ParameterChoice as Given;
-use crate::proto::log_settings_response::SettingValue as LogValue;
-use crate::proto::log_settings_response::setting_value::ParameterChoice as Told;
+use crate::proto::log_settings_response::SettingValue as WireValue;
+use crate::proto::log_settings_response::setting_value::ParameterChoice as Written;
 use crate::proto::trace_setting_response::SettingValue as TraceValue;
 use crate::proto::{LogSettingsRequest, LogSettingsResponse, TraceSettingRequest, TraceSettingResponse};
 
@@ -25,9 +27,7 @@ pub(crate) fn log(control: &LogControl, request: LogSettingsRequest) -> Result<L
         let value = value.parameter_choice;
         match name.as_str() {
             "log_file" => {
-                return Err(Error::unsupported(
-                    "the log file is given when the server starts and stays as it is",
-                ));
+                return Err(LogUpdate::file_error());
             }
             "log_info" => update.info = Some(boolean(&name, value)?),
             "log_warning" => update.warning = Some(boolean(&name, value)?),
@@ -40,11 +40,9 @@ pub(crate) fn log(control: &LogControl, request: LogSettingsRequest) -> Result<L
             },
             "log_format" => match value {
                 Some(Given::StringParam(format)) => {
-                    update.format = Some(LogFormat::named(&format).ok_or_else(|| {
-                        Error::invalid_arg(format!(
-                            "there is no log_format '{format}'; there are 'default' and 'ISO8601'"
-                        ))
-                    })?);
+                    let named = LogFormat::named(&format);
+                    update.format =
+                        Some(named.ok_or_else(|| Error::invalid_arg(LogFormat::unknown(&format)))?);
                 }
                 _ => return Err(wrong_type(&name, "string_param")),
             },
@@ -55,16 +53,15 @@ pub(crate) fn log(control: &LogControl, request: LogSettingsRequest) -> Result<L
         control.update(update);
     }
     let settings = control.settings();
-    let told = [
-        ("log_file", Told::StringParam(settings.file.clone())),
-        ("log_info", Told::BoolParam(settings.info)),
-        ("log_warning", Told::BoolParam(settings.warning)),
-        ("log_error", Told::BoolParam(settings.error)),
-        ("log_verbose_level", Told::Uint32Param(settings.verbose_level)),
-        ("log_format", Told::StringParam(settings.format.name().into())),
-    ];
-    let told = told.map(|(name, value)| (name.to_owned(), LogValue { parameter_choice: Some(value) }));
-    Ok(LogSettingsResponse { settings: told.into() })
+    let wire = |value| match value {
+        LogValue::Text(text) => Written::StringParam(text.to_owned()),
+        LogValue::Flag(flag) => Written::BoolParam(flag),
+        LogValue::Count(count) => Written::Uint32Param(count),
+    };
+    let values = settings.values();
+    let settings =
+        values.map(|(name, value)| (name.to_owned(), WireValue { parameter_choice: Some(wire(value)) }));
+    Ok(LogSettingsResponse { settings: settings.into() })
 }
 
 fn boolean(name: &str, value: Option<Given>) -> Result<bool> {
@@ -75,7 +72,7 @@ fn boolean(name: &str, value: Option<Given>) -> Result<bool> {
 }
 
 fn wrong_type(name: &str, wanted: &str) -> Error {
-    Error::invalid_arg(format!("setting '{name}' has a value of another type than {wanted}"))
+    Error::invalid_arg(format!("setting '{name}' has the wrong type; expected {wanted}"))
 }
 
 /// Changes the trace settings that are given, of a model or for all.
@@ -85,8 +82,8 @@ fn wrong_type(name: &str, wanted: &str) -> Error {
 pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<TraceSettingResponse> {
     let model = (!request.model_name.is_empty()).then_some(request.model_name.as_str());
     if let Some(model) = model {
-        // The reference's code for a model it does not know.
-        server.model(model, None).map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
+        // The reference's code for unknown models.
+        server.model(model, None).map_err(as_invalid_arg)?;
     }
     let mut update = TraceUpdate::default();
     for (name, value) in &request.settings {
@@ -98,7 +95,7 @@ pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<Tr
             (name, [text]) => set_trace_number(&mut update, name, Some(text))?,
             ("trace_rate" | "trace_count" | "log_frequency" | "trace_file", several) => {
                 return Err(Error::invalid_arg(format!(
-                    "setting '{name}' has {} values, but takes one, or none to clear it",
+                    "setting '{name}' has {} values; expected one, or none to clear it",
                     several.len()
                 )));
             }
@@ -110,19 +107,10 @@ pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<Tr
     } else {
         server.trace().update(model, &update)?
     };
-    let mut told: BTreeMap<_, _> = settings.mode_settings.into_iter().collect();
-    told.extend([
-        ("trace_rate".to_owned(), settings.rate.to_string()),
-        ("trace_count".to_owned(), settings.count.to_string()),
-        ("trace_mode".to_owned(), settings.mode.name().to_owned()),
-    ]);
-    if settings.mode == TraceMode::Triton {
-        told.insert("log_frequency".to_owned(), settings.log_frequency.to_string());
-        told.insert("trace_file".to_owned(), settings.file);
-    }
-    let mut told: BTreeMap<_, _> =
-        told.into_iter().map(|(name, text)| (name, TraceValue { value: vec![text] })).collect();
-    let level = settings.level.names().into_iter().map(str::to_owned).collect();
-    told.insert("trace_level".to_owned(), TraceValue { value: level });
-    Ok(TraceSettingResponse { settings: told })
+    let TraceDocument { level, values } = settings.into();
+    let mut settings: BTreeMap<_, _> =
+        values.into_iter().map(|(name, text)| (name, TraceValue { value: vec![text] })).collect();
+    let level = level.into_iter().map(str::to_owned).collect();
+    settings.insert("trace_level".to_owned(), TraceValue { value: level });
+    Ok(TraceSettingResponse { settings })
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::{HeaderMap, Method, StatusCode};
-use nereid_core::backend_api::{Error, InferRequest, Result, Trace};
+use nereid_core::backend_api::{InferRequest, Result, Trace};
 use nereid_http_transport::{self as http, Face, Limit, Params, Reply, RequestBody, Route, reply};
-use nereid_protocol::{ApiGroup, Restrictions, trace_parent};
+use nereid_protocol::{ApiGroup, Restrictions, parse_version, trace_parent};
 
 use crate::infer::{self, generate};
 use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
@@ -118,17 +118,7 @@ impl<'a> Target<'a> {
     /// # Errors
     /// `InvalidArg` if it exceeds 64 bits.
     pub(crate) fn version(&self) -> Result<Option<u64>> {
-        self.version
-            .as_deref()
-            .map(|version| {
-                version.parse().map_err(|_| {
-                    Error::invalid_arg(format!(
-                        "'{version}' is not a version of model '{}': a version is a whole number within 64 bits",
-                        self.model
-                    ))
-                })
-            })
-            .transpose()
+        self.version.as_deref().map(|version| parse_version(version, &self.model)).transpose()
     }
 }
 

@@ -7,38 +7,22 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{TraceMode, TraceSettings, TraceUpdate};
+use nereid_core::{TraceSettings, TraceUpdate};
 use nereid_http_transport::RequestBody;
 use nereid_http_transport::{Reply, reply};
-use nereid_protocol::{LogFormat, LogUpdate, set_trace_level, set_trace_number};
+use nereid_protocol::{
+    LogFormat, LogUpdate, TraceDocument, as_invalid_arg, set_trace_level, set_trace_number,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::control::Members;
 use crate::routes::Call;
 
-#[derive(Serialize)]
-struct Logging<'a> {
-    log_file: &'a str,
-    log_info: bool,
-    log_warning: bool,
-    log_error: bool,
-    log_verbose_level: u32,
-    log_format: &'static str,
-}
-
 /// The log settings.
 pub(crate) fn logging(call: &Call<'_>) -> Reply {
     let settings = call.face.options.log.settings();
-    let logging = Logging {
-        log_file: &settings.file,
-        log_info: settings.info,
-        log_warning: settings.warning,
-        log_error: settings.error,
-        log_verbose_level: settings.verbose_level,
-        log_format: settings.format.name(),
-    };
-    reply::json(StatusCode::OK, &logging)
+    reply::json(StatusCode::OK, &BTreeMap::from(settings.values()))
 }
 
 /// Changes the log settings, and answers with what they then are.
@@ -48,7 +32,7 @@ pub(crate) fn logging(call: &Call<'_>) -> Reply {
 pub(crate) fn set_logging(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let members = Members::read(call.face, body)?;
     if members.value("log_file").is_some_and(|file| !file.is_null()) {
-        return Err(Error::unsupported("the log file is given when the server starts and stays as it is"));
+        return Err(LogUpdate::file_error());
     }
     let update = LogUpdate {
         info: members.boolean("log_info")?,
@@ -57,12 +41,10 @@ pub(crate) fn set_logging(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
         verbose_level: members.count("log_verbose_level")?.map(LogUpdate::level).transpose()?,
         format: match members.text("log_format")? {
             None => None,
-            Some(name) => Some(LogFormat::named(name).ok_or_else(|| {
-                // The reference's code for it.
-                Error::unavailable(format!(
-                    "there is no log_format '{name}'; there are 'default' and 'ISO8601'"
-                ))
-            })?),
+            // The reference's code for it.
+            Some(name) => {
+                Some(LogFormat::named(name).ok_or_else(|| Error::unavailable(LogFormat::unknown(name)))?)
+            }
         },
     };
     call.face.options.log.update(update);
@@ -72,15 +54,8 @@ pub(crate) fn set_logging(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
 #[derive(Serialize)]
 struct Trace {
     trace_level: Vec<&'static str>,
-    trace_rate: String,
-    trace_count: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_frequency: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_file: Option<String>,
-    trace_mode: &'static str,
     #[serde(flatten)]
-    mode_settings: BTreeMap<String, String>,
+    values: BTreeMap<String, String>,
 }
 
 /// The trace settings of the model that the path names, or those for all.
@@ -118,9 +93,9 @@ fn traced_model<'c>(call: &'c Call<'_>) -> Result<Option<&'c str>> {
     if call.target.model.is_empty() {
         return Ok(None);
     }
-    // The reference answers 400 here, also for a model it does not know.
+    // The reference's code for unknown models.
     let model = call.face.server.model(&call.target.model, None);
-    model.map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
+    model.map_err(as_invalid_arg)?;
     Ok(Some(&call.target.model))
 }
 
@@ -137,17 +112,8 @@ fn level_names(value: &Value) -> Result<Option<Vec<&str>>> {
 }
 
 fn trace_reply(settings: TraceSettings) -> Reply {
-    let into_file = settings.mode == TraceMode::Triton;
-    let trace = Trace {
-        trace_level: settings.level.names(),
-        trace_rate: settings.rate.to_string(),
-        trace_count: settings.count.to_string(),
-        log_frequency: into_file.then(|| settings.log_frequency.to_string()),
-        trace_file: into_file.then_some(settings.file),
-        trace_mode: settings.mode.name(),
-        mode_settings: settings.mode_settings.into_iter().collect(),
-    };
-    reply::json(StatusCode::OK, &trace)
+    let TraceDocument { level, values } = settings.into();
+    reply::json(StatusCode::OK, &Trace { trace_level: level, values })
 }
 
 #[cfg(test)]

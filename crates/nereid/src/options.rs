@@ -439,7 +439,7 @@ fn verbose_level(text: &str) -> Result<u32, String> {
 }
 
 fn log_format(name: &str) -> Result<LogFormat, String> {
-    LogFormat::named(name).ok_or_else(|| "the formats are default and ISO8601".into())
+    LogFormat::named(name).ok_or_else(|| LogFormat::unknown(name))
 }
 
 /// `true` and `false`, and the other words the reference takes for them.

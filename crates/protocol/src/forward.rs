@@ -3,9 +3,7 @@
 use nereid_backend_api::{Error, ParameterValue, Parameters, Result};
 use regex::{Regex, RegexBuilder};
 
-/// Parameter names with a meaning of their own, which headers cannot set.
-const RESERVED: [&str; 7] =
-    ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
+use crate::parameters::is_reserved;
 
 /// Selects the headers to forward: those whose name contains a match.
 #[derive(Clone, Debug)]
@@ -33,7 +31,7 @@ impl HeaderPattern {
             if !self.0.is_match(name) {
                 continue;
             }
-            if RESERVED.contains(&name) || name.starts_with("triton_") {
+            if is_reserved(name) {
                 return Err(Error::invalid_arg(format!(
                     "header '{name}' cannot be forwarded: the parameter name is reserved"
                 )));

@@ -1,4 +1,5 @@
-//! What the protocols share: the meaning of parameters, settings and headers, and who may use which API.
+//! What the protocols share: the meaning of parameters, settings and headers, the KServe documents, and who may use which
+//! API.
 //!
 //! The faces (HTTP, gRPC, the C interface) read and write their own wire types; what a name or a value means is decided
 //! here, once. This crate knows no wire format.
@@ -6,18 +7,23 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod documents;
 mod forward;
 mod logging;
+pub mod parameters;
+pub mod repository;
 mod status;
 mod trace_context;
 mod trace_settings;
+mod version;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use forward::HeaderPattern;
-pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate};
+pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;
-pub use trace_settings::{set_trace_level, set_trace_number};
+pub use trace_settings::{TraceDocument, set_trace_level, set_trace_number};
+pub use version::{as_invalid_arg, parse_version};
 
 /// The protocol extensions that every face offers, by their names in Triton's documents.
 pub const EXTENSIONS: &[&str] = &[

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, Result};
+use serde::Serialize;
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,11 @@ impl LogFormat {
     /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Default, Self::Iso8601].into_iter().find(|format| format.name() == name)
+    }
+
+    /// The message for an unknown format.
+    pub fn unknown(name: &str) -> String {
+        format!("unknown log_format '{name}' (known: 'default', 'ISO8601')")
     }
 
     /// Its name in options and protocols.
@@ -62,6 +68,32 @@ impl Default for LogSettings {
     }
 }
 
+/// The value of a log setting, as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum LogValue<'s> {
+    /// A text.
+    Text(&'s str),
+    /// A boolean.
+    Flag(bool),
+    /// A number.
+    Count(u32),
+}
+
+impl LogSettings {
+    /// The settings with their names in the protocols.
+    pub fn values(&self) -> [(&'static str, LogValue<'_>); 6] {
+        [
+            ("log_file", LogValue::Text(&self.file)),
+            ("log_info", LogValue::Flag(self.info)),
+            ("log_warning", LogValue::Flag(self.warning)),
+            ("log_error", LogValue::Flag(self.error)),
+            ("log_verbose_level", LogValue::Count(self.verbose_level)),
+            ("log_format", LogValue::Text(self.format.name())),
+        ]
+    }
+}
+
 /// A change to the settings; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogUpdate {
@@ -78,6 +110,11 @@ pub struct LogUpdate {
 }
 
 impl LogUpdate {
+    /// The error for `log_file`, which is fixed at start.
+    pub fn file_error() -> Error {
+        Error::unsupported("log_file cannot be changed while the server runs")
+    }
+
     /// Checks a verbose level.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
 //! Trace settings as clients give them: names and texts.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use nereid_backend_api::{Error, Result, TraceLevel};
-use nereid_core::{Change, TraceUpdate};
+use nereid_core::{Change, TraceMode, TraceSettings, TraceUpdate};
 
 /// Sets the trace level by the names of what is traced, or clears it. Unknown names are ignored, as by the reference.
 ///
@@ -38,6 +39,31 @@ pub fn set_trace_number(update: &mut TraceUpdate, setting: &str, text: Option<&s
         _ => {}
     }
     Ok(())
+}
+
+/// Trace settings as clients see them: everything is text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceDocument {
+    /// `trace_level`: the names of what is traced.
+    pub level: Vec<&'static str>,
+    /// The other settings, by name.
+    pub values: BTreeMap<String, String>,
+}
+
+impl From<TraceSettings> for TraceDocument {
+    fn from(settings: TraceSettings) -> Self {
+        let mut values: BTreeMap<_, _> = settings.mode_settings.into_iter().collect();
+        let mut set = |name: &str, value: String| values.insert(name.to_owned(), value);
+        set("trace_rate", settings.rate.to_string());
+        set("trace_count", settings.count.to_string());
+        set("trace_mode", settings.mode.name().to_owned());
+        // These mean something only in this mode.
+        if settings.mode == TraceMode::Triton {
+            set("log_frequency", settings.log_frequency.to_string());
+            set("trace_file", settings.file);
+        }
+        Self { level: settings.level.names(), values }
+    }
 }
 
 fn number<T: FromStr>(setting: &str, text: Option<&str>, expected: &str) -> Result<Change<T>> {

@@ -14,6 +14,7 @@ use nereid_backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
 use nereid_cuda::Cuda;
 use nereid_model_config::to_json;
+use nereid_protocol::repository::LoadParameter;
 use triton_sys::*;
 
 use crate::boundary::{Out, exports};
@@ -124,19 +125,18 @@ fn overrides(parameters: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Res
     for parameter in parameters.elements(count)? {
         let parameter = Handle::<crate::parameter::Parameter>::of(parameter.cast_mut()).get()?;
         let name = parameter.name().to_string_lossy();
-        match (&*name, name.strip_prefix("file:")) {
-            ("config", _) => {
-                let config = parameter.as_text();
-                overrides.config =
-                    Some(config.ok_or_else(|| Error::invalid_arg("the parameter 'config' is not a string"))?);
+        let wrong_type = |expected| {
+            Error::invalid_arg(format!("parameter '{name}' has the wrong type; expected {expected}"))
+        };
+        match LoadParameter::named(&name)? {
+            LoadParameter::Config => {
+                overrides.config = Some(parameter.as_text().ok_or_else(|| wrong_type("a string"))?);
             }
-            (_, Some(path)) => {
+            LoadParameter::File(path) => {
                 let contents = parameter.as_bytes().map(Bytes::copy_from_slice);
-                let contents = contents
-                    .ok_or_else(|| Error::invalid_arg(format!("the parameter '{name}' is not bytes")))?;
+                let contents = contents.ok_or_else(|| wrong_type("bytes"))?;
                 overrides.files.push((PathBuf::from(path), contents));
             }
-            _ => return Err(Error::invalid_arg(format!("loading takes no parameter '{name}'"))),
         }
     }
     Ok(overrides)
@@ -201,7 +201,7 @@ exports! {
         server: *mut TRITONSERVER_Server,
         server_metadata: *mut *mut TRITONSERVER_Message,
     ) {
-        give_message(&server_metadata, describe::server(&*server.get()?.server()?))?;
+        give_message(&server_metadata, describe::server(&*server.get()?.server()?)?)?;
     }
 
     fn TRITONSERVER_ServerModelMetadata(

@@ -96,7 +96,7 @@ const RULES: &[Rule] = &[
     Rule {
         of: "nereid-protocol",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
-        libraries: Allowed::Only(&["arc-swap", "regex", "tracing"]),
+        libraries: Allowed::Only(&["arc-swap", "regex", "serde", "tokio", "tracing"]),
         never: &["axum*", "hyper*", "prost*", "tonic*", "tract*"],
         why: "protocol is what faces share, and knows no wire format",
     },
@@ -200,6 +200,7 @@ const RULES: &[Rule] = &[
             "libloading",
             "object",
             "rustix",
+            "serde",
             "serde_json",
             "sharded-slab",
             "tracing",

@@ -1,12 +1,12 @@
 //! A message to an [`InferRequest`].
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{
-    Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
+    Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
 };
+use nereid_protocol::parameters::{CLASSIFICATION, WireValue, set_parameter, unknown_data_type};
 use nereid_shared_memory::{Regions, RequestMemory};
 
 use super::contents;
@@ -46,26 +46,12 @@ pub(super) fn decode(message: ModelInferRequest, regions: &Regions) -> Result<De
 
 impl Decoded {
     fn read_parameters(&mut self, given: BTreeMap<String, InferParameter>) -> Result<()> {
-        let request = &mut self.request;
         for (name, value) in given {
             let value = choice(&name, value)?;
-            match name.as_str() {
-                "sequence_id" => request.correlation_id = sequence_id(value)?,
-                "sequence_start" => request.sequence.start = parameters::boolean(&name, &value)?,
-                "sequence_end" => request.sequence.end = parameters::boolean(&name, &value)?,
-                "priority" => request.priority = parameters::count(&name, &value)?,
-                "timeout" => request.timeout = timeout(&value)?,
-                EMPTY_FINAL => self.empty_final = parameters::boolean(&name, &value)?,
-                _ if name.starts_with("triton_") => {
-                    return Err(Error::invalid_arg(format!(
-                        "parameter '{name}' cannot be given: of the names that begin with 'triton_' there is only \
-                         '{EMPTY_FINAL}'"
-                    )));
-                }
-                _ => {
-                    let value = parameters::value(&name, value)?;
-                    request.parameters.set(name, value);
-                }
+            if name == EMPTY_FINAL {
+                self.empty_final = value.boolean(&name)?;
+            } else {
+                set_parameter(&mut self.request, name, value)?;
             }
         }
         Ok(())
@@ -82,12 +68,8 @@ impl Decoded {
         self.request.inputs.reserve_exact(inputs.len());
         for input in inputs {
             let name = input.name;
-            let data_type = DataType::from_protocol_name(&input.datatype).ok_or_else(|| {
-                Error::invalid_arg(format!(
-                    "input '{name}' has datatype '{}', which there is not",
-                    input.datatype
-                ))
-            })?;
+            let data_type = DataType::from_protocol_name(&input.datatype)
+                .ok_or_else(|| unknown_data_type(&name, &input.datatype))?;
             let region = RegionPart::read(&name, &input.parameters)?;
             let buffer = match (region, input.contents) {
                 (Some(_), Some(_)) => {
@@ -135,38 +117,18 @@ impl Decoded {
     }
 }
 
-fn sequence_id(value: Choice) -> Result<CorrelationId> {
-    match value {
-        Choice::Int64Param(0) => Ok(CorrelationId::None),
-        // The bits are the number: clients give the upper half of 64 bits as negative ones.
-        Choice::Int64Param(number) => Ok(CorrelationId::Number(number.cast_unsigned())),
-        Choice::StringParam(text) if text.is_empty() => Ok(CorrelationId::None),
-        Choice::StringParam(text) => Ok(CorrelationId::Text(text)),
-        _ => Err(parameters::wrong_type("sequence_id", "int64_param or string_param")),
-    }
-}
-
-/// In microseconds. None, for 0 and for negative numbers, which in the reference come to hundreds of thousands of years.
-fn timeout(value: &Choice) -> Result<Option<Duration>> {
-    match value {
-        Choice::Int64Param(micros) => {
-            let micros = u64::try_from(*micros).ok().filter(|micros| *micros > 0);
-            Ok(micros.map(Duration::from_micros))
-        }
-        _ => Err(parameters::wrong_type("timeout", "int64_param")),
-    }
-}
-
-/// So many highest values of an output are wanted; 0 for the output itself.
+/// How many of an output's highest values are wanted; 0 for the output itself.
 fn classification(output: &str, given: &BTreeMap<String, InferParameter>) -> Result<u32> {
-    const NAME: &str = "classification";
-    let Some(value) = given.get(NAME) else { return Ok(0) };
+    let Some(value) = given.get(CLASSIFICATION) else { return Ok(0) };
     match value.parameter_choice {
         Some(Choice::Int64Param(count)) if count > 0 => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
         Some(Choice::Int64Param(count)) => Err(Error::invalid_arg(format!(
-            "parameter '{NAME}' of output '{output}' is {count}, but takes a number from 1 on"
+            "output '{output}': parameter '{CLASSIFICATION}' is {count}; expected at least 1"
         ))),
-        _ => Err(parameters::wrong_type(NAME, "int64_param").context(format_args!("output '{output}'"))),
+        _ => {
+            Err(parameters::wrong_type(CLASSIFICATION, "int64_param")
+                .context(format_args!("output '{output}'")))
+        }
     }
 }
 

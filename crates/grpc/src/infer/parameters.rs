@@ -1,66 +1,84 @@
-//! Parameters: what the wire carries, and what the server makes of it.
+//! Parameters as the wire carries them.
 
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, ParameterValue, Parameters, Result};
+use nereid_protocol::parameters::{SequenceId, WireValue};
 
 use crate::proto::InferParameter;
 pub(super) use crate::proto::infer_parameter::ParameterChoice as Choice;
 
-/// The value that was given.
+/// The value.
 ///
 /// # Errors
-/// `InvalidArg` if none was.
+/// `InvalidArg` if there is none.
 pub(super) fn choice(name: &str, parameter: InferParameter) -> Result<Choice> {
     parameter.parameter_choice.ok_or_else(|| Error::invalid_arg(format!("parameter '{name}' has no value")))
 }
 
-/// The error for a value of another type than is wanted.
+/// The error for a value of the wrong type.
 pub(super) fn wrong_type(name: &str, wanted: &str) -> Error {
-    Error::invalid_arg(format!("parameter '{name}' has a value of another type than {wanted}"))
+    Error::invalid_arg(format!("parameter '{name}' has the wrong type; expected {wanted}"))
 }
 
-pub(super) fn boolean(name: &str, value: &Choice) -> Result<bool> {
-    match value {
-        Choice::BoolParam(value) => Ok(*value),
-        _ => Err(wrong_type(name, "bool_param")),
+impl WireValue for Choice {
+    fn boolean(self, name: &str) -> Result<bool> {
+        match self {
+            Self::BoolParam(value) => Ok(value),
+            _ => Err(wrong_type(name, "bool_param")),
+        }
+    }
+
+    fn count(self, name: &str) -> Result<u64> {
+        match self {
+            Self::Uint64Param(value) => Ok(value),
+            Self::Int64Param(_) => count_of_int64(name, &self),
+            _ => Err(wrong_type(name, "int64_param or uint64_param")),
+        }
+    }
+
+    /// Negative values stand for none, too: in the reference they come to hundreds of thousands of years.
+    fn micros(self, name: &str) -> Result<u64> {
+        match self {
+            Self::Int64Param(micros) => Ok(u64::try_from(micros).unwrap_or(0)),
+            _ => Err(wrong_type(name, "int64_param")),
+        }
+    }
+
+    fn sequence_id(self, name: &str) -> Result<SequenceId> {
+        match self {
+            // The bits are the number: clients give the upper half of 64 bits as negative numbers.
+            Self::Int64Param(number) => Ok(SequenceId::Number(number.cast_unsigned())),
+            Self::StringParam(text) => Ok(SequenceId::Text(text)),
+            _ => Err(wrong_type(name, "int64_param or string_param")),
+        }
+    }
+
+    fn custom(self, name: &str) -> Result<ParameterValue> {
+        Ok(match self {
+            Self::BoolParam(value) => ParameterValue::Bool(value),
+            Self::Int64Param(value) => ParameterValue::Int(value),
+            Self::StringParam(value) => ParameterValue::String(value.into()),
+            Self::DoubleParam(value) => ParameterValue::Double(value),
+            // The reference's rule: models know no such type.
+            Self::Uint64Param(_) => {
+                return Err(wrong_type(name, "bool_param, int64_param, string_param or double_param"));
+            }
+        })
     }
 }
 
-/// A whole number from 0 on, of either type.
-pub(super) fn count(name: &str, value: &Choice) -> Result<u64> {
-    match value {
-        Choice::Uint64Param(value) => Ok(*value),
-        Choice::Int64Param(_) => count_of_int64(name, value),
-        _ => Err(wrong_type(name, "int64_param or uint64_param")),
-    }
-}
-
-/// A whole number from 0 on, in the type with a sign.
+/// A non-negative integer in the signed type.
 pub(super) fn count_of_int64(name: &str, value: &Choice) -> Result<u64> {
     match value {
         Choice::Int64Param(value) => u64::try_from(*value).map_err(|_| {
-            Error::invalid_arg(format!("parameter '{name}' is {value}, but takes a whole number from 0 on"))
+            Error::invalid_arg(format!("parameter '{name}' is {value}; expected a non-negative integer"))
         }),
         _ => Err(wrong_type(name, "int64_param")),
     }
 }
 
-/// A parameter that means something to the model alone.
-pub(super) fn value(name: &str, value: Choice) -> Result<ParameterValue> {
-    Ok(match value {
-        Choice::BoolParam(value) => ParameterValue::Bool(value),
-        Choice::Int64Param(value) => ParameterValue::Int(value),
-        Choice::StringParam(value) => ParameterValue::String(value.into()),
-        Choice::DoubleParam(value) => ParameterValue::Double(value),
-        // The reference's rule: models know no such type.
-        Choice::Uint64Param(_) => {
-            return Err(wrong_type(name, "bool_param, int64_param, string_param and double_param"));
-        }
-    })
-}
-
-/// A response's parameters, as the wire carries them.
+/// A response's parameters for the wire.
 pub(super) fn to_wire(parameters: &Parameters) -> BTreeMap<String, InferParameter> {
     let wire = |value: &ParameterValue| match value {
         ParameterValue::Bool(value) => Choice::BoolParam(*value),

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
+use nereid_protocol::parameters::{
+    SHARED_MEMORY_BYTE_SIZE as BYTE_SIZE, SHARED_MEMORY_OFFSET as OFFSET, SHARED_MEMORY_REGION as REGION,
+};
 use nereid_shared_memory::{Regions, Slice};
 
 use super::parameters::{Choice, count_of_int64, wrong_type};
 use crate::proto::InferParameter;
-
-const REGION: &str = "shared_memory_region";
-const OFFSET: &str = "shared_memory_offset";
-const BYTE_SIZE: &str = "shared_memory_byte_size";
 
 /// A part of a shared memory region.
 pub(super) struct RegionPart<'p> {

@@ -4,19 +4,19 @@
 //! becomes its bytes. Binary tensors are slices of the body. What the reference answers with 500 because its parser
 //! cannot make sense of it is an `Internal` error here too; what makes sense and is wrong is `InvalidArg`.
 
-use std::time::Duration;
-
-use jiter::{Jiter, Peek};
+use jiter::Jiter;
 use nereid_core::Signature;
 use nereid_core::backend_api::{
-    Buffer, Buffers, CorrelationId, DataType, Error, InferRequest, RequestedOutput, Result, SequenceFlags,
-    Shape, Tensor,
+    Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
 };
 use nereid_http_transport::{Limit, RequestBody};
+use nereid_protocol::parameters::{
+    BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE, CLASSIFICATION, set_parameter, unknown_data_type,
+};
 use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
-use super::json_members::{array, boolean, count, object, skip, text, user_parameter};
+use super::json_members::{JsonValue, array, boolean, count, object, skip, text};
 use super::json_tensor::{self, Elements, syntax, whole};
 use super::region::RegionPart;
 use super::take;
@@ -179,11 +179,11 @@ impl<'r> Parsed<'r> {
                 Ok(())
             }
             "parameters" => object(json, |json, key| match key {
-                "binary_data" => {
+                BINARY_DATA => {
                     binary = boolean(json, key)?;
                     Ok(())
                 }
-                "classification" => {
+                CLASSIFICATION => {
                     output.classification = u32::try_from(count(json, key)?).unwrap_or(u32::MAX);
                     Ok(())
                 }
@@ -216,44 +216,11 @@ impl<'r> Parsed<'r> {
     }
 
     fn read_parameter(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<()> {
-        let request = &mut self.request;
-        match key {
-            "sequence_id" => request.correlation_id = sequence_id(json)?,
-            "sequence_start" => {
-                request.sequence = SequenceFlags { start: boolean(json, key)?, ..request.sequence };
-            }
-            "sequence_end" => {
-                request.sequence = SequenceFlags { end: boolean(json, key)?, ..request.sequence }
-            }
-            "priority" => request.priority = count(json, key)?,
-            "timeout" => {
-                let timeout = Duration::from_micros(count(json, key)?);
-                request.timeout = (!timeout.is_zero()).then_some(timeout);
-            }
-            "binary_data_output" => {
-                self.format.default = if boolean(json, key)? { Form::Binary } else { Form::Json };
-            }
-            _ if key.starts_with("triton_") => {
-                return Err(Error::invalid_arg(format!(
-                    "parameter '{key}' cannot be given: names that begin with 'triton_' are reserved"
-                )));
-            }
-            _ => user_parameter(json, key, &mut request.parameters)?,
+        if key == BINARY_DATA_OUTPUT {
+            self.format.default = if boolean(json, key)? { Form::Binary } else { Form::Json };
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-fn sequence_id(json: &mut Jiter<'_>) -> Result<CorrelationId> {
-    let peek = json.peek().map_err(syntax)?;
-    if peek == Peek::String {
-        let text = text(json, "sequence_id")?;
-        return Ok(if text.is_empty() { CorrelationId::None } else { CorrelationId::Text(text) });
-    }
-    match whole(json, peek)? {
-        Some(0) => Ok(CorrelationId::None),
-        Some(number) => Ok(CorrelationId::Number(number)),
-        None => Err(Error::internal("'sequence_id' is neither a string nor a whole number from 0 on")),
+        set_parameter(&mut self.request, key, JsonValue(json))
     }
 }
 
@@ -291,7 +258,7 @@ impl Input {
                 Ok(())
             }
             "parameters" => object(json, |json, key| match key {
-                "binary_data_size" => {
+                BINARY_DATA_SIZE => {
                     input.binary_size = Some(count(json, key)?);
                     Ok(())
                 }
@@ -328,9 +295,11 @@ impl Input {
         }
         let missing = |field| Error::internal(format!("an input lacks '{field}'"));
         let name = self.name.take().ok_or_else(|| missing("name"))?;
-        let data_type = self.data_type.take().ok_or_else(|| missing("datatype"))?.map_err(|unknown| {
-            Error::invalid_arg(format!("input '{name}' has datatype '{unknown}', which there is not"))
-        })?;
+        let data_type = self
+            .data_type
+            .take()
+            .ok_or_else(|| missing("datatype"))?
+            .map_err(|unknown| unknown_data_type(&name, &unknown))?;
         let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
         Ok((name, data_type, shape))
     }

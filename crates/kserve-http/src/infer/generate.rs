@@ -18,10 +18,11 @@ use nereid_core::backend_api::{
 };
 use nereid_core::{Caller, InputSignature, Model, ResponseStream, Signature};
 use nereid_http_transport::{Busy, Encoding, Limit, Reply, RequestBody, reply};
+use nereid_protocol::parameters::WireValue;
 
 use super::decode::too_large;
 use super::encode;
-use super::json_members::{object, text, user_parameter};
+use super::json_members::{JsonValue, object, text};
 use super::json_tensor::{self, syntax};
 use super::traced;
 use crate::routes::Call;
@@ -185,7 +186,11 @@ impl Members<'_> {
                 self.request.inputs.push(tensor);
                 Ok(())
             }
-            None => user_parameter(json, name, &mut self.request.parameters),
+            None => {
+                let value = JsonValue(json).custom(name)?;
+                self.request.parameters.set(name.to_owned(), value);
+                Ok(())
+            }
         }
     }
 

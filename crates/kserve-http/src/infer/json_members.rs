@@ -3,7 +3,8 @@
 //! What has another type than is wanted is an `Internal` error, as the reference answers what it cannot make sense of.
 
 use jiter::{Jiter, Peek};
-use nereid_core::backend_api::{Error, ParameterValue, Parameters, Result};
+use nereid_core::backend_api::{Error, ParameterValue, Result};
+use nereid_protocol::parameters::{SequenceId, WireValue};
 
 use super::json_tensor::{number, syntax, whole};
 
@@ -86,24 +87,45 @@ pub(super) fn skip(json: &mut Jiter<'_>) -> Result<()> {
     json.next_skip().map_err(syntax)
 }
 
-/// Reads the value of a parameter that means something to the model alone.
-pub(super) fn user_parameter(json: &mut Jiter<'_>, name: &str, parameters: &mut Parameters) -> Result<()> {
-    let value = match json.peek().map_err(syntax)? {
-        Peek::String => ParameterValue::String(text(json, name)?.into()),
-        peek @ (Peek::True | Peek::False) => ParameterValue::Bool(json.known_bool(peek).map_err(syntax)?),
-        peek if peek.is_num() => {
-            let number = number(json, peek)?.unwrap_or_default();
-            match number.parse() {
-                Ok(whole) => ParameterValue::Int(whole),
-                Err(_) => ParameterValue::Double(number.parse().map_err(syntax)?),
+/// The value of a parameter at hand.
+pub(super) struct JsonValue<'a, 'j>(pub &'a mut Jiter<'j>);
+
+impl WireValue for JsonValue<'_, '_> {
+    fn boolean(self, name: &str) -> Result<bool> {
+        boolean(self.0, name)
+    }
+
+    fn count(self, name: &str) -> Result<u64> {
+        count(self.0, name)
+    }
+
+    fn sequence_id(self, name: &str) -> Result<SequenceId> {
+        let peek = self.0.peek().map_err(syntax)?;
+        if peek == Peek::String {
+            return text(self.0, name).map(SequenceId::Text);
+        }
+        whole(self.0, peek)?.map(SequenceId::Number).ok_or_else(|| {
+            Error::internal(format!("'{name}' is neither a string nor a non-negative integer"))
+        })
+    }
+
+    fn custom(self, name: &str) -> Result<ParameterValue> {
+        let json = self.0;
+        Ok(match json.peek().map_err(syntax)? {
+            Peek::String => ParameterValue::String(text(json, name)?.into()),
+            peek @ (Peek::True | Peek::False) => ParameterValue::Bool(json.known_bool(peek).map_err(syntax)?),
+            peek if peek.is_num() => {
+                let number = number(json, peek)?.unwrap_or_default();
+                match number.parse() {
+                    Ok(whole) => ParameterValue::Int(whole),
+                    Err(_) => ParameterValue::Double(number.parse().map_err(syntax)?),
+                }
             }
-        }
-        _ => {
-            return Err(Error::invalid_arg(format!(
-                "parameter '{name}' is neither a string nor a number nor a boolean"
-            )));
-        }
-    };
-    parameters.set(name.to_owned(), value);
-    Ok(())
+            _ => {
+                return Err(Error::invalid_arg(format!(
+                    "parameter '{name}' is neither a string nor a number nor a boolean"
+                )));
+            }
+        })
+    }
 }

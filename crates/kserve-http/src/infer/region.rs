@@ -2,6 +2,7 @@
 
 use jiter::Jiter;
 use nereid_core::backend_api::Result;
+use nereid_protocol::parameters::{SHARED_MEMORY_BYTE_SIZE, SHARED_MEMORY_OFFSET, SHARED_MEMORY_REGION};
 use nereid_shared_memory::{Regions, Slice};
 
 use super::json_members::{count, text};
@@ -21,9 +22,9 @@ impl RegionPart {
     /// `Internal` for a value of another type.
     pub(super) fn read(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<bool> {
         match key {
-            "shared_memory_region" => self.name = Some(text(json, key)?),
-            "shared_memory_offset" => self.offset = count(json, key)?,
-            "shared_memory_byte_size" => self.length = count(json, key)?,
+            SHARED_MEMORY_REGION => self.name = Some(text(json, key)?),
+            SHARED_MEMORY_OFFSET => self.offset = count(json, key)?,
+            SHARED_MEMORY_BYTE_SIZE => self.length = count(json, key)?,
             _ => return Ok(false),
         }
         Ok(true)

@@ -1,6 +1,8 @@
 //! Messages that are taken, and messages that are not.
 
-use nereid_core::backend_api::{ErrorCode, ParameterValue, SequenceFlags};
+use std::time::Duration;
+
+use nereid_core::backend_api::{CorrelationId, ErrorCode, ParameterValue, SequenceFlags};
 
 use super::*;
 use crate::metadata::version;

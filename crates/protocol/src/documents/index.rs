@@ -1,0 +1,39 @@
+//! The repository's index.
+
+use nereid_backend_api::Result;
+use nereid_core::Server;
+use serde::Serialize;
+
+/// A model of the repository, or one of its versions. What is absent is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IndexEntry {
+    /// The model's name.
+    pub name: String,
+    /// The version; empty for a model whose versions are unknown. `None` for a model that was never loaded, as for the
+    /// fields below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The state's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<&'static str>,
+    /// Why it is in this state, if there is a reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Every known version with its state, and the names of models that were never loaded.
+///
+/// # Errors
+/// The repositories cannot be read.
+pub fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
+    let entries = server.index()?.into_iter().map(|(name, status)| match status {
+        None => IndexEntry { name, ..IndexEntry::default() },
+        Some(status) => IndexEntry {
+            name,
+            version: Some(status.version.map_or_else(String::new, |version| version.to_string())),
+            state: Some(status.state.name()),
+            reason: status.state.reason().map(str::to_owned),
+        },
+    });
+    Ok(entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect())
+}

@@ -1,0 +1,174 @@
+//! The meaning of a request's parameters, by their names.
+
+use std::time::Duration;
+
+use nereid_backend_api::{CorrelationId, Error, InferRequest, ParameterValue, Result};
+
+/// Begins the names of parameters that clients cannot set.
+const RESERVED_PREFIX: &str = "triton_";
+
+/// Whether a request over HTTP wants its outputs in binary form, unless an output says otherwise.
+pub const BINARY_DATA_OUTPUT: &str = "binary_data_output";
+/// Whether an output over HTTP is wanted in binary form.
+pub const BINARY_DATA: &str = "binary_data";
+/// The length of an input's binary data over HTTP.
+pub const BINARY_DATA_SIZE: &str = "binary_data_size";
+/// How many of an output's highest values are wanted in its place.
+pub const CLASSIFICATION: &str = "classification";
+/// The shared memory region of an input or an output.
+pub const SHARED_MEMORY_REGION: &str = "shared_memory_region";
+/// Where in the region it begins.
+pub const SHARED_MEMORY_OFFSET: &str = "shared_memory_offset";
+/// Its length in the region.
+pub const SHARED_MEMORY_BYTE_SIZE: &str = "shared_memory_byte_size";
+
+/// Names that headers cannot set as parameters.
+const NOT_FORWARDED: [&str; 7] =
+    ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", BINARY_DATA_OUTPUT];
+
+/// The value of a parameter, as a face's wire carries it. Reading fails with the face's own error for a value of another
+/// type.
+pub trait WireValue: Sized {
+    /// A boolean.
+    ///
+    /// # Errors
+    /// It is of another type.
+    fn boolean(self, name: &str) -> Result<bool>;
+
+    /// A non-negative integer.
+    ///
+    /// # Errors
+    /// It is of another type, or negative.
+    fn count(self, name: &str) -> Result<u64>;
+
+    /// A time in microseconds; 0 for none.
+    ///
+    /// # Errors
+    /// It is of another type.
+    fn micros(self, name: &str) -> Result<u64> {
+        self.count(name)
+    }
+
+    /// The id of a sequence. 0 and the empty text stand for none.
+    ///
+    /// # Errors
+    /// It is of another type.
+    fn sequence_id(self, name: &str) -> Result<SequenceId>;
+
+    /// A value that only the model understands.
+    ///
+    /// # Errors
+    /// Models know no such type.
+    fn custom(self, name: &str) -> Result<ParameterValue>;
+}
+
+/// The id of a sequence, as clients give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SequenceId {
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(String),
+}
+
+/// Sets a parameter of a request: one with a meaning of its own, or one for the model.
+///
+/// # Errors
+/// The name is reserved, or the value is of another type.
+pub fn set_parameter<V: WireValue>(
+    request: &mut InferRequest,
+    name: impl AsRef<str> + Into<String>,
+    value: V,
+) -> Result<()> {
+    let known = name.as_ref();
+    match known {
+        "sequence_id" => {
+            request.correlation_id = match value.sequence_id(known)? {
+                SequenceId::Number(0) => CorrelationId::None,
+                SequenceId::Number(number) => CorrelationId::Number(number),
+                SequenceId::Text(text) if text.is_empty() => CorrelationId::None,
+                SequenceId::Text(text) => CorrelationId::Text(text),
+            };
+        }
+        "sequence_start" => request.sequence.start = value.boolean(known)?,
+        "sequence_end" => request.sequence.end = value.boolean(known)?,
+        "priority" => request.priority = value.count(known)?,
+        "timeout" => {
+            let timeout = Duration::from_micros(value.micros(known)?);
+            request.timeout = (!timeout.is_zero()).then_some(timeout);
+        }
+        _ if known.starts_with(RESERVED_PREFIX) => {
+            return Err(Error::invalid_arg(format!(
+                "parameter '{known}': names that begin with '{RESERVED_PREFIX}' are reserved"
+            )));
+        }
+        _ => {
+            let value = value.custom(known)?;
+            let name: String = name.into();
+            request.parameters.set(name, value);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a header of this name cannot be forwarded as a parameter.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    NOT_FORWARDED.contains(&name) || name.starts_with(RESERVED_PREFIX)
+}
+
+/// The error for an input or output of an unknown data type.
+pub fn unknown_data_type(input: &str, data_type: &str) -> Error {
+    Error::invalid_arg(format!("input '{input}': unknown datatype '{data_type}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value of any type, read without checks.
+    struct Any(u64);
+
+    impl WireValue for Any {
+        fn boolean(self, _: &str) -> Result<bool> {
+            Ok(self.0 > 0)
+        }
+
+        fn count(self, _: &str) -> Result<u64> {
+            Ok(self.0)
+        }
+
+        fn sequence_id(self, _: &str) -> Result<SequenceId> {
+            Ok(if self.0 < 10 { SequenceId::Number(self.0) } else { SequenceId::Text("ten".into()) })
+        }
+
+        fn custom(self, _: &str) -> Result<ParameterValue> {
+            Ok(ParameterValue::Bool(true))
+        }
+    }
+
+    fn with(name: &str, value: u64) -> InferRequest {
+        let mut request = InferRequest::default();
+        set_parameter(&mut request, name, Any(value)).unwrap();
+        request
+    }
+
+    #[test]
+    fn known_names_set_fields_of_the_request() {
+        assert_eq!(with("sequence_id", 7).correlation_id, CorrelationId::Number(7));
+        assert_eq!(with("sequence_id", 10).correlation_id, CorrelationId::Text("ten".into()));
+        assert_eq!(with("sequence_id", 0).correlation_id, CorrelationId::None);
+        assert!(with("sequence_start", 1).sequence.start);
+        assert!(with("sequence_end", 1).sequence.end);
+        assert_eq!(with("priority", 2).priority, 2);
+        assert_eq!(with("timeout", 5).timeout, Some(Duration::from_micros(5)));
+        assert_eq!(with("timeout", 0).timeout, None);
+        assert!(with("priority", 2).parameters.is_empty());
+    }
+
+    #[test]
+    fn other_names_are_the_models_unless_they_are_reserved() {
+        assert_eq!(with("temperature", 1).parameters.get("temperature"), Some(&ParameterValue::Bool(true)));
+        let error = set_parameter(&mut InferRequest::default(), "triton_x", Any(1)).unwrap_err();
+        assert!(error.message().contains("'triton_x'"), "{error}");
+    }
+}
