@@ -31,8 +31,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use nereid_backend_api::{
-    Backend, BackendSettings, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig,
-    ModelContext, Result,
+    Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
+    InstanceKind, Model, ModelConfig, ModelContext, Result,
 };
 use nereid_graph_executor::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
@@ -64,12 +64,8 @@ impl OnnxRuntimeBackend {
 }
 
 impl Backend for OnnxRuntimeBackend {
-    fn completes(&self) -> bool {
-        true
-    }
-
-    fn uses_gpus(&self) -> bool {
-        self.runtime.has_cuda()
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: true, runs_on_gpus: self.runtime.has_cuda() }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

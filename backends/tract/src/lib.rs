@@ -25,8 +25,8 @@ mod signature;
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Backend, BackendSettings, BatchInput, Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig,
-    ModelContext, Request, Result,
+    Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
+    InstanceKind, Model, ModelConfig, ModelContext, Request, Result,
 };
 use nereid_graph_executor::{
     Executor, Port, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs,
@@ -71,8 +71,8 @@ impl Backend for TractBackend {
         Ok(Box::new(model))
     }
 
-    fn completes(&self) -> bool {
-        true
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: true, runs_on_gpus: false }
     }
 }
 

@@ -9,7 +9,7 @@ use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::SecondaryDevice;
 
-use crate::{Batch, MemoryUsage, Request, Result};
+use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Request, Result};
 
 /// A kind of model the server can run. One object for the whole server.
 pub trait Backend: Send + Sync {
@@ -20,16 +20,9 @@ pub trait Backend: Send + Sync {
     /// Makes the model unavailable; the message is the reason its users see.
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>>;
 
-    /// Whether its models [complete](Model::completed_config) configurations, where they may. If not, a configuration
-    /// is whole or wrong, which can be told without loading.
-    fn completes(&self) -> bool {
-        false
-    }
-
-    /// Whether instances of its models can run on GPUs. If so, a model that does not say where to run runs on all GPUs
-    /// that there are. Asked only where there is one.
-    fn uses_gpus(&self) -> bool {
-        false
+    /// What it can do.
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities::default()
     }
 }
 
@@ -57,9 +50,9 @@ pub trait Model: Send + Sync {
     /// Makes the model unavailable.
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
 
-    /// Whether instances may be made on several threads at the same time, which saves time where making one takes long.
-    fn creates_side_by_side(&self) -> bool {
-        false
+    /// What it can do. Asked once, after loading.
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities::default()
     }
 
     /// Whether executing this request takes no longer than it usually does and never blocks: there is nothing to be
@@ -69,24 +62,13 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Whether its instances take inputs in the memory of a device as they are. For those that do not, the server
-    /// copies them to host memory first.
-    fn reads_device_memory(&self) -> bool {
-        false
-    }
-
-    /// Whether its instances would answer requests, as far as can be found out. It may block, and is asked at any time,
-    /// beside executions, on a thread of its own; only where the model [tells](Self::tells_readiness).
+    /// Checks that its instances would answer requests. It may block, and is called at any time, during executions too,
+    /// on a thread of its own; only if the model [reports readiness](ModelCapabilities::reports_readiness).
     ///
     /// # Errors
-    /// Why it would not answer them.
+    /// Why they would not answer.
     fn ready(&self) -> Result<()> {
         Ok(())
-    }
-
-    /// Whether [`ready`](Self::ready) has anything to tell. If not, a model that is loaded is ready.
-    fn tells_readiness(&self) -> bool {
-        false
     }
 
     /// How much memory the model and its instances take, as far as the backend knows: an entry for each place.

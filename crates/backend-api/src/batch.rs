@@ -58,7 +58,7 @@ impl Batch {
 
     /// Brings inputs that lie in a device's memory where the processor can read them. Requests for which that fails are
     /// answered with the reason, and leave the batch. Made for the server, see
-    /// [`Model::reads_device_memory`](crate::Model::reads_device_memory).
+    /// [`ModelCapabilities::reads_device_memory`](crate::ModelCapabilities::reads_device_memory).
     pub fn bring_inputs_to_host(&mut self) {
         if !self.requests.iter().any(Request::has_inputs_on_device) {
             return;

@@ -12,6 +12,7 @@
 mod backend;
 mod batch;
 mod batch_io;
+mod capabilities;
 mod elements;
 mod error;
 mod memory;
@@ -35,6 +36,7 @@ pub use backend::{
 };
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};
+pub use capabilities::{BackendCapabilities, ModelCapabilities};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
 pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKind, MemoryUsage};

@@ -116,7 +116,7 @@ fn create(model: &dyn nereid_backend_api::Model, instances: Vec<Placed>) -> Resu
         let Placed { context, placement } = instance;
         in_place(&placement, || model.create_instance(context))
     };
-    if !model.creates_side_by_side() {
+    if !model.capabilities().creates_instances_in_parallel {
         return instances.into_iter().map(create).collect();
     }
     thread::scope(|scope| {
@@ -139,6 +139,8 @@ pub(crate) struct Pool {
     /// Those that are given no requests. A backend may have a use for them of its own.
     _passive: Mutex<Vec<Box<dyn Instance>>>,
     model: Arc<dyn nereid_backend_api::Model>,
+    /// Whether instances take inputs in device memory.
+    reads_device_memory: bool,
     monitor: Arc<dyn BatchMonitor>,
     cost: Cost,
 }
@@ -172,7 +174,9 @@ impl Pool {
                 slots.push(Slot { name, placement, instance: Mutex::new(instance) });
             }
         }
-        Ok(Self { slots, _passive: Mutex::new(passive), model, monitor, cost: Cost::default() })
+        let reads_device_memory = model.capabilities().reads_device_memory;
+        let (passive, cost) = (Mutex::new(passive), Cost::default());
+        Ok(Self { slots, _passive: passive, model, reads_device_memory, monitor, cost })
     }
 
     /// What the instances share.
@@ -228,7 +232,7 @@ impl Pool {
     fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
         let slot = &self.slots[instance];
         let mut batch = Batch::new(requests, monitor);
-        if !self.model.reads_device_memory() {
+        if !self.reads_device_memory {
             batch.bring_inputs_to_host();
             if batch.requests().is_empty() {
                 return;

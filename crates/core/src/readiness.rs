@@ -21,6 +21,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// A model that is asked.
 pub(crate) struct Readiness {
     model: Arc<dyn Model>,
+    /// Whether the backend has an answer.
+    reports: bool,
     alarm: Alarm,
     /// The one that has no answer of the backend's yet.
     question: Mutex<Option<Arc<Question>>>,
@@ -42,14 +44,15 @@ impl Readiness {
     pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, limit: Duration) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let alarm = timer.alarm(Weak::<Self>::clone(this));
-            Self { model, alarm, question: Mutex::default(), limit }
+            let reports = model.capabilities().reports_readiness;
+            Self { model, reports, alarm, question: Mutex::default(), limit }
         })
     }
 
     /// Asks. The answer is an error where the model is not ready, and says why.
     pub(crate) fn ask(self: &Arc<Self>) -> impl Future<Output = Result<()>> + Send + use<> {
         // Not worth a thread where the answer is known.
-        let question = self.model.tells_readiness().then(|| self.question());
+        let question = self.reports.then(|| self.question());
         poll_fn(move |context| {
             question.as_ref().map_or(Poll::Ready(Ok(())), |question| question.poll(context))
         })

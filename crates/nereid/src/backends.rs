@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nereid_backend_api::{Backend, Model, ModelContext, Result};
+use nereid_backend_api::{Backend, BackendCapabilities, Model, ModelContext, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
@@ -33,7 +33,8 @@ impl Installed {
         };
         let libraries = Arc::new(LibraryBackends::new(libraries)?);
         let directory = Some(options.backend_directory());
-        let onnxruntime = OnnxEngine::new(options.backend_settings("onnxruntime"), directory);
+        let onnxruntime =
+            OnnxEngine::new(options.backend_settings("onnxruntime"), directory, !gpus.numbers.is_empty());
         let own: [(&str, Arc<dyn Backend>); 2] =
             [("identity", Arc::new(IdentityBackend)), ("onnxruntime", Arc::new(onnxruntime))];
         let named = own.into_iter().map(|(name, own)| {
@@ -64,12 +65,8 @@ impl Backend for OwnBackend {
         self.own.load(context)
     }
 
-    fn completes(&self) -> bool {
-        self.own.completes()
-    }
-
-    fn uses_gpus(&self) -> bool {
-        self.own.uses_gpus()
+    fn capabilities(&self) -> BackendCapabilities {
+        self.own.capabilities()
     }
 }
 
@@ -81,7 +78,8 @@ pub(crate) fn gpus(
     let (machine, backends) = (machine.to_vec(), backends.clone());
     nereid_repository::Gpus::new(move |backend| {
         // Not asked for nothing: the answer may take loading a library.
-        let uses = !machine.is_empty() && backends.get(backend).is_some_and(|backend| backend.uses_gpus());
+        let uses = !machine.is_empty()
+            && backends.get(backend).is_some_and(|backend| backend.capabilities().runs_on_gpus);
         if uses { machine.clone() } else { Vec::new() }
     })
 }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use nereid_backend_api::{Backend, BackendSettings, Error, Model, ModelContext, Result};
+use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, Places, find};
 use nereid_tract::TractBackend;
 
@@ -18,14 +18,16 @@ pub(crate) struct OnnxEngine {
     settings: BackendSettings,
     /// Where backends are installed.
     backends: Option<PathBuf>,
+    /// Whether the machine has a GPU.
+    has_gpus: bool,
     chosen: OnceLock<Result<Arc<dyn Backend>>>,
 }
 
 impl OnnxEngine {
     /// With the backend's settings, of which it knows `engine` and `library`, and the folder where backends are
     /// installed.
-    pub(crate) fn new(settings: BackendSettings, backends: Option<PathBuf>) -> Self {
-        Self { settings, backends, chosen: OnceLock::new() }
+    pub(crate) fn new(settings: BackendSettings, backends: Option<PathBuf>, has_gpus: bool) -> Self {
+        Self { settings, backends, has_gpus, chosen: OnceLock::new() }
     }
 
     fn choose(&self) -> Result<Arc<dyn Backend>> {
@@ -80,13 +82,11 @@ impl OnnxEngine {
 }
 
 impl Backend for OnnxEngine {
-    fn completes(&self) -> bool {
-        // Whichever engine it is.
-        true
-    }
-
-    fn uses_gpus(&self) -> bool {
-        matches!(self.chosen.get_or_init(|| self.choose()), Ok(engine) if engine.uses_gpus())
+    fn capabilities(&self) -> BackendCapabilities {
+        // Both engines complete configurations, so the choice has to be made only where there is a GPU.
+        let runs_on_gpus = self.has_gpus
+            && matches!(self.chosen.get_or_init(|| self.choose()), Ok(engine) if engine.capabilities().runs_on_gpus);
+        BackendCapabilities { completes_config: true, runs_on_gpus }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

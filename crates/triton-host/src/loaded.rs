@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nereid_backend_api::{
-    Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelConfig, ModelContext, Result,
+    Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelCapabilities, ModelConfig,
+    ModelContext, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use triton_sys::*;
@@ -108,9 +109,13 @@ impl Model for LoadedModel {
         Ok(Box::new(LoadedInstance { living, turn, outputs: Arc::clone(&self.outputs) }))
     }
 
-    /// Backends for Triton are told where each buffer lies.
-    fn reads_device_memory(&self) -> bool {
-        true
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities {
+            creates_instances_in_parallel: self.shared.backend.attributes.parallel(),
+            // Triton's interface gives the memory type of each buffer.
+            reads_device_memory: true,
+            reports_readiness: self.shared.backend.entries.instance_ready.is_some(),
+        }
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {
@@ -135,20 +140,12 @@ impl Model for LoadedModel {
         })
     }
 
-    fn tells_readiness(&self) -> bool {
-        self.shared.backend.entries.instance_ready.is_some()
-    }
-
     fn instances_changed(&self, groups: &[ModelInstanceGroup]) {
         self.object.set_instance_groups(groups);
     }
 
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
         self.shared.backend.preferred_groups()
-    }
-
-    fn creates_side_by_side(&self) -> bool {
-        self.shared.backend.attributes.parallel()
     }
 
     fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {

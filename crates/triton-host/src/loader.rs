@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Result};
+use nereid_backend_api::{Backend, BackendCapabilities, Error, Model, ModelConfig, ModelContext, Result};
 use nereid_core::Server;
 use nereid_cuda::{Cuda, Pools};
 use nereid_model_config::proto::ModelInstanceGroup;
@@ -141,9 +141,10 @@ impl LibraryBackends {
 }
 
 impl Backend for LibraryBackends {
-    /// Some do.
-    fn completes(&self) -> bool {
-        true
+    /// Some complete configurations. Which instances prefer GPUs is up to each
+    /// [model](Model::preferred_groups).
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: true, runs_on_gpus: false }
     }
 
     fn load(&self, mut context: ModelContext) -> Result<Box<dyn Model>> {

@@ -10,8 +10,8 @@ use std::thread;
 
 use nereid_backend_api::{
     Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, Instance, InstanceContext,
-    ModelContext, ParameterValue, PolicyContents, Request, RequestedOutput, Response, Result, SequenceFlags,
-    Tensor,
+    ModelCapabilities, ModelContext, ParameterValue, PolicyContents, Request, RequestedOutput, Response,
+    Result, SequenceFlags, Tensor,
 };
 
 use crate::source::{Fingerprint, ModelId, ModelSource};
@@ -59,8 +59,8 @@ impl nereid_backend_api::Model for Member {
         self.act != "hold"
     }
 
-    fn tells_readiness(&self) -> bool {
-        self.act == "unready"
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { reports_readiness: self.act == "unready", ..ModelCapabilities::default() }
     }
 
     fn ready(&self) -> Result<()> {

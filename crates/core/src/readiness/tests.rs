@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use nereid_backend_api::{ErrorCode, Instance, InstanceContext};
+use nereid_backend_api::{ErrorCode, Instance, InstanceContext, ModelCapabilities};
 
 use super::*;
 
@@ -18,8 +18,8 @@ impl Model for Asked {
         Err(Error::unsupported("it is only asked"))
     }
 
-    fn tells_readiness(&self) -> bool {
-        true
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { reports_readiness: true, ..ModelCapabilities::default() }
     }
 
     fn ready(&self) -> Result<()> {

@@ -95,7 +95,8 @@ pub(super) fn check(
     normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config).and_then(|backend| settings.backends.named.get(backend));
     // Of a backend that is not here nobody knows whether it completes anything; that it is not here is said as well.
-    let is_completed = settings.reading.complete && backend.is_none_or(|backend| backend.completes());
+    let is_completed =
+        settings.reading.complete && backend.is_none_or(|backend| backend.capabilities().completes_config);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
     if let Err(errors) = validate(&checked.config, stage) {
         for error in errors.errors().iter().filter(|error| !reading.explains(error.field())) {
