@@ -460,5 +460,5 @@ def test_a_backend_that_is_nowhere_is_missed_with_all_places(repository, serve):
     server = serve("--exit-on-error=false", ready=False)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         (model,) = client.get_model_repository_index()
-        assert "unable to find backend library for backend 'nowhere'" in model["reason"]
+        assert "backend 'nowhere' is not installed (available: " in model["reason"]
         assert f"{repository}/m/1" in model["reason"]

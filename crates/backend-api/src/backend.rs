@@ -26,6 +26,29 @@ pub trait Backend: Send + Sync {
     }
 }
 
+/// Finds backends outside the program, such as shared libraries, and loads models into them.
+pub trait BackendFinder: Backend {
+    /// Looks for the backend of a model. Whether it can be loaded is not known yet.
+    fn find(&self, model: &ModelContext) -> Lookup;
+
+    /// The names of the backends that are installed.
+    fn installed(&self) -> Vec<String>;
+}
+
+/// Where the backend of a model was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// With the model: in its folder, or because its configuration names it.
+    WithModel,
+    /// Among the installed backends.
+    Installed,
+    /// Nowhere.
+    Missing {
+        /// What was looked for, and where.
+        searched: String,
+    },
+}
+
 /// A loaded version of a model: what its instances share.
 pub trait Model: Send + Sync {
     /// The configuration with what its backend completed. Of it, the server takes over the inputs and outputs,

@@ -31,8 +31,8 @@ mod trace;
 mod turn;
 
 pub use backend::{
-    Backend, BatchBuilder, CustomBatching, HostPolicy, Instance, InstanceContext, InstanceKind, Model,
-    ModelContext,
+    Backend, BackendFinder, BatchBuilder, CustomBatching, HostPolicy, Instance, InstanceContext,
+    InstanceKind, Lookup, Model, ModelContext,
 };
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};

@@ -1,42 +1,182 @@
-//! The backends of a server: those it knows by name, and one that looks for all others.
+//! The registry of backends: those registered by name, and where to find others.
+//!
+//! A name has one entry. It holds a backend, or the reason why there is none, or how to build one when it is first needed.
+//! So whoever registers a backend decides whether it can be used, and nobody else has to ask.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 
-use nereid_backend_api::Backend;
+use nereid_backend_api::{Backend, BackendFinder, Error, Lookup, ModelContext, Result};
+use nereid_model_config::backend_name;
 
 /// The backends of a server.
 #[derive(Clone, Default)]
 pub struct Backends {
-    named: BTreeMap<String, Arc<dyn Backend>>,
-    others: Option<Arc<dyn Backend>>,
+    entries: BTreeMap<String, Arc<Entry>>,
+    finder: Option<Arc<dyn BackendFinder>>,
+}
+
+type Build = dyn Fn() -> Result<Arc<dyn Backend>> + Send + Sync;
+
+struct Entry {
+    /// Known without building the backend; `None` if there is none.
+    completes_config: Option<bool>,
+    backend: OnceLock<Result<Arc<dyn Backend>>>,
+    build: Box<Build>,
 }
 
 impl Backends {
-    /// These, by the names that configurations use; and for models of all others, `others`, which finds out by itself
-    /// whether there is such a backend.
-    pub fn new(named: BTreeMap<String, Arc<dyn Backend>>, others: Option<Arc<dyn Backend>>) -> Self {
-        Self { named, others }
+    /// Registers a backend under the name that configurations use.
+    pub fn register(&mut self, name: impl Into<String>, backend: Arc<dyn Backend>) {
+        let completes_config = backend.capabilities().completes_config;
+        self.register_lazy(name, completes_config, move || Ok(Arc::clone(&backend)));
     }
 
-    /// The backend of that name.
-    pub fn get(&self, name: &str) -> Option<&dyn Backend> {
-        self.named.get(name).or(self.others.as_ref()).map(AsRef::as_ref)
+    /// Registers a backend that is built when the first model needs it, or refused with the error of `build`.
+    pub fn register_lazy(
+        &mut self,
+        name: impl Into<String>,
+        completes_config: bool,
+        build: impl Fn() -> Result<Arc<dyn Backend>> + Send + Sync + 'static,
+    ) {
+        self.insert(name, Some(completes_config), Box::new(build));
     }
 
-    /// The names that are known.
+    /// Registers the reason why there is no backend of that name. Its models fail to load with it.
+    pub fn refuse(&mut self, name: impl Into<String>, reason: Error) {
+        self.insert(name, None, Box::new(move || Err(reason.clone())));
+    }
+
+    fn insert(&mut self, name: impl Into<String>, completes_config: Option<bool>, build: Box<Build>) {
+        let entry = Entry { completes_config, backend: OnceLock::new(), build };
+        self.entries.insert(name.into(), Arc::new(entry));
+    }
+
+    /// Where backends come from that are not registered, and those that models bring along.
+    pub fn set_finder(&mut self, finder: Arc<dyn BackendFinder>) {
+        self.finder = Some(finder);
+    }
+
+    /// The names that are registered, ascending.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.named.keys().map(String::as_str)
+        self.entries.keys().map(String::as_str)
     }
 
-    /// Whether a backend of that name is known for sure.
-    pub fn knows(&self, name: &str) -> bool {
-        self.named.contains_key(name)
+    /// Whether models of that backend complete configurations; `None` for a backend that is not registered or refuses.
+    pub fn completes_config(&self, name: &str) -> Option<bool> {
+        self.entries.get(name)?.completes_config
     }
+
+    /// Whether models of that backend can run on GPUs. Builds the backend, so it is worth asking only where there is a GPU.
+    pub fn runs_on_gpus(&self, name: &str) -> bool {
+        let backend = self.entries.get(name).and_then(|entry| entry.backend().ok());
+        backend.is_some_and(|backend| backend.capabilities().runs_on_gpus)
+    }
+
+    /// Chooses the backend for a model: the one that the model brings along, or else the registered one, or else an
+    /// installed one. An installed backend also replaces a registered one that refuses.
+    ///
+    /// # Errors
+    /// `InvalidArg` if there is none; otherwise why the backend cannot be used.
+    pub fn select(&self, model: &ModelContext) -> Result<Arc<dyn Backend>> {
+        let name = name_of(model)?;
+        let (found, entry) = (self.find(model), self.entries.get(name));
+        let ModelContext { name: model, .. } = model;
+        match (found, entry) {
+            (Found::WithModel(backend), entry) => {
+                if entry.is_some() {
+                    tracing::info!(
+                        "model '{model}' brings its own backend '{name}', which replaces the built-in one"
+                    );
+                }
+                Ok(backend)
+            }
+            (Found::Installed(backend), None) => Ok(backend),
+            (Found::Installed(installed), Some(entry)) => {
+                let outcome = entry.backend();
+                match &outcome {
+                    Ok(_) => tracing::info!(
+                        "model '{model}' uses the built-in backend '{name}', not the installed one of that name"
+                    ),
+                    Err(error) => tracing::warn!(
+                        "model '{model}' uses the installed backend '{name}'; the built-in one is unavailable: {error}"
+                    ),
+                }
+                Ok(outcome.unwrap_or(installed))
+            }
+            (Found::Nothing(_), Some(entry)) => entry
+                .backend()
+                .map_err(|error| error.context(format_args!("model '{model}': backend '{name}'"))),
+            (Found::Nothing(searched), None) => Err(self.missing(model, name, searched)),
+        }
+    }
+
+    /// Checks that there is a backend for a model, without building one.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select).
+    pub fn check(&self, model: &ModelContext) -> Result<()> {
+        let name = name_of(model)?;
+        if self.entries.contains_key(name) {
+            return Ok(());
+        }
+        match self.find(model) {
+            Found::Nothing(searched) => Err(self.missing(&model.name, name, searched)),
+            Found::WithModel(_) | Found::Installed(_) => Ok(()),
+        }
+    }
+
+    fn find(&self, model: &ModelContext) -> Found {
+        let Some(finder) = &self.finder else { return Found::Nothing(None) };
+        match finder.find(model) {
+            Lookup::WithModel => Found::WithModel(Arc::clone(finder) as _),
+            Lookup::Installed => Found::Installed(Arc::clone(finder) as _),
+            Lookup::Missing { searched } => Found::Nothing(Some(searched)),
+        }
+    }
+
+    fn missing(&self, model: &str, name: &str, searched: Option<String>) -> Error {
+        let installed = self.finder.as_ref().map(|finder| finder.installed()).unwrap_or_default();
+        let usable = self.entries.iter().filter(|(_, entry)| entry.completes_config.is_some());
+        let available: BTreeSet<_> = usable.map(|(name, _)| name.clone()).chain(installed).collect();
+        let available = Vec::from_iter(available).join(", ");
+        let searched = searched.map(|searched| format!("; {searched}")).unwrap_or_default();
+        Error::invalid_arg(format!(
+            "model '{model}': backend '{name}' is not installed (available: {available}){searched}"
+        ))
+    }
+}
+
+impl Entry {
+    fn backend(&self) -> Result<Arc<dyn Backend>> {
+        let build = || catch_unwind(AssertUnwindSafe(&self.build));
+        let panicked = |_| Err(Error::internal("the backend panicked while it was opened"));
+        self.backend.get_or_init(|| build().unwrap_or_else(panicked)).clone()
+    }
+}
+
+/// What the finder has for a model.
+enum Found {
+    WithModel(Arc<dyn Backend>),
+    Installed(Arc<dyn Backend>),
+    /// And where it looked.
+    Nothing(Option<String>),
+}
+
+fn name_of(model: &ModelContext) -> Result<&str> {
+    backend_name(&model.config).ok_or_else(|| {
+        Error::invalid_arg(format!("model '{}': the configuration names no backend", model.name))
+    })
 }
 
 impl From<BTreeMap<String, Arc<dyn Backend>>> for Backends {
     fn from(named: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self::new(named, None)
+        let mut backends = Self::default();
+        named.into_iter().for_each(|(name, backend)| backends.register(name, backend));
+        backends
     }
 }
+
+#[cfg(test)]
+mod tests;

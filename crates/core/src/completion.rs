@@ -1,9 +1,10 @@
 //! Loads a version of a model as far as its instances: has the backend read it and complete its configuration, and
 //! checks the outcome.
 
-use nereid_backend_api::{Backend, Error, Model, ModelConfig, ModelContext, Result};
+use nereid_backend_api::{Backend, Error, Model, ModelConfig, Result};
 use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, scheduler_name, validate};
 
+use crate::backends::Backends;
 use crate::model::ModelSpec;
 
 /// Whether the backend completes a model's configuration from the model's files.
@@ -27,13 +28,7 @@ pub(crate) fn load(
     version: u64,
     backend: &dyn Backend,
 ) -> Result<(Box<dyn Model>, ModelConfig)> {
-    let model = backend.load(ModelContext {
-        name: spec.id.name.clone(),
-        version,
-        directory: spec.directory.clone(),
-        config: spec.config.clone(),
-        complete: spec.completion != Completion::Off,
-    })?;
+    let model = backend.load(spec.context(version))?;
     let mut config = completed(spec, model.completed_config())?;
     prefer_groups(&mut config, model.preferred_groups());
     if let Some(changes) = changes(&spec.config, &config) {
@@ -47,11 +42,12 @@ pub(crate) fn load(
 ///
 /// # Errors
 /// Says why the version cannot be served.
-pub fn complete_config(spec: &ModelSpec, version: u64, backend: &dyn Backend) -> Result<ModelConfig> {
+pub fn complete_config(spec: &ModelSpec, version: u64, backends: &Backends) -> Result<ModelConfig> {
     if let Some(fault) = &spec.fault {
         return Err(fault.clone());
     }
-    load(spec, version, backend).map(|(_, config)| config)
+    let backend = backends.select(&spec.context(version))?;
+    load(spec, version, &*backend).map(|(_, config)| config)
 }
 
 fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<ModelConfig> {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Backend, Error, ErrorCode, Result};
+use nereid_backend_api::{Error, ErrorCode, Result};
 
 use self::ensembles::Wanted;
 use self::tasks::Tasks;
@@ -216,7 +216,7 @@ impl LifeCycle {
             return loaded;
         }
         let backend = match &spec.fault {
-            None => self.backend(spec),
+            None => self.backends.select(&spec.context(version)),
             Some(fault) => Err(fault.clone()),
         };
         let backend = backend.inspect_err(|error| {
@@ -232,7 +232,7 @@ impl LifeCycle {
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
-            let load = || Model::load(spec, version, backend, &self.services, served);
+            let load = || Model::load(spec, version, &*backend, &self.services, served);
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
             match loaded {
@@ -361,20 +361,6 @@ impl LifeCycle {
         for (model, follower) in replaced {
             drain::drain(Arc::clone(self), model, follower, number);
         }
-    }
-
-    fn backend(&self, spec: &ModelSpec) -> Result<&dyn Backend> {
-        let name = nereid_model_config::backend_name(&spec.config).ok_or_else(|| {
-            Error::invalid_arg(format!("the configuration of model '{}' names no backend", spec.id))
-        })?;
-        self.backends.get(name).ok_or_else(|| {
-            let known: Vec<_> = self.backends.names().collect();
-            Error::invalid_arg(format!(
-                "model '{}' asks for backend '{name}', which is not here; there are {}",
-                spec.id,
-                known.join(", ")
-            ))
-        })
     }
 
     fn change(&self, change: impl Fn(&mut ModelTable)) {

@@ -46,9 +46,9 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
         }
     };
     let mut reading = options.configurations.read_options();
-    reading.gpus = backends::gpus(&gpus, &backends.named);
+    reading.gpus = backends::gpus(&gpus, &backends.registry);
     if let Some(name) = &options.complete {
-        return match complete::complete(name, &options.repositories, &reading, &backends.backends()) {
+        return match complete::complete(name, &options.repositories, &reading, &backends.registry) {
             Ok(text) => {
                 print(&text);
                 ExitCode::SUCCESS

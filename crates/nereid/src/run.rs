@@ -56,12 +56,12 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let backends = Installed::new(&options.configurations, &gpus, Arc::clone(&pools))
         .map_err(|error| error.to_string())?;
     let mut reading = options.configurations.read_options();
-    reading.gpus = backends::gpus(&gpus.numbers, &backends.named);
+    reading.gpus = backends::gpus(&gpus.numbers, &backends.registry);
     let source = Repositories::new(options.model_repository.clone(), reading);
     let source = source.with_namespacing(options.model_namespacing);
     let told = options.metrics.face(!gpus.numbers.is_empty());
     let server_options = server_options(options, trace, gpus.numbers)?;
-    let server = Arc::new(Server::new(server_options, backends.backends(), Arc::new(source)));
+    let server = Arc::new(Server::new(server_options, backends.registry.clone(), Arc::new(source)));
     let exposition = Exposition::new(told, nereid_triton_host::metric_registry());
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let told = Arc::clone(&exposition);

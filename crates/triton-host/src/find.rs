@@ -90,11 +90,7 @@ impl Places {
             let python = Some(PythonBackend { runtime: PYTHON_FILE.to_owned(), environment });
             return Ok(Found { library, directory, python });
         }
-        Err(Error::invalid_arg(format!(
-            "unable to find backend library for backend '{backend}' of model '{}': there is no '{own_library}' in {}",
-            config.name,
-            self.list()
-        )))
+        Err(Error::invalid_arg(format!("no '{own_library}' in {}", self.list())))
     }
 
     fn library(&self, name: &str, model: &str) -> Result<Found> {
@@ -144,6 +140,19 @@ impl Places {
         }
         Ok(Some(path))
     }
+}
+
+/// The names of the backends that are installed in this folder, ascending.
+pub(crate) fn installed(backends: &Path) -> Vec<String> {
+    let folders = fs::read_dir(backends).into_iter().flatten().flatten();
+    let installed = folders.filter_map(|folder| {
+        let name = folder.file_name().into_string().ok()?;
+        let file = |file: &str| folder.path().join(file).is_file();
+        (file(&library_name(&name)) || file(PYTHON_FILE)).then_some(name)
+    });
+    let mut installed: Vec<_> = installed.collect();
+    installed.sort();
+    installed
 }
 
 fn library_name(backend: &str) -> String {

@@ -1,10 +1,12 @@
 //! The backends that come as libraries: finds them, loads each once, and has them load models.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Backend, BackendCapabilities, Error, Model, ModelConfig, ModelContext, Result};
+use nereid_backend_api::{
+    Backend, BackendCapabilities, BackendFinder, Error, Lookup, Model, ModelConfig, ModelContext, Result,
+};
 use nereid_core::Server;
 use nereid_cuda::{Cuda, Pools};
 use nereid_model_config::proto::ModelInstanceGroup;
@@ -12,7 +14,7 @@ use nereid_model_config::{backend_name, prefer_groups, proto};
 use serde_json::json;
 
 use crate::backend::{Attributes, BackendObject};
-use crate::find::{Found, Places, PythonBackend};
+use crate::find::{self, Found, Places, PythonBackend};
 use crate::handle::{Handle, Lent};
 use crate::library::{Entries, open_backend};
 use crate::loaded::LoadedModel;
@@ -87,22 +89,6 @@ impl LibraryBackends {
         self.server_object.attach(server, Box::new(metrics));
     }
 
-    /// Whether a model has a library of its own for its backend, in its folder or by its configuration.
-    pub fn is_brought_along(&self, context: &ModelContext) -> bool {
-        let backend = backend_name(&context.config).unwrap_or_default();
-        self.places(context, backend).brings_its_own(&context.config, backend)
-    }
-
-    /// The library of a model's backend.
-    ///
-    /// # Errors
-    /// `InvalidArg` that says what was looked for, and where.
-    pub fn find(&self, directory: &Path, version: u64, config: &ModelConfig) -> Result<PathBuf> {
-        let backend = backend_name(config).unwrap_or_default();
-        let places = Places::new(directory, version, &self.options.directory, backend);
-        places.find(config, backend).map(|found| found.library)
-    }
-
     fn places(&self, context: &ModelContext, backend: &str) -> Places {
         Places::new(&context.directory, context.version, &self.options.directory, backend)
     }
@@ -158,6 +144,24 @@ impl Backend for LibraryBackends {
         prefer_groups(&mut context.config, backend.preferred_groups());
         let model = LoadedModel::load(backend, &context, self.server.handle(), batcher.as_deref())?;
         Ok(Box::new(model))
+    }
+}
+
+impl BackendFinder for LibraryBackends {
+    fn find(&self, model: &ModelContext) -> Lookup {
+        let backend = backend_name(&model.config).unwrap_or_default();
+        let places = self.places(model, backend);
+        if places.brings_its_own(&model.config, backend) {
+            return Lookup::WithModel;
+        }
+        match places.find(&model.config, backend) {
+            Ok(_) => Lookup::Installed,
+            Err(error) => Lookup::Missing { searched: error.message().to_owned() },
+        }
+    }
+
+    fn installed(&self) -> Vec<String> {
+        find::installed(&self.options.directory)
     }
 }
 

@@ -52,7 +52,8 @@ fn serve(define: &str) -> Served {
     };
     let options = LibraryOptions { directory: folder.path().join("backends"), ..LibraryOptions::default() };
     let libraries = Arc::new(LibraryBackends::new(options).unwrap());
-    let backends = Backends::new(BTreeMap::new(), Some(Arc::clone(&libraries) as _));
+    let mut backends = Backends::default();
+    backends.set_finder(Arc::clone(&libraries) as _);
     let source = BTreeMap::from([("m".to_owned(), Ok(spec))]);
     let server = Arc::new(Server::new(ServerOptions::default(), backends, Arc::new(source)));
     libraries.attach(&server, |_| "told".to_owned());

@@ -1,9 +1,9 @@
 //! What becomes of the configuration that a backend hands back.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use nereid_backend_api::{ErrorCode, Instance, InstanceContext};
+use nereid_backend_api::{ErrorCode, Instance, InstanceContext, ModelContext};
 use nereid_model_config::parse_text;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
@@ -106,8 +106,9 @@ fn with_completion_off_nothing_is_taken_over() {
 
 #[test]
 fn the_completed_configuration_is_told_without_making_instances() {
-    let backend = Handing(Some(parse_text(WHOLE).unwrap()));
-    assert_eq!(complete_config(&spec(Completion::Needed, ""), 1, &backend).unwrap(), config(WHOLE));
+    let mut backends = Backends::default();
+    backends.register("handing", Arc::new(Handing(Some(parse_text(WHOLE).unwrap()))));
+    assert_eq!(complete_config(&spec(Completion::Needed, ""), 1, &backends).unwrap(), config(WHOLE));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nereid_backend_api::{Error, ModelConfig};
+use nereid_backend_api::{Error, ModelConfig, ModelContext};
 
 use crate::completion::Completion;
 use crate::source::{Fingerprint, ModelId};
@@ -40,6 +40,19 @@ pub struct ModelSpec {
     pub fingerprint: Fingerprint,
     /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
     pub keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl ModelSpec {
+    /// What its backend gets to load a version.
+    pub(crate) fn context(&self, version: u64) -> ModelContext {
+        ModelContext {
+            name: self.id.name.clone(),
+            version,
+            directory: self.directory.clone(),
+            config: self.config.clone(),
+            complete: self.completion != Completion::Off,
+        }
+    }
 }
 
 impl fmt::Debug for ModelSpec {

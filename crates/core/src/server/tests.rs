@@ -436,7 +436,7 @@ async fn a_version_that_fails_to_load_is_known_and_keeps_the_others_from_being_s
 fn a_model_that_cannot_be_served_as_configured_says_why() {
     let gpu = ModelInstanceGroup { kind: Kind::Gpu.into(), ..ModelInstanceGroup::default() };
     let cases = [
-        (ModelConfig { backend: "nope".into(), ..config() }, "there are scripted"),
+        (ModelConfig { backend: "nope".into(), ..config() }, "(available: scripted)"),
         (ModelConfig { backend: String::new(), ..config() }, "names no backend"),
         (ModelConfig { instance_group: vec![gpu], ..config() }, "KIND_GPU"),
         (

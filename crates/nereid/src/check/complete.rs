@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::model_config::{backend_name, nearest_name, to_text};
+use nereid_core::model_config::{nearest_name, to_text};
 use nereid_core::{Backends, ModelId, ModelSource, ModelSpec, Overrides, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
@@ -22,14 +22,7 @@ pub(super) fn complete(
         .versions
         .last()
         .ok_or_else(|| Error::not_found(format!("model '{name}' has no version folder to serve")))?;
-    let backend = backend_name(&spec.config).and_then(|backend| backends.get(backend)).ok_or_else(|| {
-        let known: Vec<_> = backends.names().collect();
-        Error::unsupported(format!(
-            "model '{name}' is of no backend that is here; there are {}",
-            known.join(", ")
-        ))
-    })?;
-    Ok(to_text(&complete_config(&spec, version, backend)?))
+    Ok(to_text(&complete_config(&spec, version, backends)?))
 }
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nereid_core::backend_api::ModelContext;
 use nereid_core::model_config::{
     ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise_for,
     read_text, telling_files, validate,
@@ -93,10 +94,10 @@ pub(super) fn check(
     complete_backend(&mut checked.config, folders);
     let gpus = settings.reading.gpus.of(&checked.config);
     normalise_for(&mut checked.config, &gpus);
-    let backend = backend_name(&checked.config).and_then(|backend| settings.backends.named.get(backend));
-    // Of a backend that is not here nobody knows whether it completes anything; that it is not here is said as well.
-    let is_completed =
-        settings.reading.complete && backend.is_none_or(|backend| backend.capabilities().completes_config);
+    let backend = backend_name(&checked.config);
+    let completes = backend.and_then(|backend| settings.backends.registry.completes_config(backend));
+    // A backend that is not registered may complete anything; if it is not installed either, that is reported below.
+    let is_completed = settings.reading.complete && completes.unwrap_or(true);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
     if let Err(errors) = validate(&checked.config, stage) {
         for error in errors.errors().iter().filter(|error| !reading.explains(error.field())) {
@@ -184,21 +185,20 @@ fn check_offered(
     findings: &mut Vec<Finding>,
 ) {
     let config = &checked.config;
-    let named = &settings.backends.named;
-    let unknown = backend_name(config).filter(|backend| !named.contains_key(*backend)).filter(|_| {
-        let version = versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1);
-        settings.backends.libraries.find(folder, version, config).is_err()
-    });
-    if let Some(backend) = unknown {
+    let backends = &settings.backends.registry;
+    let model = ModelContext {
+        name: name.to_owned(),
+        version: versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1),
+        directory: folder.to_owned(),
+        config: config.clone(),
+        complete: settings.reading.complete,
+    };
+    if let Some(backend) = backend_name(config)
+        && let Err(error) = backends.check(&model)
+    {
         let field = if config.backend.is_empty() { "platform" } else { "backend" };
-        let known: Vec<_> = named.keys().map(String::as_str).collect();
-        let message = format!(
-            "backend '{backend}' is not here: there are {}, and no library of that name is in the folders of the model \
-             and of the backends",
-            known.join(", ")
-        );
-        let nearest = nearest_name(backend, known.into_iter());
-        findings.push(checked.error(field, message).meaning(nearest));
+        let nearest = nearest_name(backend, backends.names());
+        findings.push(checked.error(field, error.message()).meaning(nearest));
     }
     for (field, error) in not_offered(name, config, &settings.gpus) {
         findings.push(checked.error(&field, error.message()));

@@ -41,10 +41,7 @@ fn the_nearest_library_is_taken() {
 fn without_a_library_all_places_are_told() {
     let error = found(&["backends/y/libtriton_y.so"], "").unwrap_err();
     assert_eq!(error.code(), nereid_backend_api::ErrorCode::InvalidArg);
-    assert!(
-        error.message().starts_with("unable to find backend library for backend 'x' of model 'm'"),
-        "{error}"
-    );
+    assert!(error.message().starts_with("no 'libtriton_x.so' in "), "{error}");
     for folder in ["m/1'", "m'", "backends/x'"] {
         assert!(error.message().contains(folder), "{error}");
     }
