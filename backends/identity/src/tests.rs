@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nereid_backend_api::{
-    Answer, BatchMonitor, Buffer, DataType, ExecutionTimes, InferRequest, InstanceKind, Phase,
+    Answer, BatchMonitor, Buffer, DataType, ExecutionTimes, InferRequest, InstanceKind, NoPeers, Phase,
     RequestedOutput, Responder, ResponseSink,
 };
 
@@ -23,6 +23,7 @@ fn load(config: &str) -> Result<Box<dyn Model>> {
         directory: "m".into(),
         config,
         complete: true,
+        peers: Arc::new(NoPeers),
     })
 }
 

@@ -113,7 +113,7 @@ fn serve() -> Arc<Server> {
     let source: BTreeMap<_, _> = cases().into_iter().map(with_one_thread).collect();
     let backends = BTreeMap::from([("onnxruntime".to_owned(), backend)]);
     let options = ServerOptions { load_threads: 1, ..ServerOptions::default() };
-    let server = Arc::new(Server::new(options, backends, Arc::new(source)));
+    let server = Server::new(options, backends, Arc::new(source));
     server.start(None).expect("the repository is there");
     server
 }

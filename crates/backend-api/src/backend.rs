@@ -9,7 +9,7 @@ use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::SecondaryDevice;
 
-use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Request, Result};
+use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, Request, Result};
 
 /// A kind of model the server can run. One object for the whole server.
 pub trait Backend: Send + Sync {
@@ -131,7 +131,7 @@ pub trait Instance: Send {
 }
 
 /// What a backend is told about the model it loads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ModelContext {
     /// Name of the model.
     pub name: String,
@@ -144,6 +144,16 @@ pub struct ModelContext {
     /// Whether the backend may complete the configuration: inputs and outputs may then be missing from it. If not,
     /// it has to be whole.
     pub complete: bool,
+    /// The server, for what the backend asks of it. [`NoPeers`](crate::NoPeers) where there is none.
+    pub peers: Arc<dyn Peers>,
+}
+
+impl fmt::Debug for ModelContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut context = f.debug_struct("ModelContext");
+        context.field("name", &self.name).field("version", &self.version).field("directory", &self.directory);
+        context.field("config", &self.config).field("complete", &self.complete).finish_non_exhaustive()
+    }
 }
 
 impl ModelContext {

@@ -12,12 +12,16 @@
 mod backend;
 mod batch;
 mod batch_io;
+mod cancellation;
 mod capabilities;
 mod elements;
 mod error;
 mod memory;
+mod metrics;
 mod output;
+mod overrides;
 mod parameters;
+mod peers;
 mod request;
 mod responder;
 mod response;
@@ -36,13 +40,20 @@ pub use backend::{
 };
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};
+pub use cancellation::{CancelSignal, CancelWatch, Cancellation};
 pub use capabilities::{BackendCapabilities, ModelCapabilities};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
 pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKind, MemoryUsage};
+pub use metrics::{
+    FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
+    MetricValue,
+};
 pub use nereid_model_config::{DataType, ModelConfig};
 pub use output::{DeviceOutput, OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
+pub use overrides::Overrides;
 pub use parameters::{ParameterValue, Parameters};
+pub use peers::{Answers, Canceller, InnerRequest, NoPeers, PeerModel, Peers, Pending, block_on};
 pub use request::{CorrelationId, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};
 pub use response::Response;

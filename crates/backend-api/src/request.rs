@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Buffers, Error, OutputAllocator, Parameters, RequestTrace, Responder, Response, ResponseSink, Result,
-    SequenceStates, Tensor, Turn,
+    Buffers, Cancellation, Error, OutputAllocator, Parameters, RequestTrace, Responder, Response,
+    ResponseSink, Result, SequenceStates, Tensor, Turn,
 };
 
 /// What a client asks of a model. Every face builds this and hands it to the server together with the model.
@@ -170,6 +170,11 @@ impl Request {
     /// [`into_responder`](Self::into_responder).
     pub fn responder(&self) -> &Responder {
         &self.responder
+    }
+
+    /// Its cancellation, to be waited for. It may outlive the request.
+    pub fn cancellation(&self) -> Cancellation {
+        self.responder.cancellation()
     }
 
     /// Puts another receiving end of answers in the place of the one it has. Made for the server.

@@ -8,8 +8,8 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use crate::{
-    Buffer, Error, ExecutionTimes, Memory, OutputAllocator, OutputBuffer, OutputSpec, Response, Result,
-    Tensor,
+    Buffer, CancelSignal, Cancellation, Error, ExecutionTimes, Memory, OutputAllocator, OutputBuffer,
+    OutputSpec, Response, Result, Tensor,
 };
 
 /// One answer of possibly many.
@@ -29,6 +29,11 @@ pub trait ResponseSink: Any + Send + Sync {
     /// The name of the model that was asked.
     fn model_name(&self) -> &str {
         ""
+    }
+
+    /// What wakes those who wait for the cancellation; `None` if nobody can.
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        None
     }
 
     /// The backend says itself how long the execution and its responses took, perhaps only after the last answer.
@@ -164,6 +169,11 @@ impl Responder {
     /// Whether an answer is still wanted. A long-running backend asks now and then.
     pub fn is_cancelled(&self) -> bool {
         self.sink.is_cancelled()
+    }
+
+    /// The cancellation of the request, to be waited for. It may outlive the request.
+    pub fn cancellation(&self) -> Cancellation {
+        Cancellation::of(Arc::clone(&self.sink))
     }
 
     /// Memory to write an output to: where the caller wants it, or else the server's own.

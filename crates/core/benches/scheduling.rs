@@ -116,7 +116,7 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
         model("ensemble", &format!(r#"platform: "ensemble" ensemble_scheduling {{ {steps} }}"#)),
     ]));
     let options = ServerOptions { load_threads: 1, ..ServerOptions::default() };
-    let server = Arc::new(Server::new(options, backends, source));
+    let server = Server::new(options, backends, source);
     server.start(None).expect("the models are given");
     let statistics = || server.model(asked, None).expect("it is loaded").statistics().snapshot();
 

@@ -1,7 +1,9 @@
 //! Loads a version of a model as far as its instances: has the backend read it and complete its configuration, and
 //! checks the outcome.
 
-use nereid_backend_api::{Backend, Error, Model, ModelConfig, Result};
+use std::sync::Arc;
+
+use nereid_backend_api::{Backend, Error, Model, ModelConfig, NoPeers, Peers, Result};
 use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, scheduler_name, validate};
 
 use crate::backends::Backends;
@@ -27,8 +29,9 @@ pub(crate) fn load(
     spec: &ModelSpec,
     version: u64,
     backend: &dyn Backend,
+    peers: &Arc<dyn Peers>,
 ) -> Result<(Box<dyn Model>, ModelConfig)> {
-    let model = backend.load(spec.context(version))?;
+    let model = backend.load(spec.context(version, peers))?;
     let mut config = completed(spec, model.completed_config())?;
     prefer_groups(&mut config, model.preferred_groups());
     if let Some(changes) = changes(&spec.config, &config) {
@@ -46,8 +49,9 @@ pub fn complete_config(spec: &ModelSpec, version: u64, backends: &Backends) -> R
     if let Some(fault) = &spec.fault {
         return Err(fault.clone());
     }
-    let backend = backends.select(&spec.context(version))?;
-    load(spec, version, &*backend).map(|(_, config)| config)
+    let peers: Arc<dyn Peers> = Arc::new(NoPeers);
+    let backend = backends.select(&spec.context(version, &peers))?;
+    load(spec, version, &*backend, &peers).map(|(_, config)| config)
 }
 
 fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<ModelConfig> {

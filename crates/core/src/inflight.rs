@@ -17,8 +17,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Answer, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, RequestTrace, Response, ResponseKind,
-    ResponseSink, ResponseTimes, TensorActivity, TraceShare,
+    Answer, CancelSignal, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, RequestTrace, Response,
+    ResponseKind, ResponseSink, ResponseTimes, TensorActivity, TraceShare,
 };
 
 pub use self::stream::{Canceller, ResponseStream};
@@ -41,7 +41,7 @@ pub(crate) struct InFlight {
     arrived: Instant,
     /// Nanoseconds from `arrived` to the beginning of each phase; 0 if it was not reached.
     phases: [AtomicU64; 3],
-    cancelled: AtomicBool,
+    cancelled: CancelSignal,
     /// Whether the backend reports how long the execution took, before the last answer or after it. Otherwise the phases
     /// that were marked tell.
     awaits_report: AtomicBool,
@@ -97,7 +97,7 @@ impl InFlight {
             is_delegated: model.is_ensemble(),
             arrived,
             phases: Default::default(),
-            cancelled: AtomicBool::new(false),
+            cancelled: CancelSignal::default(),
             awaits_report: AtomicBool::new(false),
             state: Mutex::default(),
             #[cfg(test)]
@@ -266,7 +266,7 @@ impl ResponseSink for InFlight {
         if overrun {
             // What waits is dropped: it would be kept for a client that perhaps never reads it.
             std::mem::swap(&mut dropped, &mut state.unread);
-            self.cancelled.store(true, Ordering::Relaxed);
+            self.cancelled.cancel();
             answer = Some(Err(self.overrun()));
         }
         let last = last || overrun;
@@ -304,7 +304,11 @@ impl ResponseSink for InFlight {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.cancelled.is_cancelled()
+    }
+
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        Some(&self.cancelled)
     }
 
     fn model_name(&self) -> &str {

@@ -16,8 +16,8 @@ mod host_policies;
 mod inflight;
 mod instance;
 mod lifecycle;
-mod metric_registry;
 mod model;
+mod peers;
 mod rate_limiter;
 mod readiness;
 mod scheduler;
@@ -37,13 +37,12 @@ pub use caller::Caller;
 pub use completion::{Completion, complete_config};
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
-pub use metric_registry::{
-    FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
-    MetricValue,
-};
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
-pub use nereid_backend_api::TraceLevel;
+pub use nereid_backend_api::{
+    FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
+    MetricValue, TraceLevel,
+};
 pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};

@@ -216,7 +216,7 @@ impl LifeCycle {
             return loaded;
         }
         let backend = match &spec.fault {
-            None => self.backends.select(&spec.context(version)),
+            None => self.backends.select(&spec.context(version, &self.services.peers)),
             Some(fault) => Err(fault.clone()),
         };
         let backend = backend.inspect_err(|error| {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
-use nereid_backend_api::{Error, InferRequest, Result};
+use nereid_backend_api::{Error, InferRequest, MetricRegistry, NoPeers, Peers, Result};
 
 use crate::backends::Backends;
 use crate::budget::Budget;
@@ -19,6 +19,7 @@ use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{Done, LifeCycle, Task};
 use crate::model::{Model, Services};
+use crate::peers::ServerPeers;
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{ModelId, ModelSource, Overrides};
 use crate::statistics::LatencyOptions;
@@ -63,6 +64,8 @@ pub struct ServerOptions {
     pub gpus: Vec<i32>,
     /// Where instances run, by the names of their host policies.
     pub host_policies: HostPolicies,
+    /// Where backends keep metrics of their own.
+    pub metrics: MetricRegistry,
 }
 
 /// How models come and go while the server serves.
@@ -90,7 +93,11 @@ pub struct Server {
 
 impl Server {
     /// A server that knows these backends, by the names configurations use, and no model yet.
-    pub fn new(options: ServerOptions, backends: impl Into<Backends>, source: Arc<dyn ModelSource>) -> Self {
+    pub fn new(
+        options: ServerOptions,
+        backends: impl Into<Backends>,
+        source: Arc<dyn ModelSource>,
+    ) -> Arc<Self> {
         let limiter = match &options.rate_limit {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
@@ -104,12 +111,21 @@ impl Server {
             max_unread: options.max_unread,
             latencies: options.latencies,
             models: Weak::new(),
+            peers: Arc::new(NoPeers),
         };
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
-        let models = LifeCycle::new(backends.into(), source, services, threads, retries);
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
-        Self { options, models, slots, trace, open: AtomicBool::new(false) }
+        Arc::new_cyclic(|server| {
+            let services = Services { peers: Arc::new(ServerPeers::new(Weak::clone(server))), ..services };
+            let models = LifeCycle::new(backends.into(), source, services, threads, retries);
+            Self { options, models, slots, trace, open: AtomicBool::new(false) }
+        })
+    }
+
+    /// The server as its backends ask it. It does not keep the server alive.
+    pub fn peers(self: &Arc<Self>) -> Arc<dyn Peers> {
+        Arc::new(ServerPeers::new(Arc::downgrade(self)))
     }
 
     /// What was fixed when it started.

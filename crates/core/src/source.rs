@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
 
-use bytes::Bytes;
+pub use nereid_backend_api::Overrides;
 use nereid_backend_api::{Error, Result};
 
 use crate::model::ModelSpec;
@@ -61,22 +60,6 @@ impl fmt::Display for ModelId {
             write!(f, "{}::", self.namespace)?;
         }
         f.write_str(&self.name)
-    }
-}
-
-/// What a load request gives in place of what is in the repository.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    /// The configuration, as JSON.
-    pub config: Option<String>,
-    /// Files of the model's folder, by their paths in it. With any, only these count.
-    pub files: Vec<(PathBuf, Bytes)>,
-}
-
-impl Overrides {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.config.is_none() && self.files.is_empty()
     }
 }
 

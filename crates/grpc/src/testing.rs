@@ -93,7 +93,7 @@ impl Serving {
             ..ServerOptions::default()
         };
         let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
-        let server = Arc::new(Server::new(server_options, backends, Arc::new(source)));
+        let server = Server::new(server_options, backends, Arc::new(source));
         assert!(server.start(None).unwrap().is_empty());
         let shutdown = CancellationToken::new();
         let calls = Calls::new(Arc::clone(&server), options, shutdown.clone());

@@ -68,7 +68,6 @@ pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'sta
     };
     let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let server = Server::new(options(), backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
-    let server = Arc::new(server);
     assert!(server.start(None).unwrap().is_empty());
     assert!(server.is_ready());
     server
@@ -76,7 +75,7 @@ pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'sta
 
 /// A server without models.
 pub(crate) fn empty_server() -> Arc<Server> {
-    Arc::new(Server::new(options(), BTreeMap::new(), Arc::new(BTreeMap::new())))
+    Server::new(options(), BTreeMap::new(), Arc::new(BTreeMap::new()))
 }
 
 fn options() -> ServerOptions {

@@ -68,8 +68,7 @@ fn server(config: &str) -> Arc<Server> {
     let backends = BTreeMap::from([("obedient".to_owned(), backend)]);
     let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));
     let latencies = LatencyOptions { histograms: true, summaries: true };
-    let server =
-        Arc::new(Server::new(ServerOptions { latencies, ..ServerOptions::default() }, backends, source));
+    let server = Server::new(ServerOptions { latencies, ..ServerOptions::default() }, backends, source);
     let failures = server.start(None).unwrap();
     assert!(failures.is_empty(), "{failures:?}");
     server

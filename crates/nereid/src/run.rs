@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let source = source.with_namespacing(options.model_namespacing);
     let told = options.metrics.face(!gpus.numbers.is_empty());
     let server_options = server_options(options, trace, gpus.numbers)?;
-    let server = Arc::new(Server::new(server_options, backends.registry.clone(), Arc::new(source)));
+    let server = Server::new(server_options, backends.registry.clone(), Arc::new(source));
     let exposition = Exposition::new(told, nereid_triton_host::metric_registry());
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let told = Arc::clone(&exposition);
@@ -120,6 +120,7 @@ fn server_options(options: &Options, trace: TraceSettings, gpus: Vec<i32>) -> Re
         trace,
         gpus,
         host_policies: options.host_policies()?,
+        metrics: nereid_triton_host::metric_registry(),
     })
 }
 

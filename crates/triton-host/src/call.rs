@@ -10,28 +10,26 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use nereid_backend_api::{Answer, Error, Result};
-use nereid_core::{Caller, ResponseStream, Server};
+use nereid_backend_api::{Answer, Answers, Error, InnerRequest, Peers, Result, block_on};
 use triton_sys::*;
 
 use crate::allocator::Placement;
 use crate::handle::{Handle, Lent};
 use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
-use crate::server::blocking;
 use crate::trace::{Sent, TraceObject};
 
 /// Stops an inference.
 #[derive(Clone)]
 pub(crate) struct Canceller {
-    call: nereid_core::Canceller,
+    call: nereid_backend_api::Canceller,
     cancelled: Arc<AtomicBool>,
 }
 
 impl Canceller {
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
-        self.call.cancel();
+        (self.call)();
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -41,7 +39,7 @@ impl Canceller {
 
 struct Call {
     /// Gone after the last answer.
-    stream: Mutex<Option<ResponseStream>>,
+    stream: Mutex<Option<Box<dyn Answers>>>,
     /// How often it was woken and has not looked since.
     wakes: AtomicUsize,
     placement: Arc<Placement>,
@@ -55,16 +53,16 @@ struct Call {
 ///
 /// # Errors
 /// The server does not take the request: it is not given back, and not answered.
-pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
+pub(crate) fn start(peers: &dyn Peers, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
     let object = handle.get()?;
     let (name, version) = object.fields().model()?;
-    let model = blocking(server.resolve(&name, version))?;
+    let model = block_on(peers.resolve(&name, version))?;
     let (mut request, placement, release, complete, userp) = {
         let fields = object.fields();
         let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
         let complete = fields.callbacks.complete.ok_or_else(no_complete)?;
         let userp = AtomicPtr::new(fields.callbacks.complete_userp.load(Ordering::Relaxed));
-        let (request, placement, release) = fields.build(&model, handle, object.cuda())?;
+        let (request, placement, release) = fields.build(&*model, handle, object.cuda())?;
         (request, placement, release, complete, userp)
     };
     // From here on functions of the backend may be called, those of its trace first: nothing is locked.
@@ -73,7 +71,7 @@ pub(crate) fn start(server: &Server, handle: Handle<InferenceRequest>, trace: Op
         None => (None, None),
     };
     request.trace = trace;
-    let stream = server.infer(&model, request, Caller::default()).inspect_err(|_| release.disarm())?;
+    let stream = model.infer(InnerRequest::new(request)).inspect_err(|_| release.disarm())?;
     let canceller = Canceller { call: stream.canceller(), cancelled: Arc::default() };
     object.fields().canceller = Some(canceller);
     let (stream, wakes) = (Mutex::new(Some(stream)), AtomicUsize::new(0));
@@ -119,7 +117,7 @@ impl Call {
                     // Whether it is the last is known from what follows.
                     next = stream.poll_next(context);
                     let last = matches!(next, Poll::Ready(None));
-                    self.tell(self.response(answer, &stream), last);
+                    self.tell(self.response(answer, &*stream), last);
                     if last {
                         return;
                     }
@@ -128,7 +126,7 @@ impl Call {
         }
     }
 
-    fn response(&self, answer: Answer, stream: &ResponseStream) -> *mut TRITONSERVER_InferenceResponse {
+    fn response(&self, answer: Answer, stream: &dyn Answers) -> *mut TRITONSERVER_InferenceResponse {
         let given = InferenceResponse::new(answer, stream, &self.placement)
             .or_else(|error| InferenceResponse::new(Err(error), stream, &self.placement))
             .and_then(|response| Handle::give(Arc::new(response)));

@@ -202,8 +202,8 @@ objects! {
     crate::inference::InferenceRequest = TRITONSERVER_InferenceRequest, 17, "inference request";
     crate::outcome::InferenceResponse = TRITONSERVER_InferenceResponse, 18, "inference response";
     crate::allocator::Allocator = TRITONSERVER_ResponseAllocator, 19, "response allocator";
-    nereid_core::MetricFamily = TRITONSERVER_MetricFamily, 20, "metric family";
-    nereid_core::Metric = TRITONSERVER_Metric, 21, "metric";
+    nereid_backend_api::MetricFamily = TRITONSERVER_MetricFamily, 20, "metric family";
+    nereid_backend_api::Metric = TRITONSERVER_Metric, 21, "metric";
     crate::metrics::MetricArgs = TRITONSERVER_MetricArgs, 22, "set of metric arguments";
     crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
     crate::trace::TraceObject = TRITONSERVER_InferenceTrace, 24, "trace";

@@ -7,8 +7,7 @@ pub(crate) mod tensors;
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nereid_backend_api::{Error, InferRequest, Result};
-use nereid_core::Model;
+use nereid_backend_api::{Error, InferRequest, PeerModel, Result};
 use nereid_cuda::Cuda;
 use triton_sys::*;
 
@@ -86,13 +85,13 @@ impl Fields {
     /// The request as the server takes it for that model, where its outputs are placed, and what gives it back.
     pub(crate) fn build(
         &self,
-        model: &Model,
+        model: &dyn PeerModel,
         handle: Handle<InferenceRequest>,
         cuda: Option<&Arc<Cuda>>,
     ) -> Result<(InferRequest, Arc<Placement>, Arc<Release>)> {
         let release = self.callbacks.release(handle);
         let placement = self.callbacks.placement(&release, cuda)?;
-        let raw = |contents| model.signature().raw_input(contents);
+        let raw = |contents| model.raw_input(contents);
         let (inputs, policy_contents) = self.tensors.inputs(&release, cuda, raw)?;
         let request = InferRequest {
             inputs,
@@ -115,7 +114,7 @@ exports! {
     ) {
         let name = model_name.read()?.into_owned();
         let server = server.get()?;
-        server.server()?.model(&name, version(model_version)?)?;
+        server.peers()?.model(&name, version(model_version)?)?;
         let request = Arc::new(InferenceRequest::new(name, model_version, server.cuda().cloned()));
         inference_request.give(request)?;
     }

@@ -6,8 +6,7 @@
 use std::ffi::c_char;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use nereid_backend_api::{Error, Result};
-use nereid_core::{MetricKind, MetricLabels, MetricRegistry};
+use nereid_backend_api::{Error, MetricKind, MetricLabels, MetricRegistry, Result};
 use triton_sys::*;
 
 use crate::boundary::{List, Out, exports};

@@ -4,8 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use nereid_backend_api::{Answer, Buffer, DataType, Error, Memory, Result, Shape, Tensor};
-use nereid_core::ResponseStream;
+use nereid_backend_api::{Answer, Answers, Buffer, DataType, Error, Memory, Result, Shape, Tensor};
 use triton_sys::*;
 
 use crate::allocator::Placement;
@@ -59,7 +58,7 @@ pub(crate) fn address(buffer: &Buffer) -> *const c_void {
 
 impl InferenceResponse {
     /// An answer of the server's.
-    pub(crate) fn new(answer: Answer, stream: &ResponseStream, placement: &Placement) -> Result<Self> {
+    pub(crate) fn new(answer: Answer, stream: &dyn Answers, placement: &Placement) -> Result<Self> {
         let outputs = |tensors: Vec<Tensor>| -> Result<Vec<_>> {
             tensors.into_iter().map(|tensor| Output::new(tensor, placement)).collect()
         };

@@ -1,17 +1,13 @@
-//! The server, for backends: what it serves, and inferences on it.
+//! The server as C's backends ask it: [`Peers`] as functions of C, and its documents.
 
 use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::ptr;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
 use bytes::Bytes;
-use nereid_backend_api::{Error, Result};
-use nereid_core::{Overrides, Server};
+use nereid_backend_api::{Error, Overrides, Peers, Result, block_on};
+use nereid_core::Server;
 use nereid_cuda::Cuda;
 use nereid_model_config::to_json;
 use nereid_protocol::repository::LoadParameter;
@@ -25,27 +21,37 @@ use crate::metrics::Snapshot;
 use crate::model::check_version;
 use crate::{call, describe};
 
-/// Tells the metrics of a server as text.
-type TellMetrics = Box<dyn Fn(&Server) -> String + Send + Sync>;
+/// Renders the metrics of a server as text.
+type RenderMetrics = Box<dyn Fn(&Server) -> String + Send + Sync>;
 
 /// The server in C's hands. It does not keep the server alive.
 #[derive(Default)]
 pub(crate) struct ServerObject {
-    /// With what tells its metrics.
-    server: OnceLock<(Weak<Server>, TellMetrics)>,
+    attached: OnceLock<Attached>,
     /// What the memory of GPUs is copied with.
     cuda: Option<Arc<Cuda>>,
+}
+
+struct Attached {
+    peers: Arc<dyn Peers>,
+    /// For its documents, which are C's alone.
+    server: Weak<Server>,
+    metrics: RenderMetrics,
 }
 
 impl ServerObject {
     /// One that is not attached yet.
     pub(crate) fn new(cuda: Option<Arc<Cuda>>) -> Self {
-        Self { server: OnceLock::new(), cuda }
+        Self { attached: OnceLock::new(), cuda }
     }
 
     /// Says which it is, once.
-    pub(crate) fn attach(&self, server: &Arc<Server>, metrics: TellMetrics) {
-        self.server.get_or_init(|| (Arc::downgrade(server), metrics));
+    pub(crate) fn attach(&self, server: &Arc<Server>, metrics: RenderMetrics) {
+        self.attached.get_or_init(|| Attached {
+            peers: server.peers(),
+            server: Arc::downgrade(server),
+            metrics,
+        });
     }
 
     /// The driver of the GPUs, if there is one.
@@ -53,12 +59,20 @@ impl ServerObject {
         self.cuda.as_ref()
     }
 
-    /// The server.
+    /// What backends ask of the server.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is not attached.
+    pub(crate) fn peers(&self) -> Result<&dyn Peers> {
+        Ok(&*self.attached()?.peers)
+    }
+
+    /// The server, for its documents.
     ///
     /// # Errors
     /// `Unavailable` if it is not there: not yet, or no longer.
-    pub(crate) fn server(&self) -> Result<Arc<Server>> {
-        self.attached().map(|(server, _)| server)
+    fn server(&self) -> Result<Arc<Server>> {
+        self.attached()?.server.upgrade().ok_or_else(|| Error::unavailable("the server has shut down"))
     }
 
     /// Its metrics, as text.
@@ -66,57 +80,22 @@ impl ServerObject {
     /// # Errors
     /// `Unavailable` if it is not there.
     fn metrics(&self) -> Result<String> {
-        self.attached().map(|(server, metrics)| metrics(&server))
+        let server = self.server()?;
+        Ok((self.attached()?.metrics)(&server))
     }
 
-    fn attached(&self) -> Result<(Arc<Server>, &TellMetrics)> {
-        let attached = self.server.get().and_then(|(server, metrics)| Some((server.upgrade()?, metrics)));
-        attached.ok_or_else(|| {
-            Error::unavailable("there is no server: a model is looked at without one, or it has ended")
-        })
-    }
-}
-
-/// Does what takes its time on other threads, and waits for the outcome.
-fn wait(begin: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>) -> Result<()> {
-    let (done, outcome) = channel();
-    begin(Box::new(move |outcome| done.send(outcome).unwrap_or_default()))?;
-    outcome.recv().unwrap_or_else(|_| Err(Error::unavailable("the server is shutting down")))
-}
-
-/// Waits for an answer that is found on another thread.
-pub(crate) fn blocking<T>(answer: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut answer, mut context) = (pin!(answer), Context::from_waker(&waker));
-    loop {
-        match answer.as_mut().poll(&mut context) {
-            Poll::Ready(answer) => return answer,
-            Poll::Pending => thread::park(),
-        }
+    fn attached(&self) -> Result<&Attached> {
+        let examined = || Error::unavailable("there is no server to ask: the model is only examined");
+        self.attached.get().ok_or_else(examined)
     }
 }
 
 fn load(server: Handle<ServerObject>, name: &str, overrides: Overrides) -> Result<()> {
-    let server = server.get()?.server()?;
-    wait(|done| server.load_model(name, overrides, done))
+    block_on(server.get()?.peers()?.load(name, overrides))
 }
 
-fn unload(server: Handle<ServerObject>, name: &str) -> Result<()> {
-    let server = server.get()?.server()?;
-    wait(|done| server.unload_model(name, done))
-}
-
-fn unload_with_dependents(server: Handle<ServerObject>, name: &str) -> Result<()> {
-    let server = server.get()?.server()?;
-    wait(|done| server.unload_model_and_dependents(name, done))
+fn unload(server: Handle<ServerObject>, name: &str, dependents: bool) -> Result<()> {
+    block_on(server.get()?.peers()?.unload(name, dependents))
 }
 
 /// What load parameters give in place of what is in the repository.
@@ -157,8 +136,7 @@ exports! {
     }
 
     fn TRITONSERVER_ServerIsReady(server: *mut TRITONSERVER_Server, ready: *mut bool) {
-        let server = server.get()?.server()?;
-        ready.set(blocking(server.ready()))?;
+        ready.set(block_on(server.get()?.peers()?.ready())?)?;
     }
 
     fn TRITONSERVER_ServerModelIsReady(
@@ -167,8 +145,9 @@ exports! {
         model_version: i64,
         ready: *mut bool,
     ) {
-        let (server, name) = (server.get()?.server()?, model_name.read()?);
-        ready.set(blocking(server.model_ready(&name, version(model_version)?)).is_ok())?;
+        let (server, name) = (server.get()?, model_name.read()?);
+        server.server()?;
+        ready.set(block_on(server.peers()?.model_ready(&name, version(model_version)?)).is_ok())?;
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(
@@ -179,9 +158,8 @@ exports! {
         voidp: *mut *mut c_void,
     ) {
         voidp.set_if_wanted(ptr::null_mut());
-        let model = server.get()?.server()?.model(&model_name.read()?, version(model_version)?)?;
-        let batches = model.signature().max_batch_size > 0;
-        flags.set(if batches { TRITONSERVER_BATCH_FIRST_DIM.0 } else { TRITONSERVER_BATCH_UNKNOWN.0 })?;
+        let model = server.get()?.peers()?.model(&model_name.read()?, version(model_version)?)?;
+        flags.set(if model.config().max_batch_size > 0 { TRITONSERVER_BATCH_FIRST_DIM.0 } else { TRITONSERVER_BATCH_UNKNOWN.0 })?;
     }
 
     fn TRITONSERVER_ServerModelTransactionProperties(
@@ -192,7 +170,7 @@ exports! {
         voidp: *mut *mut c_void,
     ) {
         voidp.set_if_wanted(ptr::null_mut());
-        let model = server.get()?.server()?.model(&model_name.read()?, version(model_version)?)?;
+        let model = server.get()?.peers()?.model(&model_name.read()?, version(model_version)?)?;
         let flags = if model.is_decoupled() { TRITONSERVER_TXN_DECOUPLED } else { TRITONSERVER_TXN_ONE_TO_ONE };
         txn_flags.set(flags.0)?;
     }
@@ -234,7 +212,7 @@ exports! {
         model_config: *mut *mut TRITONSERVER_Message,
     ) {
         check_version(config_version)?;
-        let model = server.get()?.server()?.model(&model_name.read()?, version(model_version)?)?;
+        let model = server.get()?.peers()?.model(&model_name.read()?, version(model_version)?)?;
         give_message(&model_config, to_json(model.config()))?;
     }
 
@@ -261,12 +239,11 @@ exports! {
     }
 
     fn TRITONSERVER_ServerUnloadModel(server: *mut TRITONSERVER_Server, model_name: *const c_char) {
-        unload(server, &model_name.read()?)?;
+        unload(server, &model_name.read()?, false)?;
     }
 
-    /// Nothing depends on other models.
     fn TRITONSERVER_ServerUnloadModelAndDependents(server: *mut TRITONSERVER_Server, model_name: *const c_char) {
-        unload_with_dependents(server, &model_name.read()?)?;
+        unload(server, &model_name.read()?, true)?;
     }
 
     fn TRITONSERVER_ServerMetrics(server: *mut TRITONSERVER_Server, metrics: *mut *mut TRITONSERVER_Metrics) {
@@ -279,8 +256,8 @@ exports! {
         inference_request: *mut TRITONSERVER_InferenceRequest,
         trace: *mut TRITONSERVER_InferenceTrace,
     ) {
-        let server = server.get()?.server()?;
+        let server = server.get()?;
         let trace = if trace.is_null() { None } else { Some(crate::trace::send(trace)?) };
-        call::start(&server, inference_request, trace)?;
+        call::start(server.peers()?, inference_request, trace)?;
     }
 }

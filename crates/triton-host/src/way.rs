@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_backend_api::{
-    Answer, Error, ExecutionTimes, OutputAllocator, Phase, Responder, ResponseKind, ResponseSink,
-    ResponseTimes, Result,
+    Answer, CancelSignal, Error, ExecutionTimes, OutputAllocator, Phase, Responder, ResponseKind,
+    ResponseSink, ResponseTimes, Result,
 };
 
 /// The way to answer one request.
@@ -93,6 +93,10 @@ impl ResponseSink for Passing {
 
     fn model_name(&self) -> &str {
         self.0.sink().model_name()
+    }
+
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        self.0.sink().cancel_signal()
     }
 
     fn await_report(&self) {

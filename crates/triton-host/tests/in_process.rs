@@ -55,7 +55,7 @@ fn serve(define: &str) -> Served {
     let mut backends = Backends::default();
     backends.set_finder(Arc::clone(&libraries) as _);
     let source = BTreeMap::from([("m".to_owned(), Ok(spec))]);
-    let server = Arc::new(Server::new(ServerOptions::default(), backends, Arc::new(source)));
+    let server = Server::new(ServerOptions::default(), backends, Arc::new(source));
     libraries.attach(&server, |_| "told".to_owned());
     let failures = server.start(None).unwrap();
     Served { server, failures, _folder: folder }

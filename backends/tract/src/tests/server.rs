@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use nereid_backend_api::{
     Answer, Backend, BackendSettings, Batch, BatchMonitor, DataType, ExecutionTimes, InferRequest, Instance,
-    InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Phase, Request, RequestedOutput,
-    Responder, Response, ResponseSink, Result, Tensor,
+    InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, NoPeers, Phase, Request,
+    RequestedOutput, Responder, Response, ResponseSink, Result, Tensor,
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput};
 use tempfile::TempDir;
@@ -60,7 +60,14 @@ pub(crate) fn complete_from(
 
 fn context(folder: &TempDir, config: ModelConfig) -> ModelContext {
     let directory = folder.path().to_owned();
-    ModelContext { name: "m".into(), version: 1, directory, config, complete: false }
+    ModelContext {
+        name: "m".into(),
+        version: 1,
+        directory,
+        config,
+        complete: false,
+        peers: Arc::new(NoPeers),
+    }
 }
 
 /// The message with which a load is refused.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nereid_backend_api::{BackendCapabilities, Model, ModelConfig};
+use nereid_backend_api::{BackendCapabilities, Model, ModelConfig, NoPeers};
 
 use super::*;
 
@@ -49,6 +49,7 @@ fn model(backend: &str) -> ModelContext {
         directory: "m".into(),
         config: ModelConfig { backend: backend.into(), ..ModelConfig::default() },
         complete: false,
+        peers: Arc::new(NoPeers),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What becomes of the configuration that a backend hands back.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use nereid_backend_api::{ErrorCode, Instance, InstanceContext, ModelContext};
 use nereid_model_config::parse_text;
@@ -55,9 +55,13 @@ fn spec(completion: Completion, text: &str) -> ModelSpec {
     }
 }
 
+fn no_peers() -> Arc<dyn Peers> {
+    Arc::new(NoPeers)
+}
+
 fn complete(completion: Completion, text: &str, handed_back: Option<&str>) -> Result<ModelConfig> {
     let backend = Handing(handed_back.map(|text| parse_text(text).unwrap()));
-    load(&spec(completion, text), 1, &backend).map(|(_, config)| config)
+    load(&spec(completion, text), 1, &backend, &no_peers()).map(|(_, config)| config)
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn a_backend_is_told_whether_it_may_complete() {
     }
     let backend = Noting(Mutex::default());
     for completion in [Completion::Off, Completion::Allowed, Completion::Needed] {
-        assert!(load(&spec(completion, WHOLE), 1, &backend).is_err());
+        assert!(load(&spec(completion, WHOLE), 1, &backend, &no_peers()).is_err());
     }
     assert_eq!(*backend.0.lock().unwrap(), [false, true, true]);
 }

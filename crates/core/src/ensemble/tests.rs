@@ -209,13 +209,13 @@ fn options() -> ServerOptions {
     ServerOptions { strict_readiness: true, load_threads: 2, ..ServerOptions::default() }
 }
 
-fn server_of(members: &Members, options: ServerOptions, source: Arc<dyn ModelSource>) -> Server {
+fn server_of(members: &Members, options: ServerOptions, source: Arc<dyn ModelSource>) -> Arc<Server> {
     let backend = Arc::new(members.clone()) as Arc<dyn Backend>;
     Server::new(options, BTreeMap::from([("members".to_owned(), backend)]), source)
 }
 
 /// A server that has loaded these models.
-fn serving<const N: usize>(models: [(String, ModelSpec); N]) -> (Server, Members) {
+fn serving<const N: usize>(models: [(String, ModelSpec); N]) -> (Arc<Server>, Members) {
     let members = Members::default();
     let models: BTreeMap<_, _> = models.into_iter().map(|(name, spec)| (name, Ok(spec))).collect();
     let server = server_of(&members, options(), Arc::new(models));

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use nereid_backend_api::{Answer, Error, Response, Result};
@@ -22,7 +21,7 @@ impl Canceller {
     /// Stops it: if it waits for an instance, it is answered at once, and otherwise its backend may see that it is no
     /// longer wanted.
     pub fn cancel(&self) {
-        self.inflight.cancelled.store(true, Ordering::Relaxed);
+        self.inflight.cancelled.cancel();
         if let Some(ticket) = self.ticket {
             self.inflight.model.forget(ticket);
         }
@@ -122,7 +121,7 @@ impl ResponseStream {
     /// How often this request took its lock so far.
     #[cfg(test)]
     pub(crate) fn locks_taken(&self) -> usize {
-        self.inflight.locked.load(Ordering::Relaxed)
+        self.inflight.locked.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn wrong_count(&self, count: &str) -> Error {

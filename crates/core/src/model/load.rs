@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Backend, Error, ModelConfig, Result};
+use nereid_backend_api::{Backend, Error, ModelConfig, Peers, Result};
 use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
@@ -43,6 +43,8 @@ pub(crate) struct Services {
     pub models: Weak<ArcSwap<ModelTable>>,
     /// See [`ServerOptions::latencies`](crate::ServerOptions::latencies).
     pub latencies: LatencyOptions,
+    /// The server, as backends ask it.
+    pub peers: Arc<dyn Peers>,
 }
 
 impl Model {
@@ -63,7 +65,7 @@ impl Model {
             return Err(refused);
         }
         let begin = Instant::now();
-        let (model, config) = completion::load(spec, version, backend)?;
+        let (model, config) = completion::load(spec, version, backend, &services.peers)?;
         let statistics = Self::statistics_after(before, &config, services);
         let loaded = Self::make(spec, version, model.into(), config, Arc::clone(&statistics), services)?;
         statistics.loaded_in(begin.elapsed());

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nereid_backend_api::{Error, ModelConfig, ModelContext};
+use nereid_backend_api::{Error, ModelConfig, ModelContext, Peers};
 
 use crate::completion::Completion;
 use crate::source::{Fingerprint, ModelId};
@@ -44,13 +44,14 @@ pub struct ModelSpec {
 
 impl ModelSpec {
     /// What its backend gets to load a version.
-    pub(crate) fn context(&self, version: u64) -> ModelContext {
+    pub(crate) fn context(&self, version: u64, peers: &Arc<dyn Peers>) -> ModelContext {
         ModelContext {
             name: self.id.name.clone(),
             version,
             directory: self.directory.clone(),
             config: self.config.clone(),
             complete: self.completion != Completion::Off,
+            peers: Arc::clone(peers),
         }
     }
 }

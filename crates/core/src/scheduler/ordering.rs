@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use nereid_backend_api::{Answer, ExecutionTimes, Phase, Request, ResponseKind, ResponseSink, ResponseTimes};
+use nereid_backend_api::{
+    Answer, CancelSignal, ExecutionTimes, Phase, Request, ResponseKind, ResponseSink, ResponseTimes,
+};
 
 /// The requests of one model that are not answered completely, in their order.
 #[derive(Default)]
@@ -77,6 +79,10 @@ impl ResponseSink for InTurn {
 
     fn model_name(&self) -> &str {
         self.sink.model_name()
+    }
+
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        self.sink.cancel_signal()
     }
 
     fn await_report(&self) {

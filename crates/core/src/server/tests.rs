@@ -100,7 +100,7 @@ fn options() -> ServerOptions {
 }
 
 /// A server that has loaded these models.
-fn server(backend: impl Backend + 'static, models: Vec<(String, Result<ModelSpec>)>) -> Server {
+fn server(backend: impl Backend + 'static, models: Vec<(String, Result<ModelSpec>)>) -> Arc<Server> {
     server_with(options(), backend, models)
 }
 
@@ -108,7 +108,7 @@ fn server_with(
     options: ServerOptions,
     backend: impl Backend + 'static,
     models: Vec<(String, Result<ModelSpec>)>,
-) -> Server {
+) -> Arc<Server> {
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
     let server = Server::new(options, backends, Arc::new(models.into_iter().collect::<BTreeMap<_, _>>()));
     server.start(None).unwrap();
@@ -126,7 +126,7 @@ fn index(server: &Server) -> Vec<String> {
     server.index().unwrap().into_iter().map(line).collect()
 }
 
-fn serving(script: Script) -> Server {
+fn serving(script: Script) -> Arc<Server> {
     let server = server(Scripted(script), vec![spec(config(), &[1])]);
     assert!(server.is_ready());
     server
@@ -224,7 +224,7 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
 }
 
 /// A server whose model answers each request 1,000 times, 2 KiB each, unless told that nobody wants more.
-fn streaming(max_unread: usize) -> Server {
+fn streaming(max_unread: usize) -> Arc<Server> {
     let script: Script = |batch| {
         for request in batch.into_requests() {
             let responder = request.into_responder();
@@ -363,7 +363,7 @@ impl Instance for Gated {
     }
 }
 
-fn gated() -> (Server, Receiver<()>, Sender<()>) {
+fn gated() -> (Arc<Server>, Receiver<()>, Sender<()>) {
     let (entered, entries) = channel();
     let (open, gate) = channel();
     let server = server(Gated { entered, gate: Arc::new(Mutex::new(gate)) }, vec![spec(config(), &[1])]);

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::ModelConfig;
+use nereid_backend_api::{HistogramValue, ModelConfig};
 use nereid_model_config::proto::model_metrics::metric_control::MetricOptions;
 use sketches_ddsketch::{Config, DDSketch};
 
 use super::{ComputeTimes, nanos};
-use crate::metric_registry::HistogramValue;
 
 /// Which distributions are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,7 +33,7 @@ struct Connection {
 }
 
 fn server() -> Arc<Server> {
-    Arc::new(Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new())))
+    Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()))
 }
 
 /// The far end of a connection that is served.

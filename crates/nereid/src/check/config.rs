@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use nereid_core::backend_api::ModelContext;
+use nereid_core::backend_api::{ModelContext, NoPeers};
 use nereid_core::model_config::{
     ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise_for,
     read_text, telling_files, validate,
@@ -192,6 +193,7 @@ fn check_offered(
         directory: folder.to_owned(),
         config: config.clone(),
         complete: settings.reading.complete,
+        peers: Arc::new(NoPeers),
     };
     if let Some(backend) = backend_name(config)
         && let Err(error) = backends.check(&model)

@@ -45,7 +45,7 @@ fn fingerprint(number: u64) -> Fingerprint {
 }
 
 struct World {
-    server: Server,
+    server: Arc<Server>,
     source: Changing,
     members: Members,
 }

@@ -104,7 +104,6 @@ async fn decoupled_steps_one_behind_the_other_get_along_with_a_limit_of_one() {
             1,
         ),
     ]);
-    let server = Arc::new(server);
     let asked = (0..8).map(|_| {
         let server = Arc::clone(&server);
         tokio::spawn(async move { stream(&server, "e", request(&[("IN", 4)])).await.unwrap() })

@@ -72,11 +72,11 @@ fn config_with(scheduling: &str) -> ModelConfig {
     nereid_model_config::parse_text(&text).unwrap()
 }
 
-fn batching(backend: &Held, scheduling: &str) -> Server {
+fn batching(backend: &Held, scheduling: &str) -> Arc<Server> {
     batching_with(options(), backend, scheduling)
 }
 
-fn batching_with(options: ServerOptions, backend: &Held, scheduling: &str) -> Server {
+fn batching_with(options: ServerOptions, backend: &Held, scheduling: &str) -> Arc<Server> {
     let server = server_with(options, backend.clone(), vec![spec(config_with(scheduling), &[1])]);
     assert!(server.is_ready(), "{:?}", index(&server));
     server

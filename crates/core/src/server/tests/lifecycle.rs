@@ -83,7 +83,7 @@ fn world(control: ModelControl) -> World {
     source.set(1, &[(1, 1)]);
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
     World { server, source, backend }
 }
 
@@ -347,7 +347,7 @@ async fn a_request_in_progress_is_answered_by_the_version_it_was_sent_to() {
     let source = Arc::new(Changing::default());
     source.set(1, &[(1, 1)]);
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
-    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
     let world = World { server, source, backend: Counting::default() };
     world.load().unwrap();
     let mut executing = infer(&world.server, request()).unwrap();
@@ -368,7 +368,7 @@ const WARM_UP: &str = r#"instance_group { count: 2 }
     model_warmup { name: "some" batch_size: 3 count: 2
         inputs { key: "IN" value { data_type: TYPE_UINT8 dims: [ 2 ] random_data: true } } }"#;
 
-fn warmed_up(script: Script) -> Server {
+fn warmed_up(script: Script) -> Arc<Server> {
     let text = format!("{}\n{WARM_UP}", nereid_model_config::to_text(&config()));
     server(Scripted(script), vec![spec(nereid_model_config::parse_text(&text).unwrap(), &[1])])
 }

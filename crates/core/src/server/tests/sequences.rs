@@ -40,7 +40,7 @@ fn configured(strategy: &str, instances: i32) -> ModelConfig {
     ModelConfig { scheduling_choice: scheduling, instance_group: vec![group], max_batch_size: 1, ..config() }
 }
 
-fn serving(script: Script, config: ModelConfig, options: ServerOptions) -> (Server, Arc<Given>) {
+fn serving(script: Script, config: ModelConfig, options: ServerOptions) -> (Arc<Server>, Arc<Given>) {
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(script)) as Arc<dyn Backend>)]);
     let source = Arc::new(Given(Mutex::new(config)));
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options };

@@ -173,7 +173,7 @@ fn check(control: ModelControl, events: &[Event]) {
     let backend = Arc::new(Reads(Arc::clone(&source))) as Arc<dyn Backend>;
     let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
     server.start(None).unwrap();
     let world = World { server, source, backend: Counting::default() };
     let mut plain = Plain::default();

@@ -42,7 +42,7 @@ impl ModelSource for Spaces {
     }
 }
 
-fn serving(control: ModelControl, spaces: &[(&str, u64)]) -> (Arc<Spaces>, Server) {
+fn serving(control: ModelControl, spaces: &[(&str, u64)]) -> (Arc<Spaces>, Arc<Server>) {
     let source = Arc::<Spaces>::default();
     source.set(spaces);
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);

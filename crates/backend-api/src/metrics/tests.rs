@@ -1,6 +1,6 @@
 //! Families and series: how long they are there, what they take, what they refuse.
 
-use nereid_backend_api::ErrorCode;
+use crate::ErrorCode;
 
 use super::*;
 

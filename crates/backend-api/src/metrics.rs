@@ -1,11 +1,12 @@
-//! Metrics that others than the server keep: backends above all. Families, and in each a series for each set of labels.
+//! Metrics that backends keep: families, and in each a series for each set of labels.
 //!
-//! Knows no form in which they are told: whoever tells them takes a [`snapshot`](MetricRegistry::snapshot).
+//! Knows no exposition format: whoever exposes metrics takes a [`snapshot`](MetricRegistry::snapshot).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use nereid_backend_api::{Error, Result};
+use crate::{Error, Result};
 
 /// The labels of a series: names and values.
 pub type MetricLabels = BTreeMap<String, String>;
@@ -35,6 +36,12 @@ impl MetricKind {
 /// All families, by name.
 #[derive(Clone, Default)]
 pub struct MetricRegistry(Arc<Mutex<Families>>);
+
+impl fmt::Debug for MetricRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MetricRegistry").finish_non_exhaustive()
+    }
+}
 
 #[derive(Default)]
 struct Families {

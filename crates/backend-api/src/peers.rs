@@ -1,0 +1,219 @@
+//! How a backend asks the server that it runs in: inner requests, loads and unloads, readiness, metrics.
+//!
+//! The server implements [`Peers`] and hands it to backends in their [`ModelContext`](crate::ModelContext). It does not
+//! keep the server alive: once the server has gone, every call fails with `Unavailable`.
+//!
+//! All calls may be made at any time and on any thread. During a load, inner requests reach the models that are ready by
+//! then. A load or unload that is begun during a load takes a thread of its own, of which `--model-load-thread-count`
+//! says how many there are: a backend should wait for such an outcome during execution, not while it loads.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use nereid_model_config::ModelConfig;
+
+use crate::{
+    Answer, Buffers, Cancellation, Error, InferRequest, MetricRegistry, Overrides, Request, RequestTrace,
+    Response, Result, Tensor,
+};
+
+/// An outcome that is not there yet. Dropping it does not stop what leads to it.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The server, as its backends ask it.
+pub trait Peers: Send + Sync {
+    /// Finds the version of a model that a request with this name and version goes to, for the request that follows.
+    /// Where a model has to be loaded first, the outcome waits for that.
+    fn resolve(&self, model: &str, version: Option<u64>) -> Pending<Result<Arc<dyn PeerModel>>>;
+
+    /// Loads a model, or reloads it if it has changed or something is overridden.
+    fn load(&self, model: &str, overrides: Overrides) -> Pending<Result<()>>;
+
+    /// Unloads a model; with `dependents`, also the models that only it uses.
+    fn unload(&self, model: &str, dependents: bool) -> Pending<Result<()>>;
+
+    /// Whether the server takes requests. The outcome takes seconds at most.
+    fn ready(&self) -> Pending<Result<bool>>;
+
+    /// Whether a version of a model would answer requests; the error says why not. The outcome takes seconds at most.
+    fn model_ready(&self, model: &str, version: Option<u64>) -> Pending<Result<()>>;
+
+    /// The version of a model that is served now under this name and version.
+    ///
+    /// # Errors
+    /// `NotFound` or `Unavailable` if there is none.
+    fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>>;
+
+    /// Where backends keep metrics of their own.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server has gone.
+    fn metrics(&self) -> Result<MetricRegistry>;
+}
+
+/// A loaded model, as other models see it. It is not unloaded to the end as long as somebody holds it.
+pub trait PeerModel: Send + Sync {
+    /// Sends it a request. It never blocks; see [`InnerRequest`] for what the request inherits.
+    ///
+    /// # Errors
+    /// What keeps the request from being queued, as for every client's: it does not fit the model, for example.
+    fn infer(&self, inner: InnerRequest) -> Result<Box<dyn Answers>>;
+
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Its version.
+    fn version(&self) -> u64;
+
+    /// Its configuration, completed.
+    fn config(&self) -> &ModelConfig;
+
+    /// Whether it answers a request with any number of responses.
+    fn is_decoupled(&self) -> bool {
+        self.config().model_transaction_policy.is_some_and(|policy| policy.decoupled)
+    }
+
+    /// The model's one input, made of contents alone: its name, type and shape follow from the configuration.
+    ///
+    /// # Errors
+    /// `InvalidArg` if they do not follow.
+    fn raw_input(&self, contents: Buffers) -> Result<Tensor>;
+}
+
+/// A request that a backend makes, and what it inherits from the request that it is made for.
+#[derive(Default)]
+pub struct InnerRequest {
+    request: InferRequest,
+    parent: Option<Cancellation>,
+}
+
+impl InnerRequest {
+    /// A request that is made for no other: while a model loads, for example.
+    pub fn new(request: InferRequest) -> Self {
+        Self { request, parent: None }
+    }
+
+    /// A request that is made for `parent`. It is traced as its child, and cancelled with it.
+    pub fn of(parent: &Request, request: InferRequest) -> Self {
+        let trace = parent.trace.as_ref().map(RequestTrace::child);
+        Self { request: InferRequest { trace, ..request }, parent: Some(parent.cancellation()) }
+    }
+
+    /// The request, and whose cancellation also cancels it. Made for the server.
+    pub fn into_parts(self) -> (InferRequest, Option<Cancellation>) {
+        (self.request, self.parent)
+    }
+}
+
+/// Cancels an inner request whose answers somebody else waits for.
+pub type Canceller = Arc<dyn Fn() + Send + Sync>;
+
+/// The answers to an inner request, in the order in which they were given. Dropped before the last one, it cancels the
+/// request.
+pub trait Answers: Send {
+    /// The next answer; `None` after the last.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>>;
+
+    /// Cancels the request without giving up its answers.
+    fn canceller(&self) -> Canceller;
+
+    /// Name of the model that answers.
+    fn model_name(&self) -> &str;
+
+    /// Version of the model that answers.
+    fn model_version(&self) -> u64;
+
+    /// The id of the request; empty if it has none.
+    fn request_id(&self) -> &str;
+}
+
+impl dyn Answers {
+    /// The next answer; `None` after the last.
+    pub async fn next(&mut self) -> Option<Answer> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The answer of a model that gives exactly one.
+    ///
+    /// # Errors
+    /// The answer's own error, or `Unsupported` if there were none or several.
+    pub async fn single(&mut self) -> Result<Response> {
+        let wrong =
+            |model: &str, count| Error::unsupported(format!("model '{model}' gave {count}, expected one"));
+        let Some(first) = self.next().await else {
+            return Err(wrong(self.model_name(), "no answer"));
+        };
+        let response = first?;
+        match self.next().await {
+            None => Ok(response),
+            Some(_) => Err(wrong(self.model_name(), "more than one answer")),
+        }
+    }
+}
+
+/// Waits on this thread for an outcome that is found on another.
+pub fn block_on<T>(outcome: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut outcome, mut context) = (pin!(outcome), Context::from_waker(&waker));
+    loop {
+        match outcome.as_mut().poll(&mut context) {
+            Poll::Ready(outcome) => return outcome,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// The peers of a backend that runs in no server: a model is only examined. Every call fails with `Unavailable`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPeers;
+
+impl NoPeers {
+    fn error() -> Error {
+        Error::unavailable("there is no server to ask: the model is only examined")
+    }
+
+    fn pending<T: Send + 'static>() -> Pending<Result<T>> {
+        Box::pin(async { Err(Self::error()) })
+    }
+}
+
+impl Peers for NoPeers {
+    fn resolve(&self, _: &str, _: Option<u64>) -> Pending<Result<Arc<dyn PeerModel>>> {
+        Self::pending()
+    }
+
+    fn load(&self, _: &str, _: Overrides) -> Pending<Result<()>> {
+        Self::pending()
+    }
+
+    fn unload(&self, _: &str, _: bool) -> Pending<Result<()>> {
+        Self::pending()
+    }
+
+    fn ready(&self) -> Pending<Result<bool>> {
+        Self::pending()
+    }
+
+    fn model_ready(&self, _: &str, _: Option<u64>) -> Pending<Result<()>> {
+        Self::pending()
+    }
+
+    fn model(&self, _: &str, _: Option<u64>) -> Result<Arc<dyn PeerModel>> {
+        Err(Self::error())
+    }
+
+    fn metrics(&self) -> Result<MetricRegistry> {
+        Err(Self::error())
+    }
+}
