@@ -1,5 +1,5 @@
-//! What has to hold for every body of an inference request, whoever sent it: the fuzz targets check it on what libFuzzer
-//! thinks up, and an ordinary test on the corpus.
+//! Properties of every body of an inference request: the fuzz targets check them on libFuzzer's inputs, and an ordinary
+//! test on the corpus.
 
 // Each target has one of them.
 #![allow(dead_code)]

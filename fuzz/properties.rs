@@ -1,5 +1,4 @@
-//! What has to hold for every input, whoever made it: the fuzz targets check it on what libFuzzer thinks up, and an
-//! ordinary test on the corpus.
+//! Properties of every input: the fuzz targets check them on libFuzzer's inputs, and an ordinary test on the corpus.
 
 // Each target has one of them.
 #![allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Takes arbitrary configurations all the way from text to what is served.
+//! Reads, completes and checks arbitrary configurations.
 
 #![no_main]
 

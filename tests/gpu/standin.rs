@@ -1,5 +1,5 @@
-//! The stand-in for NVIDIA's driver library, compiled and loaded for tests of the crates that use it. Each loaded copy is a
-//! process of its own to it.
+//! The stand-in for NVIDIA's driver library, compiled and loaded for tests of the crates that use it. Each loaded copy
+//! acts as a separate process.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 

@@ -1,4 +1,4 @@
-//! Measurements of the server, against something well known that does the same amount of talking.
+//! Measurements of the server beside a baseline that moves the same bytes.
 
 mod client;
 mod grpc;

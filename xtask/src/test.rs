@@ -1,6 +1,6 @@
-//! Everything that has to pass before a change goes in, one step after the other.
+//! Everything that must pass before a change lands, step by step.
 //!
-//! Knows the order of the steps and how each is started; what they check is theirs.
+//! Knows the order of the steps and how to start each, not what they check.
 
 use std::fmt;
 use std::fs;

@@ -1,7 +1,7 @@
-//! The rules of the house that neither the compiler nor clippy checks.
+//! The house rules that neither the compiler nor clippy checks.
 //!
-//! Every check is a function from what it looks at to a list of problems; here they are called on the real tree.
-//! All problems are listed, not the first alone.
+//! Every check is a function from its input to a list of problems; here they run on the real tree. All problems are
+//! listed, not just the first.
 
 mod dependencies;
 mod documents;

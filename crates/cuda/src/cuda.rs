@@ -1,4 +1,4 @@
-//! The GPUs that there are, and calls of the driver in the context that they take.
+//! The machine's GPUs, and driver calls in the context they require.
 
 use std::ffi::{OsStr, c_char, c_int};
 use std::fmt;

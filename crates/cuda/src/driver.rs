@@ -1,5 +1,4 @@
-//! The driver library: found and loaded at run time, and the functions of it that are used, each with its outcome as a
-//! result.
+//! The driver library: found and loaded at run time, with each function we use returning a result.
 
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};

@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU.
+//! Errors of GPUs and their driver.
 
 use nereid_backend_api::Error;
 

@@ -1,13 +1,12 @@
-//! Memory of GPUs, by NVIDIA's driver library: which GPUs there are, memory that other processes share with this one,
-//! copies from and to it, and pools of memory that is lent to backends.
+//! GPU memory through NVIDIA's driver library: which GPUs exist, memory shared by other processes, copies from and to
+//! it, and pools that backends borrow from.
 //!
-//! The library is looked for and loaded at run time: a machine without it is an [error](CudaError) and nothing worse.
-//! Only the driver's own interface is used, so no part of the CUDA toolkit is needed. What is declared of it stands in
-//! `driver.rs`, and is little: the crates that declare all of it end the process when the library, or one of its
-//! functions, is not there.
+//! The library is loaded at run time: on a machine without it, opening it is an [error](CudaError) and nothing worse.
+//! Only the driver's own interface is used, so no part of the CUDA toolkit is needed. `driver.rs` declares the few
+//! functions we use: crates that declare all of them panic when the library, or one function, is missing.
 //!
-//! It knows no protocol, no server and no backend. It is one of the few crates that may hold unsafe code; what it offers
-//! is safe to call from any thread, except where it takes addresses from C on trust ([`ForeignMemory`]).
+//! It knows no protocol, no server and no backend. It is one of the few crates with unsafe code; its interface is safe
+//! to call from any thread, except where it trusts addresses from C ([`ForeignMemory`]).
 
 mod cuda;
 mod driver;

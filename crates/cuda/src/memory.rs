@@ -1,5 +1,4 @@
-//! Memory of a GPU, or pinned for GPUs: allocated here, by another process, or by a library. It is given back when it is
-//! dropped.
+//! GPU memory, or memory pinned for GPUs: allocated here, by another process, or by a library. Dropping it releases it.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -1,7 +1,6 @@
-//! A run of memory of which parts are lent and given back.
+//! A block of memory whose parts are lent and returned.
 //!
-//! It knows where parts lie, and nothing of the memory itself. The part that fits best is lent; parts given back grow
-//! together with what is free beside them.
+//! It tracks offsets and knows nothing of the memory itself. Best fit; returned parts merge with their free neighbours.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The pools that backends borrow memory from: one of pinned host memory, and one of each GPU.
+//! The pools that backends borrow memory from: one of pinned host memory, and one per GPU.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -1,5 +1,5 @@
-//! The driver as the stand-in of `tests/gpu` has it, which is stricter than a GPU: contexts, copies, memory of other
-//! processes, pools, and each call that can fail. Each loaded copy of the stand-in is a process of its own to it.
+//! Against the stand-in of `tests/gpu`, which is stricter than a GPU: contexts, copies, memory of other processes,
+//! pools, and each call that can fail. Each loaded copy of the stand-in acts as a separate process.
 
 #[path = "../../../tests/gpu/standin.rs"]
 mod standin;

@@ -1,4 +1,4 @@
-//! A connection that is ready to be served. Whoever serves it need not know whether it is encrypted.
+//! A connection that is ready to be served, encrypted or not.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,7 +1,6 @@
-//! Where connections come from: an address is taken, listened on, and each connection opened, in clear text or with TLS.
+//! Listening sockets: binds an address and accepts connections, in clear text or with TLS.
 //!
-//! All faces of the server listen in this way. What is spoken on a connection is theirs; this crate knows of no protocol but
-//! the names by which TLS clients choose one.
+//! All faces use it. It knows no protocol, except the names by which TLS clients choose one.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! TLS: what it is made of, and that new files are taken up while the server runs.
+//! TLS configuration, reloaded while the server runs.
 //!
-//! Certificates are replaced on disk long before they expire, by tools that tell nobody. So the files are looked at every
-//! second, and what changed is used for the connections that come after. Connections that are open stay as they are.
+//! Tools replace certificates on disk without notice, long before they expire. So the files are polled every second,
+//! and new connections use what changed. Open connections are not affected.
 
 mod files;
 

@@ -1,4 +1,4 @@
-//! The families that backends keep, as text.
+//! Metric families of backends, as text.
 
 use nereid_core::{FamilySnapshot, MetricKind, MetricValue};
 

@@ -1,6 +1,6 @@
 //! The machine's GPUs: their load, memory, power and energy.
 //!
-//! Knows how that is told, and not where it is read: see [`nvml`](crate::nvml).
+//! Formats only; [`nvml`](crate::nvml) reads the values.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

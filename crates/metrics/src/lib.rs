@@ -1,8 +1,7 @@
-//! The metrics face: all that a server counts, in the text form of Prometheus, at `/metrics` of a port of its own.
+//! The metrics face: everything the server counts, in Prometheus text format, at `/metrics` of a separate port.
 //!
-//! Nothing is counted here. When somebody asks, the counters that the server keeps anyway are read; a request for inference
-//! never waits for that, and takes no longer because of it. Names, help texts and labels are the reference's, so that its
-//! dashboards go on working.
+//! Nothing is counted here: a scrape reads counters that the server keeps anyway, and inference requests never wait for
+//! it. Names and labels are Triton's, so that its dashboards keep working.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The machine's processors and memory, by what Linux tells of them in `/proc`.
+//! The machine's CPU and memory, read from `/proc`.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};

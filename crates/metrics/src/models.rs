@@ -1,4 +1,4 @@
-//! What is counted of each version of each model.
+//! Metrics of each version of each model.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reads the GPUs by NVIDIA's management library, which is loaded when the server starts. It comes with the driver.
+//! Reads the GPUs through NVIDIA's management library (NVML), which comes with the driver and is loaded at start.
 
 use nvml_wrapper::{Device, Nvml};
 

@@ -1,4 +1,4 @@
-//! The face as a collector sees it: over a socket, from a server whose one model does as it is told.
+//! The face as a collector sees it: over a socket, from a server with one scripted model.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

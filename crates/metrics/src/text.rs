@@ -1,7 +1,7 @@
 //! The text form of Prometheus, version 0.0.4: families, their samples, labels and numbers.
 //!
-//! Written here rather than by a library: those at hand sort families and samples, or rename counters as OpenMetrics has
-//! them, and what reads this expects the reference's names and order.
+//! Written here because available libraries sort families and samples, or rename counters as OpenMetrics requires, and
+//! readers expect Triton's names and order.
 
 use std::fmt::{self, Display, Write};
 

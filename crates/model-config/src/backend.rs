@@ -1,6 +1,6 @@
 //! From a platform to the backend that runs it, and to the file it expects.
 //!
-//! Knows the names the reference gives to its own backends; any other backend goes by its own name alone.
+//! Knows the names of Triton's own backends; any other backend has only its own name.
 
 use crate::proto::ModelConfig;
 

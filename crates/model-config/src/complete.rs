@@ -1,7 +1,7 @@
-//! Completes a configuration from what a model's files say, as the reference does.
+//! Completes a configuration from a model's files, as Triton does.
 //!
-//! Opens no file: the names of files and the tensors of a model are handed in. What follows from the configuration
-//! alone is the business of [`normalise`](crate::normalise).
+//! Opens no file: callers pass in file names and the model's tensors. What follows from the configuration alone is left
+//! to [`normalise`](crate::normalise).
 
 use crate::DataType;
 use crate::proto::model_config::SchedulingChoice;

@@ -1,4 +1,4 @@
-//! The configuration as JSON, for those who ask a server for it. What is given as JSON is read by [`from_json`].
+//! The configuration as JSON, as the configuration endpoint returns it. [`from_json`] reads JSON.
 //!
 //! Every plain field is written, also where it has its default (but for [`WHEN_SET`]); messages and the members of a
 //! choice only where they are set. Names are the schema's, 64-bit integers are numbers (but for a few fields, see

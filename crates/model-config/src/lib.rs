@@ -1,8 +1,8 @@
 //! The model configuration: its schema, its text format (`config.pbtxt`), how it is completed, and the rules it must
 //! obey.
 //!
-//! Pure data. This crate opens no file and knows no backend library, no device and no server: callers hand it text,
-//! lists of versions and of a model's tensors, and get values and errors back.
+//! Pure data. This crate opens no file and knows no backend library, no device and no server: callers pass text,
+//! versions and tensors, and get values and errors.
 
 #![forbid(unsafe_code)]
 

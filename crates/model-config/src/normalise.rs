@@ -1,7 +1,7 @@
-//! Fills in what a configuration leaves out, as the reference does.
+//! Fills in the defaults of a configuration, as Triton does.
 //!
-//! Looks at the configuration alone, and at the numbers of the GPUs that there are. What a model's files would tell, such as its tensors, is left as it is, and so
-//! is every value that [`validate`](crate::validate) has to judge.
+//! Uses the configuration and the machine's GPU numbers only. What depends on the model's files, such as its tensors,
+//! is left alone, and so is every value that [`validate`](crate::validate) has to judge.
 
 use crate::backend::{self, ENSEMBLE_PLATFORM};
 use crate::proto::model_config::SchedulingChoice;

@@ -1,4 +1,4 @@
-//! Keeps messages readable: a configuration's names may be as long as its file.
+//! Shortens names in messages: a configuration's names may be as long as its file.
 
 use std::borrow::Cow;
 

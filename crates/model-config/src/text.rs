@@ -2,7 +2,7 @@
 //!
 //! The reader accepts what the reference's reader accepts. In particular a message field may go without its colon,
 //! before a list as well (`input [ { ... } ]`), which general readers for Rust refuse. It is driven by the schema's
-//! descriptors and knows no field by name; it does not judge whether a configuration makes sense.
+//! descriptors and knows no field by name; it does not check whether a configuration is valid.
 
 mod error;
 mod lexer;

@@ -1,8 +1,8 @@
-//! The rules that a configuration must obey, whatever its backend.
+//! The rules for configurations of every backend.
 //!
-//! What the reference refuses is refused here, and a little that it lets pass: tensors of the same name, a negative
-//! number of instances, shapes that no tensor can have. All broken rules are found in one go. What only a backend, a
-//! device or the model's files can tell is not looked at.
+//! What Triton refuses is refused here, and a little more: tensors of the same name, a negative number of instances,
+//! impossible shapes. All violations are reported at once. What depends on a backend, a device or the model's files is
+//! not checked here.
 
 mod batch_io;
 mod batching;

@@ -1,5 +1,4 @@
-//! The fuzz targets' properties, held on every input of their corpus in the ordinary run of the tests. An input that
-//! broke one of them once belongs there too.
+//! Checks the fuzz targets' properties on every input of their corpus. An input that once broke one belongs there.
 
 #[path = "../../../fuzz/properties.rs"]
 mod properties;

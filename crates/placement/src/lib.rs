@@ -1,4 +1,4 @@
-//! Where a thread runs: on which processors, and with memory of which NUMA node.
+//! Affinity of a thread: its processors, and the NUMA node of its memory.
 //!
 //! A [`Placement`] is read from the settings that operators give a host policy, under the reference's names, and
 //! applied to the calling thread. Threads that it starts afterwards inherit it. Knows nothing of instances, nor of how

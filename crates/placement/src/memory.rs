@@ -1,4 +1,4 @@
-//! The one call of the system that no library of ours has: which node's memory a thread gets.
+//! The one system call that our libraries lack: the NUMA node of a thread's memory.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::io;

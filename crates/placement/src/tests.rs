@@ -1,4 +1,4 @@
-//! Settings that say a place, settings that do not, and threads that are placed.
+//! Valid and invalid settings, and placed threads.
 
 use std::thread;
 

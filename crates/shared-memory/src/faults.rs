@@ -1,6 +1,6 @@
-//! What happens when mapped memory is touched whose file was cut short: the kernel raises SIGBUS, which would end the
-//! process. The handler here puts a page of zeroes in the place and marks the mapping as broken; whoever used it finds
-//! that out afterwards. Any other SIGBUS goes on to whoever handled it before.
+//! Handles SIGBUS, which the kernel raises when mapped memory is touched whose file was truncated, and which would end
+//! the process. The handler maps a page of zeroes there and marks the mapping as broken, which its user checks
+//! afterwards. Any other SIGBUS goes to the previous handler.
 //!
 //! A handler may interrupt anything, so it takes no lock and allocates nothing: it reads a fixed table of atomics and
 //! makes one system call.

@@ -1,14 +1,13 @@
-//! Shared memory, of the system and of GPUs: regions that clients register, inputs that are read from them and outputs
-//! that are written to them where they lie.
+//! System and CUDA shared memory: regions that clients register, with inputs read and outputs written in place.
 //!
-//! Every protocol shares one [`Regions`]; this crate knows no protocol. It is one of the few that may hold unsafe code:
-//! a region is memory that other processes change as they like. Three rules follow from that:
+//! Every protocol shares one [`Regions`]; this crate knows no protocol. It is one of the few crates with unsafe code:
+//! other processes may change a region at any time. Three rules follow from that:
 //!
-//! - No value in a region is relied upon after it was checked. Contents whose structure matters (BYTES) are copied out
-//!   first; contents in a GPU's memory are, whenever the processor reads them.
-//! - A file that is cut short after it was registered does not end the process. Touching what is gone raises SIGBUS;
-//!   [`faults`] puts zeroes there, and the region is broken from then on.
-//! - A mapping lives as long as a slice of it, whatever is unregistered meanwhile.
+//! - No value in a region is relied upon after a check. Contents whose structure matters (BYTES) are copied out first;
+//!   contents of GPU memory are, whenever the CPU reads them.
+//! - A file that is truncated after registration does not end the process. Touching the missing part raises SIGBUS;
+//!   [`faults`] maps zeroes there, and the region is broken from then on.
+//! - A mapping lives as long as any slice of it, even after its region is unregistered.
 
 mod faults;
 mod mapping;

@@ -1,4 +1,4 @@
-//! A file of shared memory in this process's address space, and pieces of it.
+//! A mapped file of shared memory, and slices of it.
 
 use std::io;
 use std::ptr::{self, NonNull};

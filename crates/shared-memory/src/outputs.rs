@@ -1,4 +1,4 @@
-//! Outputs that a client wants in its regions.
+//! Outputs placed in regions.
 
 use nereid_backend_api::{
     Buffer, DeviceOutput, Error, Memory, MemoryKind, OutputAllocator, OutputSpec, PlacedMemory, Result,

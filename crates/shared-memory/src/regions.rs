@@ -1,4 +1,4 @@
-//! The regions that clients registered, by name. Those of the system and those of GPUs share their names.
+//! The registered regions by name. System and CUDA regions share one namespace.
 
 mod cuda;
 

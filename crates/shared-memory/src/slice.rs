@@ -1,4 +1,4 @@
-//! A piece of a region, wherever the region lies.
+//! A slice of a region of either kind.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Regions of GPUs' memory, over the stand-in for the driver: registered, read, written, and kept as long as they are used.
+//! CUDA regions on the stand-in for the driver: registered, read, written, and kept while in use.
 
 #[path = "../../../tests/gpu/standin.rs"]
 mod standin;

@@ -1,4 +1,4 @@
-//! Moments as traces have them: nanoseconds of the monotonic clock, or since the Unix epoch.
+//! Time stamps of traces: nanoseconds of the monotonic clock, or since the Unix epoch.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

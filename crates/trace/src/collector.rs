@@ -1,4 +1,4 @@
-//! Traces as spans, sent to a collector of OpenTelemetry's: OTLP over HTTP, in protobuf.
+//! Traces as spans, sent to an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 
 mod batches;
 mod client;

@@ -1,12 +1,12 @@
-//! Traces in files, in the form of Triton's: an array of objects. Each says of a trace, told by its `id`, one thing: which
-//! request it is, when the request reached a stage, or what a tensor held.
+//! Trace files in Triton's format: an array of objects. Each states one fact about the trace with its `id`: the
+//! request, the time of a stage, or a tensor.
 //!
-//! Where settings give a frequency, so many traces go into each of `FILE.0`, `FILE.1` and so on. Where they give a count,
-//! the traces go into the next such file together when the count is reached. All others go into `FILE` itself, when their
-//! settings end, as they do with the server.
+//! With a log frequency, that many traces go into each of `FILE.0`, `FILE.1` and so on. With a count, the traces go
+//! into the next such file when the count is reached. All others go into `FILE` itself, when their settings or the
+//! server end.
 //!
-//! A trace is put into words while its request is on its way, and written when all of it is there, by a thread of its
-//! own (`writer.rs`).
+//! A trace is formatted while its request is in progress, and written when complete, by a separate thread
+//! (`writer.rs`).
 
 mod array;
 mod writer;

@@ -1,7 +1,6 @@
-//! Where traces of requests go: into files, in the form of Triton's (`file.rs`), or to a collector of OpenTelemetry's
-//! (`collector.rs`).
+//! Where traces go: into files in Triton's format (`file.rs`), or to an OpenTelemetry collector (`collector.rs`).
 //!
-//! Knows neither which requests are traced, nor how they came, nor who executes them.
+//! Knows neither which requests are traced, nor protocols, nor backends.
 
 #![forbid(unsafe_code)]
 

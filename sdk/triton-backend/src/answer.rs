@@ -1,10 +1,10 @@
-//! Who answers a request, and that exactly one last answer is given.
+//! Ensures that every request gets exactly one final response.
 //!
-//! A request, its responses and its responders share one `Answer`. The last of them that goes without a last answer
-//! given answers with an error, so that no client waits for nothing.
+//! A request, its responses and its responders share one `Answer`. If the last of them is dropped before a final
+//! response, it sends an error, so that no client waits forever.
 //!
-//! After the last answer a server may forget the memory of outputs and what placed them. So nothing that reaches there
-//! is done then, and no last answer is given while another response is under construction.
+//! After the final response, a server may free the memory of outputs and their allocator. So neither is touched then,
+//! and no final response is sent while another is under construction.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A request that the backend makes itself, from its making to its end, and how it is stopped.
+//! An inner request's life, and how it is cancelled.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

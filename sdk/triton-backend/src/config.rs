@@ -1,4 +1,4 @@
-//! A model's configuration as the server hands it out: JSON, with short ways to what most backends look at.
+//! A model's configuration as the server provides it: JSON, with shortcuts to common fields.
 
 use serde_json::{Map, Value, json};
 

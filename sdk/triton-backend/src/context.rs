@@ -1,4 +1,4 @@
-//! What the server tells a backend, a model and an instance when they begin.
+//! What the server passes to a backend, a model and an instance at start.
 
 use std::ffi::c_char;
 use std::marker::PhantomData;

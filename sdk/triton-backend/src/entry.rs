@@ -1,7 +1,7 @@
 //! What the server calls. `export_backend!` gives these functions their names.
 //!
-//! The server keeps a pointer for each backend, model and instance; behind it is a box of ours. A panic ends here and
-//! becomes an error.
+//! The server keeps a pointer for each backend, model and instance, which is one of our boxes. A panic becomes an error
+//! here.
 
 use std::any::Any;
 use std::ffi::c_void;

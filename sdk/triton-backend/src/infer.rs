@@ -1,4 +1,4 @@
-//! Inferences of a backend's own, with other models of the server.
+//! Inner requests: inferences with other models of the server.
 //!
 //! The server holds two boxes of ours for each: one with the inputs, until it releases the request, and one with the
 //! channel for responses, until the last response. Outputs are placed in memory of ours and copied out.

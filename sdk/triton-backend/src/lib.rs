@@ -1,9 +1,9 @@
-//! Write backends for Triton, and for whatever loads Triton's backends, in safe Rust.
+//! Write backends for Triton, and for any server that loads Triton's backends, in safe Rust.
 //!
 //! A backend is a shared library that a server loads and that serves models. Implement three traits, [`Backend`],
 //! [`Model`] and [`Instance`], name the first of them in [`export_backend!`], and build a `cdylib`: the result is
-//! `libtriton_<name>.so` if the crate's library is called `triton_<name>`. Any server loads it that has Triton's C
-//! interface for backends, version 1.19 or a later 1.x.
+//! `libtriton_<name>.so` if the crate's library is called `triton_<name>`. Any server with Triton's C interface for
+//! backends, version 1.19 or a later 1.x, loads it.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -68,19 +68,19 @@
 //!
 //! What the library takes care of:
 //!
-//! - **Every request is answered, once.** What `execute` leaves without an answer fails, with the error that it
-//!   returned if it did. A panic is such an error, and does not reach the server.
-//! - **Every request goes back** to the server, at the end of `execute` or when it is dropped after [`Batch::take`].
+//! - **Every request is answered, once.** What `execute` leaves unanswered fails, with the error that `execute`
+//!   returned, if any. A panic is such an error, and does not reach the server.
+//! - **Every request is released** to the server, at the end of `execute` or when it is dropped after [`Batch::take`].
 //! - **Statistics** are reported for each request, each batch and, where the model is decoupled, each response.
 //!   [`Batch::mark_compute_start`] and [`Batch::mark_compute_end`] make them finer.
 //! - **Decoupled models** send through [`Request::responder`], from any thread and as often as they like.
 //! - **Other models** are called through [`ModelContext::server`] and [`InferRequest`]; [`Responses::canceller`] stops a
 //!   call.
-//! - **Memory of the server's** comes from [`BackendContext::memory_manager`] and goes back when it is dropped. Memory that
-//!   the backend takes itself is told with [`ModelContext::report_memory_usage`].
+//! - **Memory of the server** comes from [`BackendContext::memory_manager`] and is returned when dropped.
+//!   [`ModelContext::report_memory_usage`] reports memory that the backend allocates itself.
 //!
-//! What it does not know: memory of devices. Inputs that lie there are told apart ([`Piece::Device`]), outputs that
-//! would have to go there are errors.
+//! What it does not know: device memory. Inputs there are marked ([`Piece::Device`]); outputs that would have to go
+//! there are errors.
 //!
 //! A backend's threads must have ended when what started them is dropped: the server may then unload the library. The
 //! library calls the functions of the server that loads it, so a program of its own cannot be linked with it.

@@ -1,4 +1,4 @@
-//! Memory of the server's: buffers that it gives, and what is told it of memory that the backend takes itself.
+//! Memory of the server: buffers that it lends, and reports of memory that the backend allocates itself.
 
 use std::ffi::c_void;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! JSON documents that go to the server and come from it.
+//! JSON documents exchanged with the server.
 
 use std::ptr;
 use std::slice;

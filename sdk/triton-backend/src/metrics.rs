@@ -1,4 +1,4 @@
-//! Metrics of a backend's own, shown with the server's.
+//! Metrics of a backend, exported with the server's.
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A request that a model is to answer.
+//! A request to a model.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;

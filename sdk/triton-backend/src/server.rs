@@ -1,4 +1,4 @@
-//! The server, for what a model wants of it beyond its own requests.
+//! The server: what a model can ask of it.
 
 use std::ffi::CString;
 use std::ptr;

@@ -1,6 +1,6 @@
-//! Rules of one's own for how batches are formed: a library `batchstrategy.so` beside a model or a backend.
+//! Custom batching: a library `batchstrategy.so` beside a model or a backend.
 //!
-//! The server calls them while it holds its queue, so they have to be quick.
+//! The server calls it while it holds its queue, so it must be quick.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! What a server offers to backends, as `tritonbackend.h` has it.
+//! What a server offers to backends: `tritonbackend.h`.
 //!
 //! The functions that a backend offers to the server are in `entry.rs`.
 

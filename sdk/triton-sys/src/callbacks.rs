@@ -1,4 +1,4 @@
-//! The functions that the server is given to call back. A null pointer is `None`.
+//! Callbacks that the server calls. A null pointer is `None`.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,6 +1,6 @@
 //! What a backend offers to the server: types only, since the server looks these functions up by their names.
 //!
-//! `Execute` is the one that has to be there; those of the model's batcher come all or none.
+//! `Execute` is required; those of the model's batcher come all or none.
 
 use std::ffi::c_void;
 

@@ -1,7 +1,7 @@
 //! Enumerations of the C interface.
 //!
-//! C may hand over any number for any of them, so they are integers and not Rust enumerations: a value that no
-//! constant names is an ordinary value here.
+//! C may pass any number, so they are integers and not Rust enumerations: a value without a constant is an ordinary
+//! value here.
 
 use std::ffi::c_uint;
 

@@ -1,4 +1,4 @@
-//! The opaque types of the C interface. Only pointers to them exist; what is behind belongs to the server.
+//! The opaque types of the C interface. Only pointers to them exist; the server owns what they point to.
 
 use std::marker::{PhantomData, PhantomPinned};
 
@@ -35,7 +35,7 @@ opaque! {
     TRITONBACKEND_ModelInstanceResponseStatistics;
     /// An output of a response.
     TRITONBACKEND_Output;
-    /// A request that a model is to answer.
+    /// A request to a model.
     TRITONBACKEND_Request;
     /// A response under construction.
     TRITONBACKEND_Response;
@@ -43,7 +43,7 @@ opaque! {
     TRITONBACKEND_ResponseFactory;
     /// A state that the server keeps for a sequence.
     TRITONBACKEND_State;
-    /// Where a buffer lies and how long it is.
+    /// Buffer attributes: where a buffer is, and its size.
     TRITONSERVER_BufferAttributes;
     /// An error: a code and a message.
     TRITONSERVER_Error;

@@ -1,4 +1,4 @@
-//! Inferences that a backend starts itself, where their outputs are placed, and what is traced of them.
+//! Inner requests, the placement of their outputs, and their traces.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,11 +1,11 @@
-//! Declarations of Triton's C interface: what a backend and the server that loads it call of each other.
+//! Declarations of Triton's C interface: what a backend and its server call of each other.
 //!
 //! These are `tritonserver.h` 1.34 and `tritonbackend.h` 1.19 in Rust, under the names of C and without any logic. The
-//! headers say what each function does and who owns what; here each group has a line. The crate links nothing: whoever
-//! calls a function says where it comes from, which for a backend is the server that loads it.
+//! headers say what each function does and who owns what; here each group has a line. The crate links nothing: the
+//! functions come from the server that loads the backend.
 //!
 //! - Opaque types are structs that only pointers are made to.
-//! - Enumerations are integers with constants, since C may hand over any number.
+//! - Enumerations are integers with constants, since C may pass any number.
 //! - Every function is declared twice: as a foreign function, to be called, and as a type of function pointers in
 //!   [`signatures`], for those who implement it or look it up.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the C headers")]

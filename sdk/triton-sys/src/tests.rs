@@ -1,4 +1,4 @@
-//! What can be told without the headers: sizes, values, and that each name is there once.
+//! Checks that need no headers: sizes, values, unique names.
 
 use std::collections::BTreeSet;
 use std::mem::{align_of, size_of};

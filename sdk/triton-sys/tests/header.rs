@@ -1,6 +1,6 @@
 //! The C header of the tests' own backends says what this crate says.
 //!
-//! It is made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` writes it anew.
+//! It is made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites it.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Just enough of an HTTP client to see that a server answers as it should, and with how many bytes.
+//! A minimal HTTP client that checks a server's answer and counts its bytes.
 //!
-//! It measures nothing. It wants answers with a length, on a connection that stays open, as the load has them.
+//! It measures nothing. It requires answers with a Content-Length on a connection that stays open, like the load.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,7 @@
 //! Inference requests over gRPC: what a request costs when the model costs nothing.
 //!
-//! The yardstick is a bare service made with tonic that decodes the very same messages and gives their tensors back. Both
-//! get the same load, in turn; figures are compared within each pair.
+//! The baseline is a bare tonic service that decodes the same messages and echoes their tensors. Both get the same load
+//! in turn; figures are compared within each pair.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

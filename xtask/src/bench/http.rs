@@ -1,8 +1,8 @@
 //! Binary inference requests over HTTP: what a request costs when the model costs nothing.
 //!
-//! The yardstick for small requests is nginx giving a fixed answer with as many bytes to the very same requests; for
-//! large ones it is a bare hyper server that sends the body back. Runs alternate between the two, and figures are
-//! compared within each pair, so a machine that slows down does not tilt the result.
+//! The baseline for small requests is nginx with a fixed answer of the same size; for large ones it is a bare hyper
+//! server that echoes the body. Runs alternate between the two, and figures are compared within each pair, so a machine
+//! that slows down does not tilt the result.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Drives a server with wrk and reads what wrk saw.
+//! Drives a server with wrk and reads wrk's results.
 
 use std::fs;
 use std::net::SocketAddr;

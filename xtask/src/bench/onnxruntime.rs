@@ -1,5 +1,5 @@
-//! What the server costs on top of ONNX Runtime. The measurement is a benchmark of `nereid-onnxruntime`; this brings what
-//! it needs and starts it.
+//! What the server costs on top of ONNX Runtime. The measurement is a benchmark of `nereid-onnxruntime`; this fetches
+//! what it needs and starts it.
 
 use anyhow::Result;
 

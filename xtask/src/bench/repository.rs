@@ -1,4 +1,4 @@
-//! A repository of many small models: how long the start takes, what following it costs, how soon its index is there.
+//! A repository of many small models: start time, cost of polling, latency of the index.
 
 use std::fs;
 use std::path::{Path, PathBuf};

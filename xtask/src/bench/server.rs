@@ -1,4 +1,4 @@
-//! The servers under measurement: started on a free port, watched, charged for their CPU time, ended whatever happens.
+//! The servers under measurement: started on a free port, their CPU time read, always stopped.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read};

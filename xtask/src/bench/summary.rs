@@ -1,4 +1,4 @@
-//! What the paired runs come to: medians, ratios pair by pair, and a table of them.
+//! Summary of paired runs: medians and ratios, as a table.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Which way the arrows between the crates may point, and what no crate may bring in from outside.
+//! The direction of dependencies between crates, and which outside crates are banned.
 //!
-//! One table says it all. It covers what a crate is built from; its tests may use anything. A crate answers for the
-//! outside crates that it brings in itself, at any depth; what comes through a neighbour is the neighbour's rule.
+//! One table has all rules. It covers what a crate is built from; its tests may use anything. A crate is responsible
+//! for the outside crates that it depends on, at any depth; what comes through another crate of ours falls under that
+//! crate's rule.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

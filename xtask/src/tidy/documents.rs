@@ -1,4 +1,4 @@
-//! The documents: those that every release has, and that the paths they name exist.
+//! Documents: the required ones exist, and so do the paths they name.
 
 use std::path::Path;
 

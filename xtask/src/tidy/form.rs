@@ -1,4 +1,4 @@
-//! The outer form of Rust files: an opening doc, a bearable length, nothing left over from work in progress.
+//! The form of Rust files: an opening doc, a limited length, nothing unfinished.
 
 use ra_ap_rustc_lexer::{DocStyle, TokenKind};
 

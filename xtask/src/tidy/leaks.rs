@@ -1,4 +1,4 @@
-//! Paths that mean something on one machine alone.
+//! Paths that exist on one machine only.
 
 use super::Problem;
 use super::tree::TextFile;

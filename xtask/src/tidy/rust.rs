@@ -1,4 +1,4 @@
-//! Rust source as the compiler's own lexer cuts it, so that a check never mistakes a string for code.
+//! Rust source as tokens of the compiler's own lexer, so that a check never mistakes a string for code.
 //!
 //! Tokens only: nothing here knows the grammar above them.
 

@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand, and that each one says why it is sound.
+//! Where `unsafe` is allowed; each use must say why it is sound.
 
 use std::path::Path;
 

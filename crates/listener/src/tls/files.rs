@@ -1,4 +1,4 @@
-//! The files that TLS is made of: read, checked against each other, and recognised when they have changed.
+//! TLS files: reading them, checking them against each other, and detecting changes.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Handshakes over connections in memory, files that are wrong, and files that change.
+//! Handshakes in memory, invalid files, and changing files.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The rules of completion, each with what it is given and what comes out. The configurations that come out are those
-//! that the reference shows for the same models, unless a test says otherwise.
+//! The rules of completion, each with input and outcome. The outcomes are those of Triton for the same models, unless a
+//! test says otherwise.
 
 use super::*;
 use crate::{parse_text, to_text};

@@ -1,5 +1,5 @@
-//! Cuts JSON into tokens, with the liberties that Triton's reader takes: strings in single quotes, names without
-//! quotes. Knows nothing of configurations.
+//! Splits JSON into tokens, with the liberties of Triton's reader: strings in single quotes, names without quotes.
+//! Knows nothing of configurations.
 
 use std::borrow::Cow;
 

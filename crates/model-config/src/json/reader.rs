@@ -1,10 +1,10 @@
-//! Reads a configuration from JSON, as clients give one when they ask for a model to be loaded.
+//! Reads a configuration from JSON, as clients send it with a load request.
 //!
-//! Takes what Triton's reader takes, which is more than JSON: fields in the schema's names or in camel case; integers
-//! as numbers or strings, of any notation if they are whole; enumeration values by name in any case, or by number;
-//! a single value for a list; `null` for a field that is left out; commas behind the last element; single quotes; and
-//! names without quotes. General readers for Rust refuse one or the other of these. Driven by the descriptors: knows
-//! no field by name, and descends as deep as the schema and no deeper.
+//! Accepts what Triton's reader accepts, which is more than JSON: fields in the schema's names or in camel case;
+//! integers as numbers or strings, of any notation if they are whole; enumeration values by name in any case, or by
+//! number; a single value for a list; `null` for a field that is left out; commas behind the last element; single
+//! quotes; and names without quotes. General readers for Rust refuse one or the other of these. Driven by the
+//! descriptors: knows no field by name, and descends as deep as the schema and no deeper.
 
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,

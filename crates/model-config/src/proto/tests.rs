@@ -1,4 +1,4 @@
-//! The schema against what it promises, and the shape that the parser relies on.
+//! The schema's guarantees, and the shape that the parser relies on.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Cuts a text into tokens, as protobuf's own reader does.
+//! Splits a text into tokens, as protobuf's own reader does.
 
 use super::error::Problem;
 

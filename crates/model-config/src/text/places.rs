@@ -1,6 +1,6 @@
-//! Where each field of a configuration stands in its text.
+//! The place of each field of a configuration in its text.
 //!
-//! Knows paths and places; not what is wrong there.
+//! Knows paths and places, not problems.
 
 use std::collections::HashMap;
 

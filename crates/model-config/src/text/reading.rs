@@ -1,4 +1,4 @@
-//! Reads a text to its end, whatever is wrong in it, for those who explain it to people.
+//! Reads a whole text despite errors, to report all of them.
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
 

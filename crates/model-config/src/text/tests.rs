@@ -1,5 +1,5 @@
-//! What the format accepts and refuses. `grammar` holds the forms, `reading` what is known of a text beside its
-//! message, `refusals` the errors, `robustness` the texts nobody would write.
+//! What the format accepts and refuses. `grammar` has the forms, `reading` places and recovery, `refusals` the errors,
+//! `robustness` hostile texts.
 
 mod grammar;
 mod reading;

@@ -1,4 +1,4 @@
-//! What a reader of the text is told while it is read, beside the message that comes of it.
+//! Callbacks while a text is read: places and problems.
 
 use prost_reflect::{FieldDescriptor, Value};
 

@@ -1,4 +1,4 @@
-//! The rules for what stands beside tensors and scheduling: cache, metrics, agents.
+//! The rules for cache, metrics and agents.
 
 use super::report::Report;
 use crate::proto::model_metrics::metric_control::MetricOptions;

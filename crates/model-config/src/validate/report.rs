@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: where, and why. Knows no rule.
+//! Problems of a configuration: place and reason. Knows no rule.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Outputs in regions: where they fit, where they do not, and where they lie over each other.
+//! Outputs in regions: fitting, too large, and overlapping.
 
 use nereid_backend_api::{DataType, ErrorCode, Memory, Shape};
 

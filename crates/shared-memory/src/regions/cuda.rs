@@ -1,4 +1,4 @@
-//! Regions of GPUs' memory, which clients allocate and share by the driver's handles.
+//! CUDA regions, which clients allocate and share by driver handles.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

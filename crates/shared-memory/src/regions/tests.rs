@@ -1,4 +1,4 @@
-//! Regions as clients register and use them, and memory that goes away meanwhile.
+//! Regions as clients register and use them, and memory that disappears.
 
 use nereid_backend_api::ErrorCode;
 

@@ -1,4 +1,4 @@
-//! The thread that sends spans to the collector, many at a time. Requests hand spans to it and never wait for it.
+//! The thread that sends spans to the collector in batches. Requests never wait for it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

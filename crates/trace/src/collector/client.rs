@@ -1,4 +1,4 @@
-//! Brings spans to the collector: a POST over HTTP/1.1, with TLS or without, on a connection of its own.
+//! Sends spans to the collector: a POST over HTTP/1.1, with or without TLS, each on its own connection.
 
 use std::error::Error;
 use std::sync::Arc;

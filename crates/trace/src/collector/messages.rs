@@ -1,5 +1,5 @@
-//! Spans as OTLP has them: those of its messages and fields that are used here, by the numbers of its `.proto` files
-//! (OTLP 1.x, `trace.proto`, `common.proto`, `resource.proto`).
+//! OTLP messages: those messages and fields that are used here, by the numbers of its `.proto` files (OTLP 1.x,
+//! `trace.proto`, `common.proto`, `resource.proto`).
 
 #![allow(missing_docs, reason = "the names are the protocol's, whose documents describe them")]
 

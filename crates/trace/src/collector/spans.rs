@@ -1,9 +1,8 @@
-//! What is told of a request, as spans.
+//! A request's trace as spans.
 //!
-//! One span `InferRequest` is open as long as anybody has to do with the request; what the protocol did are its events.
-//! Within it there is one for each request to a model, named after the model, and within that `compute`. A backend makes
-//! spans of its own by activities whose names end in `_START` and `_END`. Every other stage is an event of the span that
-//! is open then.
+//! The root span `InferRequest` covers the whole request, with the protocol's stages as events. Within it each request
+//! to a model has a span named after the model, which contains `compute`. A backend creates spans with activities whose
+//! names end in `_START` and `_END`. Every other stage is an event of the open span.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

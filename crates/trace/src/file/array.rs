@@ -1,4 +1,4 @@
-//! A file that holds a JSON array which grows. It is complete after each step, also after one that failed.
+//! A file with a growing JSON array. It is valid JSON after each step, even a failed one.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! The thread that writes traces to files. Requests hand finished traces to it and never wait for it.
+//! The thread that writes traces to files. Requests never wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -1,4 +1,4 @@
-//! An example of a backend: gives a text back word by word, as a language model would.
+//! An example of a backend: returns a text word by word, as a language model would.
 //!
 //! A decoupled model sends a response for each word, on a thread of its own; any other sends all words at once. It
 //! shows configuration completion, parameters of requests and of the configuration, streaming, cancellation and

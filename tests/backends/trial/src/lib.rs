@@ -1,4 +1,4 @@
-//! A backend of the tests: does what the request's parameter `do` asks for, to try what `triton-backend` promises.
+//! A backend for tests: does what the request's parameter `do` says, to test the guarantees of `triton-backend`.
 //!
 //! It answers with the output `OUT`, a list of texts. The same library is a batch strategy: it keeps requests whose
 //! parameter `alone` is true out of batches.

@@ -1,4 +1,4 @@
-//! What the reader takes, and what it says to the rest. Taken and refused is what Triton 2.51 takes and refuses.
+//! What the reader accepts, and its errors for the rest, compared with Triton 2.51.
 
 use super::from_json;
 use crate::{parse_text, to_json};

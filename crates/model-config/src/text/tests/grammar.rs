@@ -1,4 +1,4 @@
-//! The forms in which the same thing may be written.
+//! Equivalent spellings.
 
 use prost_reflect::DynamicMessage;
 

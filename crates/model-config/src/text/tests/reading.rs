@@ -1,4 +1,4 @@
-//! Reading on behind problems, and where each field stands.
+//! Recovery after errors, and the places of fields.
 
 use crate::{Place, parse_text, read_text};
 

@@ -1,4 +1,4 @@
-//! Texts from nobody's hand: nothing may panic, overflow the stack or take long.
+//! Hostile texts: nothing may panic, overflow the stack or take long.
 
 use prost_reflect::DynamicMessage;
 

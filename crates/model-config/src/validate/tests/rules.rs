@@ -1,5 +1,5 @@
-//! One line for each rule: who has it, what breaks it, and what is said then. Names of functions are the reference's
-//! in its core's `src`; "ours" are rules that the reference lacks.
+//! One line per rule: its origin, what violates it, and the message. Names of functions are the reference's in its
+//! core's `src`; "ours" are rules that the reference lacks.
 
 use super::{Stage, parse_text, validate};
 

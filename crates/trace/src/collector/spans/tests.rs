@@ -1,4 +1,4 @@
-//! Which spans a request makes, how they lie in each other, and which events they have.
+//! Which spans a request creates, how they nest, and their events.
 
 use std::time::Duration;
 
