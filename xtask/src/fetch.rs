@@ -13,7 +13,7 @@ use clap::Subcommand;
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
-/// What to bring.
+/// What to fetch.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Fetch {
     /// The library of ONNX Runtime, into the folder where the built server looks for backends
@@ -109,7 +109,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
     }
 }
 
-/// Where the library is brought, which is where the built server looks for backends.
+/// Where the library goes, which is where the built server looks for backends.
 pub fn library_folder(project: &Project) -> PathBuf {
     project.target.join("backends/onnxruntime")
 }

@@ -41,7 +41,7 @@ enum Command {
     Deny,
     /// Look for inputs that break the readers of configurations
     Fuzz(fuzz::Fuzz),
-    /// Bring what is not in the repository
+    /// Fetch what is not in the repository
     #[command(subcommand)]
     Fetch(fetch::Fetch),
     /// Measure the server

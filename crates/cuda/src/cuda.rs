@@ -127,7 +127,8 @@ struct Current<'d>(&'d Driver);
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
-        // SAFETY: it writes where it is told. It takes away what was pushed: calls in between leave the stack as it was.
+        // SAFETY: it writes to the given place only. It pops what was pushed: calls in between leave the stack
+        // unchanged.
         tell(unsafe { self.0.context_pop(&raw mut context) });
     }
 }
@@ -139,7 +140,7 @@ impl DeviceState {
             return Ok(context);
         }
         let mut raw = ptr::null_mut();
-        // SAFETY: it writes where it is told.
+        // SAFETY: it writes to the given places only.
         unsafe { driver.primary_context_retain(&raw mut raw, self.raw)? };
         Ok(*context.insert(Context(raw)))
     }
@@ -147,22 +148,22 @@ impl DeviceState {
 
 fn devices(driver: &Driver) -> Result<Vec<DeviceState>, CudaError> {
     let mut count = 0;
-    // SAFETY: it writes where it is told.
+    // SAFETY: it writes to the given places only.
     unsafe { driver.device_get_count(&raw mut count)? };
     (0..count).map(|number| device(driver, number)).collect()
 }
 
 fn device(driver: &Driver, number: c_int) -> Result<DeviceState, CudaError> {
     let mut raw = 0;
-    // SAFETY: it writes where it is told.
+    // SAFETY: it writes to the given places only.
     unsafe { driver.device_get(&raw mut raw, number)? };
     let mut name = [0u8; 256];
-    // SAFETY: it writes a text that ends with a zero, of no more bytes than it is told.
+    // SAFETY: it writes a zero-terminated string of at most the given size.
     unsafe { driver.device_get_name(name.as_mut_ptr().cast::<c_char>(), 256, raw)? };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     let attribute = |which| {
         let mut value = 0;
-        // SAFETY: it writes where it is told.
+        // SAFETY: it writes to the given places only.
         unsafe { driver.device_get_attribute(&raw mut value, which, raw)? };
         Ok(value)
     };

@@ -11,7 +11,7 @@ use crate::CudaError;
 /// A context of the driver's.
 pub(crate) type RawContext = *mut c_void;
 
-/// A handle that other processes open memory with, as it is passed by value.
+/// A handle with which other processes open memory, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RawIpcHandle(pub [u8; 64]);
@@ -80,7 +80,7 @@ functions! {
     cuIpcCloseMemHandle => fn ipc_close(address: u64);
 }
 
-/// What tells of a code: its name, or words for it.
+/// Which text to get for a code: its name or its description.
 type Describe = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
 /// The loaded library.
@@ -127,9 +127,9 @@ impl Driver {
 
 fn describe(describe: Describe, code: c_int) -> Option<String> {
     let mut text = ptr::null();
-    // SAFETY: it writes an address, or null, to where it is told.
+    // SAFETY: it writes an address, or null, to the given place.
     let outcome = unsafe { describe(code, &raw mut text) };
-    // SAFETY: what the driver gives is a text that lives as long as it is loaded.
+    // SAFETY: the driver returns a string that lives as long as the driver is loaded.
     let known = (outcome == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
     known.map(|text| text.to_string_lossy().into_owned())
 }

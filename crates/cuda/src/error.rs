@@ -38,7 +38,7 @@ pub enum CudaError {
     TooLong {
         /// Bytes asked for.
         asked: u64,
-        /// Bytes that there are.
+        /// Total bytes.
         available: u64,
     },
     /// An address of no memory that this is about.

@@ -49,8 +49,8 @@ impl Extent {
             // SAFETY: so many bytes are there to be read, and there on the device to be written. Others that use that
             // memory at the same time see old or new bytes, which is theirs to arrange.
             unsafe { driver.copy_to_device(address, source.as_ptr().cast::<c_void>(), source.len())? };
-            // The call returns when the bytes have left `source`. Another process may look for them as soon as it is
-            // answered, so they have to have arrived.
+            // The call returns when the bytes have left `source`. Another process may read them as soon as it is
+            // answered, so they must have arrived.
             // SAFETY: null is the stream that the copy went through.
             unsafe { driver.stream_synchronize(ptr::null_mut()) }
         })
@@ -88,7 +88,7 @@ impl DeviceAllocation {
     /// There is no such device, or it has no room.
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = 0;
-        // SAFETY: it writes where it is told.
+        // SAFETY: it writes to the given places only.
         cuda.within(device, |driver| unsafe { driver.mem_alloc(&raw mut address, byte_size) })?;
         Ok(Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size } })
     }
@@ -105,7 +105,7 @@ impl DeviceAllocation {
     pub fn export(&self) -> Result<IpcHandle, CudaError> {
         let mut handle = RawIpcHandle([0; 64]);
         self.extent.cuda.within(self.extent.device, |driver| {
-            // SAFETY: it writes where it is told; the memory is this object's.
+            // SAFETY: it writes to the given places only; the memory is this object's.
             unsafe { driver.ipc_get_handle(&raw mut handle, self.extent.address) }
         })?;
         Ok(handle.0)
@@ -146,7 +146,7 @@ impl ImportedMemory {
     ) -> Result<Self, CudaError> {
         let mut address = 0;
         cuda.within(device, |driver| {
-            // SAFETY: it writes where it is told. Bytes that are no handle are the driver's to refuse.
+            // SAFETY: it writes to the given place only. The driver refuses bytes that are not a handle.
             unsafe { driver.ipc_open(&raw mut address, RawIpcHandle(handle), LAZY_PEER_ACCESS) }
         })?;
         // From here on it is closed, whatever happens.
@@ -154,7 +154,7 @@ impl ImportedMemory {
             Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size }, handle };
         let (mut base, mut whole) = (0, 0);
         cuda.within(device, |driver| {
-            // SAFETY: it writes where it is told.
+            // SAFETY: it writes to the given places only.
             unsafe { driver.mem_get_address_range(&raw mut base, &raw mut whole, address) }
         })?;
         let available = base.saturating_add(whole as u64).saturating_sub(address);
@@ -251,7 +251,7 @@ impl PinnedAllocation {
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = ptr::null_mut();
         cuda.within(device, |driver| {
-            // SAFETY: it writes where it is told.
+            // SAFETY: it writes to the given places only.
             unsafe { driver.mem_host_alloc(&raw mut address, byte_size, PORTABLE) }
         })?;
         Ok(Self { cuda: Arc::clone(cuda), device, address })

@@ -16,7 +16,7 @@ const ALIGNMENT: u64 = 256;
 pub struct PoolUsage {
     /// Bytes asked for that are not given back.
     pub used: u64,
-    /// Bytes that there are.
+    /// Total bytes.
     pub total: u64,
 }
 
@@ -49,7 +49,7 @@ impl<M> Pool<M> {
         &self.memory
     }
 
-    /// Lends a part; tells where it begins, `None` if there is no room. Of no bytes, too, each has a place of its own.
+    /// Lends a part and returns its offset; `None` if there is no room. Parts of zero bytes have distinct offsets too.
     pub(crate) fn lend(&self, byte_size: u64) -> Option<u64> {
         let length = byte_size.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let mut parts = self.parts();

@@ -55,8 +55,8 @@ impl Pools {
         Self { has_gpu: !gpus.is_empty(), pinned, devices: gpus.iter().filter_map(device).collect() }
     }
 
-    /// Lends memory, and tells where it begins: in the device's address space, for that of a GPU. `memory` is not
-    /// ordinary memory.
+    /// Lends memory and returns its address: in the device's address space, for that of a GPU. `memory` is not ordinary
+    /// memory.
     ///
     /// # Errors
     /// `Unsupported` where there is no GPU, `Unavailable` if there is no such pool, `Internal` if it has no room.
@@ -144,7 +144,7 @@ fn pinned(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<PinnedAllocation
         tracing::info!("Pinned memory pool disabled");
         return None;
     }
-    // More than an address can tell is more than there is.
+    // More than fits in an address is more than exists.
     match PinnedAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
         Ok(memory) => {
             tracing::info!("backends may borrow {size} bytes of pinned memory");

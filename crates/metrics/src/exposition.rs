@@ -12,24 +12,24 @@ use crate::{custom, models, nvml};
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
 
-/// What is told, and how.
+/// What is exported, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricsOptions {
-    /// Whether the machine's processors and memory are told.
+    /// Whether the machine's CPU and memory are included.
     pub cpu: bool,
-    /// Whether its GPUs are told.
+    /// Whether its GPUs are included.
     pub gpu: bool,
     /// The machine is looked at no more often than this.
     pub interval: Duration,
-    /// Whether durations of requests are told as counters.
+    /// Whether durations of requests are exported as counters.
     pub counter_latencies: bool,
-    /// The quantiles that summaries tell, if the server keeps any.
+    /// The quantiles of summaries, if the server keeps any.
     pub quantiles: Vec<f64>,
-    /// Whether it is told how long models took to load.
+    /// Whether load times of models are included.
     pub load_durations: bool,
 }
 
-/// The quantiles that are told if no others are asked for.
+/// The default quantiles.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 impl Default for MetricsOptions {
@@ -49,7 +49,7 @@ impl Default for MetricsOptions {
 /// So much pinned memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedMemory {
-    /// Bytes that there are for backends.
+    /// Bytes that backends can borrow.
     pub total: u64,
     /// Bytes of them that backends have.
     pub used: u64,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::text::{Labels, Number, Text};
 
-/// A GPU at one moment. What it does not tell is left out.
+/// A GPU at one moment. Values that it does not report are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     pub uuid: String,
@@ -87,7 +87,7 @@ struct Look {
 }
 
 impl Gpus {
-    /// Energy is told from now on.
+    /// Energy counts from now on.
     pub(crate) fn new(read: Read, interval: Duration) -> Self {
         let mut look = Look { read, interval, at: Instant::now(), last: Vec::new(), before: BTreeMap::new() };
         look.look();

@@ -29,7 +29,7 @@ struct Look {
 }
 
 impl Machine {
-    /// The first utilization to be told is that since now.
+    /// The first utilization reported starts here.
     pub(crate) fn new(interval: Duration) -> Self {
         let look = Look { at: Instant::now(), ticks: ticks(), utilization: 0.0, memory: memory() };
         Self { interval, last: Mutex::new(look) }

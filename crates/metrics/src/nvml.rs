@@ -19,7 +19,7 @@ fn readings(nvml: &Nvml) -> Vec<Reading> {
     (0..count).filter_map(|index| reading(&nvml.device_by_index(index).ok()?)).collect()
 }
 
-/// The library tells of thousandths of watts and joules, and of percents.
+/// The library reports milliwatts, millijoules and percent.
 fn reading(gpu: &Device<'_>) -> Option<Reading> {
     let memory = gpu.memory_info().ok();
     Some(Reading {

@@ -12,7 +12,7 @@ use nereid_core::MetricLabels;
 pub(crate) struct Text(String);
 
 impl Text {
-    /// The text as far as it is made.
+    /// The text so far.
     pub(crate) fn into_string(self) -> String {
         self.0
     }

@@ -19,8 +19,8 @@ struct Platform {
     filename: &'static str,
 }
 
-/// The first platform of a backend is what the backend runs where no platform is given; TensorFlow's has to be given.
-/// The order is the reference's: where a platform and a file name contradict each other, the earlier one decides.
+/// The first platform of a backend is what the backend runs where no platform is given; TensorFlow's is required. The
+/// order is the reference's: where a platform and a file name contradict each other, the earlier one decides.
 const PLATFORMS: &[Platform] = &[
     Platform { name: "tensorflow_savedmodel", backend: TENSORFLOW, filename: "model.savedmodel" },
     Platform { name: "tensorflow_graphdef", backend: TENSORFLOW, filename: "model.graphdef" },
@@ -89,7 +89,7 @@ pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
     }
     let backend = backend_name(config)?;
     let named = platform(&config.platform);
-    // TensorFlow's platforms have their file whoever runs them.
+    // TensorFlow's platforms have their file whatever backend runs them.
     named
         .filter(|platform| platform.backend == backend || platform.backend == TENSORFLOW)
         .or_else(|| first_platform(backend))
@@ -97,8 +97,9 @@ pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
         .or_else(|| FILENAMES.iter().find(|(name, _)| *name == backend).map(|(_, filename)| *filename))
 }
 
-/// Fills in backend, platform and file: each may be told from the others, and where none is given, from the model's
-/// name. What a version's folder holds would come before the name; whoever knows it fills it in first.
+/// Fills in backend, platform and file: each may follow from the others, and where none is given, from the model's
+/// name. The contents of a version's folder take precedence over the name; a caller that knows them fills them in
+/// first.
 pub(crate) fn fill(config: &mut ModelConfig) {
     let by_file = PLATFORMS.iter().find(|platform| platform.filename == config.default_model_filename);
     let by_file = by_file.filter(|platform| [platform.backend, ""].contains(&config.backend.as_str()));

@@ -16,7 +16,7 @@ const ANY_SIZE: i64 = -1;
 /// The one backend that needs to know its platform, even where a configuration names the backend itself.
 const TENSORFLOW: &str = "tensorflow";
 
-/// What a version's folder must hold to tell the backend, foremost first.
+/// Files of a version's folder that identify the backend, most significant first.
 const TELLING: &[Telling] = &[
     Telling::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
     Telling { form: Form::Folder, ..Telling::file("model.savedmodel", TENSORFLOW, "tensorflow_savedmodel") },
@@ -123,8 +123,8 @@ pub enum CompletionError {
 }
 
 /// Tells the backend of a configuration that names neither backend nor platform nor file from what the folders of its
-/// versions hold, given in the order of the versions: the first that tells counts. Goes before
-/// [`normalise`](crate::normalise), which goes by the model's name where nothing else tells.
+/// versions hold, given in the order of the versions: the first recognisable one decides. Runs before
+/// [`normalise`](crate::normalise), which falls back to the model's name.
 pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<Item = Vec<FolderEntry>>) {
     let open = config.backend.is_empty() || config.backend == TENSORFLOW;
     if !open || !config.platform.is_empty() || !config.default_model_filename.is_empty() {
@@ -148,10 +148,10 @@ pub fn telling_files() -> impl Iterator<Item = &'static str> {
 /// Completes inputs, outputs, `max_batch_size` and the scheduler from the tensors of a model: what the reference's
 /// backend for ONNX Runtime does.
 ///
-/// A list of inputs or outputs that the configuration gives stays as it is, and where both are given so does
-/// everything. A model whose inputs and outputs all begin with a variable dimension takes batches: of up to
-/// `default_max_batch_size` where the configuration leaves that open (0 or less: of none), and collected by the
-/// dynamic batcher if they may hold more than one and no scheduler is chosen.
+/// A list of inputs or outputs that the configuration gives is kept, and where both are given so does everything. A
+/// model whose inputs and outputs all begin with a variable dimension takes batches: of up to `default_max_batch_size`
+/// where the configuration leaves that open (0 or less: of none), and collected by the dynamic batcher if they may hold
+/// more than one and no scheduler is chosen.
 ///
 /// # Errors
 /// The configuration wants batches of a model that takes none, or the model does not say what is missing.
@@ -271,8 +271,8 @@ impl Given {
 }
 
 /// Takes over from `completed`, a configuration that a backend hands back, what a backend may complete:
-/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, whether the model is decoupled, and the runtime
-/// where none is named. All else stays as it is in `config`.
+/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, whether the model is decoupled, and the
+/// runtime where none is named. Everything else in `config` is kept.
 ///
 /// # Errors
 /// The backend changed the choice of the scheduler.

@@ -15,16 +15,16 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::proto::{self, ModelConfig};
 
-/// The fields whose 64-bit integers are strings, as protobuf writes them. The reference turns all others into numbers and
-/// passes these over; whoever reads its configurations knows them so.
+/// The fields whose 64-bit integers are strings, as protobuf writes them. The reference turns all others into numbers
+/// and omits these, and readers of its configurations expect that.
 const AS_STRINGS: [&str; 3] = [
     "inference.ModelSequenceBatching.InitialState.dims",
     "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
     "inference.ModelInstanceGroup.SecondaryDevice.device_id",
 ];
 
-/// Plain fields that are written only when they are set. Triton 2.51 does not know them, so whoever reads configurations as
-/// it writes them meets them only where somebody has asked for them.
+/// Plain fields that are written only when they are set. Triton 2.51 does not know them, so readers of configurations
+/// as it writes them meets them only where somebody has asked for them.
 const WHEN_SET: [&str; 1] = ["inference.ModelEnsembling.max_inflight_requests"];
 
 /// The configuration as a JSON object.

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_ulong};
 use std::io;
 
-/// Nodes are told by the bits of a word.
+/// Nodes are bits of a word.
 pub(crate) const MOST_NODES: u32 = c_ulong::BITS;
 
 /// Has the calling thread get memory of that node alone. `node` is below [`MOST_NODES`].
@@ -13,7 +13,7 @@ pub(crate) const MOST_NODES: u32 = c_ulong::BITS;
 pub(crate) fn bind(node: u32) -> io::Result<()> {
     let mask: c_ulong = 1 << node;
     let mode: c_long = c_int::from(libc::MPOL_BIND).into();
-    // The kernel reads one bit less than it is told.
+    // The kernel reads one bit less than the given number.
     let bits = c_ulong::from(MOST_NODES + 1);
     // SAFETY: the call reads so many bits, all of which are in the mask; it changes nothing but where this thread's
     // memory will come from.

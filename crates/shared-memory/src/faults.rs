@@ -98,8 +98,8 @@ fn install() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_bus;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: both pointers are to valid structures; with no new action given it only tells the one that is set. It is
-    // kept before ours is set, since ours asks for it.
+    // SAFETY: both pointers are to valid structures; without a new action it only reports the current one. It is kept
+    // before ours is set, since ours asks for it.
     unsafe {
         let mut before: libc::sigaction = zeroed();
         if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
@@ -133,7 +133,7 @@ fn mend(address: usize) -> bool {
     let Some(entry) = hit else { return false };
     let page = PAGE.load(Ordering::Acquire);
     let start = address - address % page;
-    // Marked first: whoever sees the zeroes can see the mark.
+    // Marked first, so that a reader of the zeroes sees the mark.
     entry.broken.store(true, Ordering::Release);
     // SAFETY: the page belongs to a mapping of ours, which is in use since it is just being touched, so it is not unmapped
     // meanwhile. What it held is gone already: replacing it takes away nothing. It is a bare system call.
@@ -148,7 +148,7 @@ fn mend(address: usize) -> bool {
     mended.is_ok()
 }
 
-/// Lets whoever handled the signal before have it.
+/// Passes the signal to the previous handler.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|action| action.sa_sigaction > libc::SIG_IGN);
     match previous {

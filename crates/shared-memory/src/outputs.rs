@@ -12,7 +12,7 @@ use crate::slice::{Place, Slice};
 pub(crate) struct Placement {
     /// The output's name.
     pub output: String,
-    /// The memory for it. What the output leaves of it stays as it is.
+    /// The memory for it. The part that the output does not fill is left unchanged.
     pub memory: Slice,
 }
 

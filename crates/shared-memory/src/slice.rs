@@ -38,7 +38,7 @@ impl Slice {
         match &self.0 {
             Place::Host(slice) if data_type == DataType::Bytes => slice.copied(),
             Place::Host(slice) => slice.buffer(),
-            // Whoever reads it has it copied first.
+            // Readers copy it first.
             Place::Device(slice) => slice.buffer(),
         }
     }
@@ -64,7 +64,7 @@ impl Slice {
     pub(crate) fn check(&self) -> Result<()> {
         match &self.0 {
             Place::Host(slice) => slice.check(),
-            // Opened memory stays as long as it is open, whatever becomes of who allocated it.
+            // Opened memory stays as long as it is open, whatever its owner does.
             Place::Device(_) => Ok(()),
         }
     }

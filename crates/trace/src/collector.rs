@@ -16,7 +16,7 @@ use self::client::Client;
 use self::messages::KeyValue;
 use self::spans::SpanRecord;
 
-/// Where the collector is, and what it is told.
+/// The collector's address, and what is sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorOptions {
     /// Its address, of which the path belongs to traces.

@@ -99,7 +99,7 @@ impl Drop for Series {
 /// One request's trace and those derived from it. Dropped when all of it is there.
 struct Record {
     series: Arc<Series>,
-    /// What was told of each trace, by its id.
+    /// What was reported of each trace, by its id.
     texts: Mutex<BTreeMap<u64, String>>,
 }
 

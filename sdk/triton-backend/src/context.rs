@@ -240,7 +240,7 @@ impl ModelContext<'_> {
         }
     }
 
-    /// Tells how much memory the model takes, apart from its instances. What was told before is forgotten.
+    /// Reports the model's memory, without its instances. Replaces earlier reports.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -382,7 +382,7 @@ impl InstanceContext<'_> {
             .collect()
     }
 
-    /// Tells how much memory the instance takes. What was told before is forgotten.
+    /// Reports the instance's memory. Replaces earlier reports.
     ///
     /// # Errors
     /// Whatever the server says.

@@ -227,7 +227,7 @@ pub unsafe fn execute<B: Backend>(
         let handles = if count == 0 {
             &[]
         } else {
-            // SAFETY: the server gives so many requests.
+            // SAFETY: the server passes this many requests.
             unsafe { slice::from_raw_parts(requests, count as usize) }
         };
         // From here on the requests are ours, so no error may come back: the server would answer them again.

@@ -8,7 +8,7 @@ use triton_sys::*;
 /// What a backend's functions return.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error with its code. It reaches the client as it is, so its message says what was wrong and what would be right.
+/// An error with its code. It reaches the client unchanged, so its message says what is wrong and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,

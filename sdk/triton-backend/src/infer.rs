@@ -283,7 +283,7 @@ unsafe extern "C" fn release(_request: *mut TRITONSERVER_InferenceRequest, flags
     drop(unsafe { Box::from_raw(userp.cast::<Released>()) });
 }
 
-/// The server has a response, or says that there are no more.
+/// The server has a response, or reports that no more follow.
 ///
 /// # Safety
 /// For the server alone, with what `send` gave it.

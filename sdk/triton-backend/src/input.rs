@@ -162,8 +162,7 @@ impl<'r> Input<'r> {
         Ok(match kind {
             TRITONSERVER_MEMORY_GPU => Piece::Device { address: base.addr(), byte_size, device_id: id },
             _ if base.is_null() || byte_size == 0 => Piece::Host(&[]),
-            // SAFETY: the server says that so many bytes of host memory are there; they live and stay as they are as
-            // long as the request.
+            // SAFETY: the server guarantees this many bytes of host memory, alive and unchanged as long as the request.
             _ => Piece::Host(unsafe { slice::from_raw_parts(base.cast(), byte_size) }),
         })
     }

@@ -8,7 +8,7 @@ use triton_sys::*;
 /// How grave a line of the log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// For whoever looks for the cause of something.
+    /// For debugging.
     Verbose,
     /// What an operator wants to know.
     Info,
@@ -41,7 +41,7 @@ pub fn log(level: Level, file: &str, line: u32, message: fmt::Arguments<'_>) {
     let line = i32::try_from(line).unwrap_or(0);
     // SAFETY: both texts end with a zero and are copied by the server.
     let outcome = unsafe { TRITONSERVER_LogMessage(level, file.as_ptr(), line, message.as_ptr()) };
-    // SAFETY: the error, if any, is ours. Where the log itself fails there is nobody to tell.
+    // SAFETY: the error, if any, is ours. A failure of the log itself cannot be reported.
     drop(unsafe { crate::error::check(outcome) });
 }
 

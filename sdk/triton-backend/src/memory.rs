@@ -122,7 +122,7 @@ impl Deref for ServerMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are there, were set, and are changed through this buffer alone.
+        // SAFETY: this many bytes exist, are initialised, and are changed through this buffer only.
         self.start.map_or(&[], |start| unsafe { slice::from_raw_parts(start.as_ptr(), self.byte_size) })
     }
 }

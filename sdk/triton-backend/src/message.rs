@@ -47,7 +47,7 @@ impl Drop for Message {
     }
 }
 
-/// The content of a message that belongs to whoever.
+/// The content of a message, whoever owns it.
 ///
 /// # Safety
 /// `message` lives during the call.
@@ -58,7 +58,7 @@ pub(crate) unsafe fn json(message: *mut TRITONSERVER_Message) -> Result<Value> {
     if base.is_null() || length == 0 {
         return Ok(Value::Null);
     }
-    // SAFETY: the server says that so many bytes are there, and they live as long as the message.
+    // SAFETY: the server guarantees this many bytes, alive as long as the message.
     let text = unsafe { slice::from_raw_parts(base.cast::<u8>(), length) };
     Ok(serde_json::from_slice(text)?)
 }

@@ -80,7 +80,7 @@ impl RequestInfo {
         if numbered.is_ok() {
             return Ok(CorrelationId::Number(number));
         }
-        // A text is no number: that is how the server tells them apart.
+        // A string is not a number: that is how the server distinguishes them.
         let mut id = ptr::null();
         // SAFETY: the request lives, and its id with it.
         unsafe {
@@ -191,7 +191,7 @@ impl RequestInfo {
     /// An input by its place, which has nothing to do with the order in the configuration.
     ///
     /// # Errors
-    /// `InvalidArgument` where there are not so many.
+    /// `InvalidArgument` if there are fewer.
     pub fn input_at(&self, index: u32) -> Result<Input<'_>> {
         let mut input = ptr::null_mut();
         // SAFETY: the request lives, and its inputs with it.
@@ -350,8 +350,7 @@ impl Request {
         Ok(Responder::new(Arc::clone(&self.answer)))
     }
 
-    /// Where the server would like an output of so many bytes to lie, if it knows: whether that is memory that the
-    /// processor reads.
+    /// Where the server prefers an output of this size, if it knows: whether that is memory that the processor reads.
     ///
     /// # Errors
     /// `AlreadyExists` after the last answer, `Unavailable` where the server does not know.
@@ -455,7 +454,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // Whoever else holds the answer may still give it.
+        // Other owners of the answer may still send it.
         if Arc::get_mut(&mut self.answer).is_some() && !self.answer.is_finished() {
             let error = Error::internal("the backend gave the request back without an answer");
             if let Err(error) = self.fail(error) {

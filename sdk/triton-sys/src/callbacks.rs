@@ -55,7 +55,7 @@ pub type TRITONSERVER_ResponseAllocatorReleaseFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
-/// Is told that the outputs of a new response follow.
+/// Called before the outputs of a new response.
 pub type TRITONSERVER_ResponseAllocatorStartFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -63,7 +63,7 @@ pub type TRITONSERVER_ResponseAllocatorStartFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
-/// Is told of an event.
+/// Called for each event.
 pub type TRITONSERVER_InferenceTraceActivityFn_t = Option<
     unsafe extern "C" fn(
         trace: *mut TRITONSERVER_InferenceTrace,
@@ -73,7 +73,7 @@ pub type TRITONSERVER_InferenceTraceActivityFn_t = Option<
     ),
 >;
 
-/// Is told of a tensor.
+/// Called for each tensor.
 pub type TRITONSERVER_InferenceTraceTensorActivityFn_t = Option<
     unsafe extern "C" fn(
         trace: *mut TRITONSERVER_InferenceTrace,
@@ -90,7 +90,7 @@ pub type TRITONSERVER_InferenceTraceTensorActivityFn_t = Option<
     ),
 >;
 
-/// Is told that a trace is at its end, and owns it from then on.
+/// Called at the end of a trace, and owns it from then on.
 pub type TRITONSERVER_InferenceTraceReleaseFn_t =
     Option<unsafe extern "C" fn(trace: *mut TRITONSERVER_InferenceTrace, userp: *mut c_void)>;
 
@@ -98,7 +98,7 @@ pub type TRITONSERVER_InferenceTraceReleaseFn_t =
 pub type TRITONSERVER_InferenceRequestReleaseFn_t =
     Option<unsafe extern "C" fn(request: *mut TRITONSERVER_InferenceRequest, flags: u32, userp: *mut c_void)>;
 
-/// Is given a response, which may be null where the flags say that there are no more.
+/// Called with a response, which may be null where the flags say that no more follow.
 pub type TRITONSERVER_InferenceResponseCompleteFn_t = Option<
     unsafe extern "C" fn(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void),
 >;

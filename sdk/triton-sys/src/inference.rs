@@ -176,7 +176,7 @@ declare! {
         inference_request: *mut TRITONSERVER_InferenceRequest,
     ) -> *mut TRITONSERVER_Error;
 
-    // A request: who is told when it is released and answered.
+    // A request: its release and response callbacks.
     fn TRITONSERVER_InferenceRequestSetReleaseCallback(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         request_release_fn: TRITONSERVER_InferenceRequestReleaseFn_t,

@@ -8,7 +8,7 @@ declare! {
     // The version of the interface.
     fn TRITONSERVER_ApiVersion(major: *mut u32, minor: *mut u32) -> *mut TRITONSERVER_Error;
 
-    // Errors. A null pointer is success; whoever gets an error deletes it, unless it is said to belong to another.
+    // Errors. A null pointer is success; the receiver of an error deletes it, unless its owner is stated.
     fn TRITONSERVER_ErrorNew(code: TRITONSERVER_Error_Code, msg: *const c_char) -> *mut TRITONSERVER_Error;
     fn TRITONSERVER_ErrorDelete(error: *mut TRITONSERVER_Error);
     fn TRITONSERVER_ErrorCode(error: *mut TRITONSERVER_Error) -> TRITONSERVER_Error_Code;

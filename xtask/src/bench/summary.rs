@@ -44,7 +44,7 @@ const FIGURES: &[Figure] = &[
 
 const COLUMN: usize = 16;
 
-/// The heading of the table, with what the load is told by.
+/// The heading of the table; `load` names its first column.
 pub fn heading(load: &str) -> String {
     let mut line = format!("{load:<14} {:<18}", "server");
     for figure in FIGURES {
@@ -98,7 +98,7 @@ fn number(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The middle value, or the mean of the two in the middle. There has to be one.
+/// The middle value, or the mean of the two in the middle. Requires at least one value.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -19,7 +19,7 @@ struct Rule {
     rooms: Allowed,
     /// The outside crates that it may name.
     libraries: Allowed,
-    /// Outside crates that it may not bring in, not even through others; `name*` is every crate beginning so.
+    /// Outside crates that it may not depend on, not even through others; `name*` matches every crate with that prefix.
     never: &'static [&'static str],
     /// Told with each problem.
     why: &'static str,
@@ -293,7 +293,7 @@ impl Graph {
         package.uses.iter().filter_map(|id| self.packages.get(id))
     }
 
-    /// The outside crates that a package brings in itself, each with a shortest way to it, itself at the end.
+    /// The outside crates that a package depends on, each with a shortest path to it, itself at the end.
     fn brought_in<'a>(&'a self, package: &'a Package) -> Vec<Vec<&'a str>> {
         let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut queue: VecDeque<(&Package, Vec<&str>)> = VecDeque::from([(package, Vec::new())]);

@@ -11,8 +11,7 @@ use super::tree::TextFile;
 const REQUIRED: &[&str] =
     &["ARCHITECTURE.md", "CHANGELOG.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "LICENSE", "README.md"];
 
-/// The documents whose paths are checked, and the folder of more of them. Not the changelog: what it tells of the
-/// past stays true.
+/// The documents whose paths are checked, and the folder of more of them. Not the changelog: it describes the past.
 const CHECKED: &[&str] = &["ARCHITECTURE.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "README.md"];
 const CHECKED_FOLDER: &str = "docs/";
 
@@ -62,7 +61,7 @@ pub fn check_paths(file: &TextFile, root: &Path) -> Vec<Problem> {
     problems
 }
 
-/// A folder or file as written: `name/` has to be a folder.
+/// A folder or file as written: `name/` must be a folder.
 fn exists(path: &Path) -> bool {
     if path.as_os_str().to_string_lossy().ends_with('/') { path.is_dir() } else { path.exists() }
 }

@@ -52,7 +52,7 @@ fn opens_with_doc(file: &RustFile<'_>) -> bool {
 fn leftovers(file: &RustFile<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for three in file.tokens.windows(3) {
-        // The bracket tells a macro from a comparison by `!=`.
+        // The bracket distinguishes a macro from a comparison by `!=`.
         let is_macro = three[1].kind == TokenKind::Bang
             && matches!(three[2].kind, TokenKind::OpenParen | TokenKind::OpenBrace | TokenKind::OpenBracket);
         if is_macro && UNFINISHED_MACROS.iter().any(|name| three[0].is_word(name)) {

@@ -3,7 +3,7 @@
 use super::Problem;
 use super::tree::TextFile;
 
-/// Folders that only the machine of whoever wrote them has. Put together from parts, as this file is checked too.
+/// Folders that exist only on their author's machine. Put together from parts, as this file is checked too.
 const FOREIGN: &[&str] = &[concat!("/", "work", "/"), concat!("/", "root", "/")];
 
 /// Checks one file.

@@ -158,7 +158,7 @@ fn entries(names: &[&str]) -> Vec<FolderEntry> {
     names.iter().map(entry).collect()
 }
 
-/// Backend, platform and file of a configuration, told from version folders; a name ending in `/` is a folder.
+/// Backend, platform and file of a configuration, derived from version folders; a name ending in `/` is a folder.
 #[track_caller]
 fn check_backend(text: &str, versions: &[&[&str]], expected: [&str; 3]) {
     let mut config = parse_text(text).unwrap();

@@ -22,7 +22,7 @@ pub struct Reading {
     /// What is wrong, in the order of the text. Empty where [`parse_text`](crate::parse_text) accepts the text.
     pub problems: Vec<TextProblem>,
     /// Whether the reading reached the end of the text. If not, an error of syntax or a great many other problems
-    /// stopped it; the last problem tells.
+    /// stopped it; the last problem says so.
     pub complete: bool,
 }
 

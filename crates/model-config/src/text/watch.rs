@@ -6,8 +6,8 @@ use super::error::Problem;
 
 /// Follows the parser through a text.
 ///
-/// Every field is entered and left, and within a repeated field or a map every element, so that whoever watches knows
-/// at each moment where in the configuration the parser is. An error ends the reading, and the calls with it.
+/// Every field is entered and left, and within a repeated field or a map every element, so that the watcher knows at
+/// each moment where in the configuration the parser is. An error ends the reading, and the calls with it.
 pub(super) trait Watch {
     /// Something is wrong that the parser can go on behind. To hand it back ends the reading.
     fn note(&mut self, problem: Problem) -> Result<(), Problem>;

@@ -16,7 +16,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
             report.add(&*field, format!("names {} inputs, must name exactly one for {kind}", sources.len()));
         }
         for (index, source) in sources.iter().enumerate() {
-            // Completion may bring the input that is not there yet.
+            // Completion may still add the missing input.
             if stage == Stage::Final && !inputs.contains(source.as_str()) {
                 let names = config.input.iter().map(|input| input.name.as_str());
                 let reason = format!("the model has no input '{source}'");

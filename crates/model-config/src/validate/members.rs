@@ -14,7 +14,7 @@ use crate::proto::{DataType, ModelConfig};
 /// models it may consist of, by name. Says whether it answers a request with any number of answers, which it does if
 /// one of its models does; the reference puts that into its configuration's `model_transaction_policy`.
 ///
-/// A configuration that is no ensemble's is right.
+/// Configurations that are not ensembles pass.
 ///
 /// # Errors
 /// Every broken rule, as a fault of the ensemble.
@@ -118,7 +118,7 @@ impl Form<'_> {
     }
 }
 
-/// What can only be told at run time is right.
+/// What is known only at run time passes.
 fn same_shape(left: &[i64], right: &[i64]) -> bool {
     left.len() == right.len()
         && left

@@ -101,7 +101,7 @@ impl Report {
             return;
         }
         let mut reason = reason.into();
-        // A model of so many tensors that this passes one over is not read by people.
+        // Nobody reads the report of a model with so many tensors that this skips one.
         let nearest = nearest(name, names.into_iter().take(LIMIT));
         if let Some(nearest) = nearest {
             reason += &format!("; did you mean '{nearest}'?");

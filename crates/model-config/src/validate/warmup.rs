@@ -37,7 +37,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
         for (name, input) in &warmup.inputs {
             let path = format!("{path}.inputs[{name:?}]");
             check_input(&path, input, report);
-            // What is no input of the model may be a control or a state: it goes to the backend as it is.
+            // What is not an input of the model may be a control or a state: it goes to the backend unchanged.
             if let Some(expected) = inputs.get(name.as_str()).filter(|_| stage == Stage::Final) {
                 check_against(&path, input, expected, report);
             }
@@ -87,7 +87,7 @@ fn check_against(path: &str, input: &Input, expected: &ModelInput, report: &mut 
     }
 }
 
-/// Every input that is not optional has to be there.
+/// Every input that is not optional is required.
 fn check_all_given(config: &ModelConfig, path: &str, warmup: &ModelWarmup, report: &mut Report) {
     for input in &config.input {
         if !input.optional && !warmup.inputs.contains_key(&input.name) {

@@ -56,7 +56,7 @@ impl Client {
         &self.url
     }
 
-    /// Brings a message.
+    /// Sends a message.
     ///
     /// # Errors
     /// Why the collector does not have it.

@@ -16,7 +16,7 @@ use super::batches::Batches;
 use super::messages::{Event, KeyValue, SERVER, Span};
 use crate::clock::Epoch;
 
-/// A span has at most so many events; further ones are counted.
+/// Largest number of events of a span; further ones are only counted.
 const MOST_EVENTS: usize = 1024;
 
 /// The flag of a trace that is recorded.

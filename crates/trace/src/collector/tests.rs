@@ -35,7 +35,7 @@ fn answer(mut stream: TcpStream, status: &str) -> Received {
     (text, body)
 }
 
-/// A collector that takes so many messages.
+/// A collector that accepts a number of messages.
 fn collector(messages: usize) -> (String, JoinHandle<Vec<Received>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());

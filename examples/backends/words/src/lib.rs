@@ -97,7 +97,7 @@ impl WordsInstance {
         let pause = self.model.pause;
         let stream = thread::spawn(move || {
             if let Err(error) = stream(&responder, &words, pause) {
-                // Where the client is gone there is nobody to tell, and the end is said all the same.
+                // If the client is gone the error reaches nobody; the end is sent anyway.
                 drop(responder.fail(error));
             }
         });

@@ -7,7 +7,7 @@ use crate::{parse_text, read_text};
 fn refused(text: &str, line: usize, column: usize, message: &str) {
     let error = parse_text(text).expect_err(text);
     assert_eq!((error.line(), error.column(), error.message()), (line, column, message), "{text}");
-    // Whoever reads on finds the same problem first.
+    // A reader that recovers finds the same problem first.
     assert_eq!(read_text(text).problems[0].error(), &error, "{text}");
 }
 
