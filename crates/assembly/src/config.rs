@@ -8,6 +8,7 @@ use nereid_core::{MetricRegistry, ServerOptions};
 use nereid_metrics::MetricsOptions;
 use nereid_protocol::LogControl;
 use nereid_repository::ReadOptions;
+use nereid_shared_memory::FaultHandler;
 use nereid_trace::CollectorOptions;
 use tokio::runtime::Handle;
 
@@ -82,6 +83,8 @@ pub struct Process {
     pub runtime: Option<Handle>,
     /// The settings of the process's log, which clients may read and change.
     pub log: Arc<LogControl>,
+    /// Lets clients register system shared memory; without it they are refused.
+    pub memory_faults: Option<FaultHandler>,
     /// The metrics that native backends keep. Triton's C interface keeps them for the process, not for a server: see
     /// `nereid_triton_host::metric_registry`.
     pub backend_metrics: MetricRegistry,

@@ -71,7 +71,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     platform.backends.libraries.attach(&server, move |server| text.text(server));
 
     let cuda = platform.gpus.cuda.clone();
-    let regions = if config.client_shared_memory { Regions::new(cuda) } else { Regions::closed() };
+    let regions = match config.client_shared_memory {
+        true => Regions::new(process.memory_faults, cuda),
+        false => Regions::closed(),
+    };
     let shutdown = CancellationToken::new();
     let ends = shutdown.clone().drop_guard();
     let context = FaceContext {

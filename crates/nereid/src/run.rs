@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nereid_assembly::{LoadOutcome, Process, Running, start};
 use nereid_core::Server;
 use nereid_protocol::LogControl;
+use nereid_shared_memory::FaultHandler;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -29,9 +30,12 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let outcome = runtime.block_on(async {
         // From here on a signal ends the server, even while models are still being loaded.
         let stop = stop_signal()?;
+        let memory_faults = FaultHandler::install()
+            .map_err(|error| format!("cannot install the handler of memory faults: {error}"))?;
         let process = Process {
             runtime: Some(runtime.handle().clone()),
             log,
+            memory_faults: Some(memory_faults),
             backend_metrics: nereid_triton_host::metric_registry(),
         };
         let running = start(config, process).map_err(|error| error.to_string())?;

@@ -18,6 +18,18 @@ pub struct Grpc {
     pub transport: TransportOptions,
 }
 
+impl Default for Grpc {
+    /// On every interface, at Triton's port, in clear text.
+    fn default() -> Self {
+        Self {
+            address: Address { host: "0.0.0.0".to_owned(), port: 8001, share: false },
+            tls: None,
+            options: GrpcOptions::default(),
+            transport: TransportOptions::default(),
+        }
+    }
+}
+
 impl Face for Grpc {
     fn protocol(&self) -> &'static str {
         "gRPC"

@@ -19,6 +19,18 @@ pub struct Http {
     pub transport: TransportOptions,
 }
 
+impl Default for Http {
+    /// On every interface, at Triton's port, in clear text.
+    fn default() -> Self {
+        Self {
+            address: Address { host: "0.0.0.0".to_owned(), port: 8000, share: false },
+            tls: None,
+            options: HttpOptions::default(),
+            transport: TransportOptions::default(),
+        }
+    }
+}
+
 impl Face for Http {
     fn protocol(&self) -> &'static str {
         "HTTP"

@@ -12,6 +12,13 @@ pub struct Metrics {
     pub address: Address,
 }
 
+impl Default for Metrics {
+    /// On every interface, at Triton's port, in clear text.
+    fn default() -> Self {
+        Self { address: Address { host: "0.0.0.0".to_owned(), port: 8002, share: false } }
+    }
+}
+
 impl Face for Metrics {
     fn protocol(&self) -> &'static str {
         "metrics"
