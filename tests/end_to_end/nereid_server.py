@@ -17,6 +17,8 @@ STOP_LIMIT_S = 30
 _STARTED = re.compile(r"Started HTTPService at \S+:(\d+)")
 _STARTED_METRICS = re.compile(r"Started Metrics Service at \S+:(\d+)")
 _STARTED_GRPC = re.compile(r"Started GRPCInferenceService at \S+:(\d+)")
+# The head of the table of models.
+_LOADED = re.compile(r"^\| Model +\| Version +\| Status +\|$")
 # A panic in an engine's library is caught and answered as an error; one in the server's own code is a bug.
 _OWN_PANIC = re.compile(r"panicked at (crates|backends)/")
 # A log line of severity error begins with E and the date; a refusal to start may also begin with "error:".
@@ -128,6 +130,12 @@ class Server:
         self.metrics_port = told and int(told.group(1))
         return self
 
+    def wait_until_loaded(self):
+        """Waits until the server listens, and each model that it loads at start is loaded or has failed."""
+        self.wait_until_listening()
+        self.wait_for_log(_LOADED)
+        return self
+
     def wait_until_ready(self):
         """Waits until the server answers that it is ready."""
         self.wait_until_listening()
@@ -192,7 +200,7 @@ def running(repository, *flags, ready=True, env=None, user=None):
         if ready:
             server.wait_until_ready()
         else:
-            server.wait_until_listening()
+            server.wait_until_loaded()
         yield server
         if server.exit_code is None:
             server.stop()

@@ -28,7 +28,7 @@ use nereid_shared_memory::Regions;
 pub use infer::offline;
 
 /// Options of the HTTP face.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HttpOptions {
     /// The longest JSON part of a request and the longest tensor given in JSON, in bytes.
     pub max_input_size: usize,
@@ -42,6 +42,20 @@ pub struct HttpOptions {
     pub regions: Arc<Regions>,
     /// The log settings, which clients may change.
     pub log: Arc<LogControl>,
+}
+
+impl Default for HttpOptions {
+    /// Triton's limits, and nothing restricted or forwarded.
+    fn default() -> Self {
+        Self {
+            max_input_size: 64 << 20,
+            max_body_size: i32::MAX as usize,
+            forwarded_headers: None,
+            restrictions: Restrictions::default(),
+            regions: Arc::default(),
+            log: Arc::default(),
+        }
+    }
 }
 
 impl HttpOptions {

@@ -3,19 +3,10 @@
 
 #![forbid(unsafe_code)]
 
-mod backends;
 mod check;
-mod gpus;
-mod grpc;
-mod http;
 mod logging;
-mod metrics;
-mod onnx_engine;
 mod options;
-mod poll;
 mod run;
-mod table;
-mod traces;
 
 use std::process::ExitCode;
 use std::sync::Arc;

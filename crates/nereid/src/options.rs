@@ -12,19 +12,16 @@ pub(crate) mod trace;
 use std::env;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use nereid_backend_api::BackendSettings;
-use nereid_core::{HostPolicies, ModelControl, RateLimit, ResourceLimit};
-use nereid_cuda::Cuda;
+use nereid_assembly::{BackendSetting, BackendsConfig, Config, Face, GpusConfig, PlatformConfig, PollConfig};
+use nereid_core::{HostPolicies, ModelControl, RateLimit, ResourceLimit, ServerOptions};
+use nereid_cuda::PoolSizes;
 use nereid_listener::Address;
 use nereid_protocol::{LogFormat, LogSettings};
 use nereid_repository::ReadOptions;
-use nereid_shared_memory::Regions;
-use nereid_triton_host::LibraryOptions;
 
 use self::gpu::{DriverOptions, PoolOptions};
 use self::grpc::GrpcOptions;
@@ -200,14 +197,6 @@ pub(crate) struct ConfigurationOptions {
     pub driver: DriverOptions,
 }
 
-/// A setting for one backend, or for all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BackendSetting {
-    backend: Option<String>,
-    key: String,
-    value: String,
-}
-
 impl ConfigurationOptions {
     /// How model folders are read.
     pub(crate) fn read_options(&self) -> ReadOptions {
@@ -219,15 +208,6 @@ impl ConfigurationOptions {
         }
     }
 
-    /// The settings of a backend.
-    pub(crate) fn backend_settings(&self, backend: &str) -> BackendSettings {
-        let for_all = self.backend_config.iter().filter(|setting| setting.backend.is_none());
-        let its_own =
-            self.backend_config.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
-        // Of the same key, the last one counts.
-        for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
-    }
-
     /// The folder with a folder for each installed backend.
     pub(crate) fn backend_directory(&self) -> PathBuf {
         let beside = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
@@ -235,17 +215,18 @@ impl ConfigurationOptions {
         found.unwrap_or_else(|| PathBuf::from(BACKENDS))
     }
 
-    /// What backends that are libraries are told.
-    pub(crate) fn libraries(&self) -> LibraryOptions {
-        let settings = self.backend_config.iter();
-        LibraryOptions {
-            directory: self.backend_directory(),
-            settings: settings
-                .map(|setting| (setting.backend.clone(), setting.key.clone(), setting.value.clone()))
-                .collect(),
-            complete: self.read_options().complete,
-            min_compute_capability: self.driver.min_supported_compute_capability,
-            ..LibraryOptions::default()
+    /// Where backends are, and which GPUs are used, with pools of these sizes.
+    pub(crate) fn platform(&self, pools: PoolSizes) -> PlatformConfig {
+        PlatformConfig {
+            backends: BackendsConfig {
+                directory: self.backend_directory(),
+                settings: self.backend_config.clone(),
+            },
+            gpus: GpusConfig {
+                driver: self.driver.library(),
+                min_compute_capability: self.driver.min_supported_compute_capability,
+                pools,
+            },
         }
     }
 
@@ -299,14 +280,64 @@ impl Options {
         Duration::from_secs(self.exit_timeout_secs)
     }
 
-    /// The shared memory that clients register: one set for all protocols.
-    pub(crate) fn regions(&self, cuda: Option<Arc<Cuda>>) -> Arc<Regions> {
-        Arc::new(if self.allow_client_shm { Regions::new(cuda) } else { Regions::closed() })
-    }
-
     /// Where metrics are served.
     pub(crate) fn metrics_address(&self) -> Address {
         self.metrics.address(&self.http.address().host)
+    }
+
+    /// The server that these options describe.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or a wrong variable of the environment.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        let http_host = self.http.address().host;
+        let faces = [
+            self.grpc.face()?.map(boxed),
+            self.metrics.face(&http_host).map(boxed),
+            self.http.face()?.map(boxed),
+        ];
+        Ok(Config {
+            repositories: self.model_repository.clone(),
+            namespacing: self.model_namespacing,
+            reading: self.configurations.read_options(),
+            models_at_start: self.models_at_start(),
+            poll: self.poll_pause().map(|interval| PollConfig { interval, watch: self.repository_watch }),
+            server: self.server()?,
+            platform: self.configurations.platform(self.pools.sizes()),
+            client_shared_memory: self.allow_client_shm,
+            collector: trace::collector(|name| env::var(name).ok()),
+            metrics: self.metrics.exposed(),
+            faces: faces.into_iter().flatten().collect(),
+        })
+    }
+
+    fn server(&self) -> Result<ServerOptions, String> {
+        Ok(ServerOptions {
+            name: self.id.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            strict_readiness: self.strict_readiness,
+            load_threads: self.model_load_thread_count.get(),
+            load_retries: self.model_load_retry_count,
+            model_control: self.model_control_mode.into(),
+            rate_limit: self.rate_limit(),
+            max_inflight_requests: self.max_inflight_requests,
+            max_unread: self.max_unread_response_bytes,
+            hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
+            hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
+            latencies: self.metrics.latencies(),
+            trace: self.trace.settings()?,
+            host_policies: self.host_policies()?,
+            ..ServerOptions::default()
+        })
+    }
+
+    /// What is deprecated among the options given, or has no effect.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
+        advice.extend(self.trace.advice());
+        advice.extend(self.grpc.advice());
+        advice.extend(self.metrics.advice());
+        advice
     }
 
     /// The models to load at the start; `None` for all.
@@ -461,6 +492,15 @@ fn backend_setting(text: &str) -> Result<BackendSetting, String> {
         }
         _ => Err("it has the form [<backend>,]<setting>=<value>".into()),
     }
+}
+
+fn boxed(face: impl Face + 'static) -> Box<dyn Face> {
+    Box::new(face)
+}
+
+/// The reference's hooks for tests that need full queues: batchers start at this many requests.
+fn hold(variable: &str) -> usize {
+    env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

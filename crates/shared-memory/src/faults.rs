@@ -2,6 +2,8 @@
 //! the process. The handler maps a page of zeroes there and marks the mapping as broken, which its user checks
 //! afterwards. Any other SIGBUS goes to the previous handler.
 //!
+//! The handler belongs to the process, so the process's owner installs it: [`FaultHandler::install`].
+//!
 //! A handler may interrupt anything, so it takes no lock and allocates nothing: it reads a fixed table of atomics and
 //! makes one system call.
 
@@ -41,6 +43,21 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// What handled SIGBUS before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
+/// The process's handler of SIGBUS. Holding one proves that it is installed.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultHandler(());
+
+impl FaultHandler {
+    /// Installs the handler, once for the process. A SIGBUS outside registered regions goes to the handler that was
+    /// installed before.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn install() -> io::Result<Self> {
+        install().map(|()| Self(()))
+    }
+}
+
 /// A mapping that is watched over until this is dropped. Drop it before the memory is unmapped.
 #[derive(Debug)]
 pub(crate) struct Watch(usize);
@@ -49,9 +66,8 @@ impl Watch {
     /// Watches over `length` bytes from `start`.
     ///
     /// # Errors
-    /// That there are too many mappings, or that the handler cannot be set.
-    pub(crate) fn new(start: usize, length: usize) -> io::Result<Self> {
-        install()?;
+    /// There are too many mappings.
+    pub(crate) fn new(_: FaultHandler, start: usize, length: usize) -> io::Result<Self> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = match free.0.pop() {
             Some(place) => place,

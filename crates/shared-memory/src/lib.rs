@@ -18,6 +18,7 @@ mod slice;
 #[cfg(test)]
 mod testing;
 
+pub use faults::FaultHandler;
 pub use regions::{CudaRegionStatus, RegionStatus, Regions};
 pub use request::RequestMemory;
 pub use slice::Slice;

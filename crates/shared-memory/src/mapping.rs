@@ -10,7 +10,7 @@ use nereid_backend_api::{Buffer, Error, Result};
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::faults::Watch;
+use crate::faults::{FaultHandler, Watch};
 
 /// Mapped memory, unmapped when it is dropped.
 #[derive(Debug)]
@@ -31,14 +31,20 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of a file from `offset` on, which is a multiple of the page size.
-    pub(crate) fn new(name: &str, file: impl AsFd, offset: u64, length: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        faults: FaultHandler,
+        name: &str,
+        file: impl AsFd,
+        offset: u64,
+        length: usize,
+    ) -> io::Result<Self> {
         // SAFETY: no address is asked for, so nothing that is mapped already is touched.
         let address = unsafe {
             mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, offset)?
         };
         let address = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         let mut mapping = Self { address, length, watch: None, name: name.to_owned() };
-        mapping.watch = Some(Watch::new(address.as_ptr() as usize, length)?);
+        mapping.watch = Some(Watch::new(faults, address.as_ptr() as usize, length)?);
         Ok(mapping)
     }
 

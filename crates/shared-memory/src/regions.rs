@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, fstat};
 use rustix::param::page_size;
 use rustix::shm::{self, OFlags};
 
+use crate::faults::FaultHandler;
 use crate::mapping::{HostSlice, Mapping};
 use crate::slice::{DeviceSlice, Place, Slice};
 
@@ -74,14 +75,17 @@ impl Region {
 #[derive(Default)]
 pub struct Regions {
     by_name: RwLock<BTreeMap<String, Region>>,
+    /// What keeps the process alive when a region's file is cut short.
+    faults: Option<FaultHandler>,
     cuda: Option<Arc<Cuda>>,
     closed: bool,
 }
 
 impl Regions {
-    /// No regions yet; those of GPUs, too, may be registered where there is a driver.
-    pub fn new(cuda: Option<Arc<Cuda>>) -> Self {
-        Self { cuda, ..Self::default() }
+    /// No regions yet. Those of the system may be registered where the process has the handler of faults, those of GPUs
+    /// where there is a driver.
+    pub fn new(faults: Option<FaultHandler>, cuda: Option<Arc<Cuda>>) -> Self {
+        Self { faults, cuda, ..Self::default() }
     }
 
     /// Regions that no client may register: there are none.
@@ -110,12 +114,17 @@ impl Regions {
     ///
     /// # Errors
     /// `AlreadyExists` if there is a region of that name, `Internal` if there is no such object, `InvalidArg` for a part
-    /// of it that cannot be had, `Unsupported` if clients may register none.
+    /// of it that cannot be had, `Unsupported` if clients may register none or the process has no handler of faults.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
         let refuse = |reason: String| {
             Error::invalid_arg(format!("cannot register shared memory region '{name}': {reason}"))
         };
         self.check_open()?;
+        let faults = self.faults.ok_or_else(|| {
+            Error::unsupported(
+                "system shared memory is not available: this process installed no handler of memory faults",
+            )
+        })?;
         if key.trim_start_matches('/').starts_with(RESERVED) {
             return Err(refuse(format!("keys that begin with '{RESERVED}' are the Python backend's own")));
         }
@@ -149,7 +158,8 @@ impl Regions {
         }
         let length =
             usize::try_from(byte_size).map_err(|_| refuse("it does not fit the address space".into()))?;
-        let mapping = Mapping::new(name, &file, offset, length).map_err(|error| refuse(error.to_string()))?;
+        let mapping =
+            Mapping::new(faults, name, &file, offset, length).map_err(|error| refuse(error.to_string()))?;
         let status = RegionStatus { name: name.into(), key: key.into(), offset, byte_size };
         regions.insert(name.to_owned(), Region::System { status, mapping: Arc::new(mapping) });
         Ok(())

@@ -7,8 +7,15 @@ use nereid_backend_api::Result;
 use rustix::fs::Mode;
 use rustix::shm::{self, OFlags};
 
+use crate::faults::FaultHandler;
 use crate::mapping::HostSlice;
+use crate::regions::Regions;
 use crate::slice::{Place, Slice};
+
+/// Regions of this process, which has the handler of faults.
+pub(crate) fn regions() -> Regions {
+    Regions::new(Some(FaultHandler::install().unwrap()), None)
+}
 
 /// A slice of memory that the processor reads.
 pub(crate) fn host(slice: Result<Slice>) -> HostSlice {

@@ -10,7 +10,7 @@ use nereid_backend_api::{
     Shape,
 };
 use nereid_cuda::{Cuda, DeviceAllocation};
-use nereid_shared_memory::{CudaRegionStatus, Regions, RequestMemory};
+use nereid_shared_memory::{CudaRegionStatus, FaultHandler, Regions, RequestMemory};
 
 use standin::Standin;
 
@@ -24,7 +24,8 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let standin = Standin::with("9.0");
-        let regions = Regions::new(Some(Cuda::open(&standin.path).unwrap()));
+        let regions =
+            Regions::new(Some(FaultHandler::install().unwrap()), Some(Cuda::open(&standin.path).unwrap()));
         let client = DeviceAllocation::new(&Cuda::open(&Standin::with("9.0").path).unwrap(), 0, 64).unwrap();
         client.write(client.address(), b"0123456789").unwrap();
         Self { standin, regions, client }
@@ -115,7 +116,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing_open() {
     scene.regions.unregister_all_cuda().unwrap();
     assert_eq!(scene.standin.memories(), 0);
     let without_devices = Cuda::open(&Standin::with("").path).unwrap();
-    for none in [Regions::default(), Regions::new(Some(without_devices))] {
+    for none in [Regions::default(), Regions::new(None, Some(without_devices))] {
         let error = none.register_cuda("r", &handle, 0, 64).unwrap_err();
         assert!(error.code() == ErrorCode::InvalidArg && error.message().contains("no GPU"), "{error}");
     }

@@ -224,11 +224,25 @@ const RULES: &[Rule] = &[
         why: "a backend implements backend-api and depends on nothing above it",
     },
     Rule {
+        of: "nereid-check",
+        rooms: Allowed::Only(&["nereid-core", "nereid-repository"]),
+        libraries: Allowed::Only(&["serde", "serde_json"]),
+        never: &["clap*"],
+        why: "check reads repositories, and knows no backend, no command line and no running server",
+    },
+    Rule {
+        of: "nereid-assembly",
+        rooms: Allowed::Any,
+        libraries: Allowed::Any,
+        never: &["clap*", "tracing-subscriber"],
+        why: "assembly puts a server together, and leaves the command line and the process to its caller",
+    },
+    Rule {
         of: "nereid",
         rooms: Allowed::Any,
         libraries: Allowed::Any,
         never: &[],
-        why: "the binary puts everything together",
+        why: "the binary turns options into a configuration and owns the process",
     },
     Rule {
         of: "xtask",

@@ -1,7 +1,8 @@
 //! The options about GPUs: which are used, and how much of their memory is set apart.
 
 use clap::{ArgAction, Args};
-use nereid_cuda::{DRIVER_LIBRARY, PoolSizes};
+use nereid_assembly::DriverLibrary;
+use nereid_cuda::PoolSizes;
 use nereid_triton_host::LibraryOptions;
 
 /// Which GPUs are used: the same for serving and for checking.
@@ -18,12 +19,12 @@ pub(crate) struct DriverOptions {
 }
 
 impl DriverOptions {
-    /// The library to load, and whether it was asked for by name; none if none is to be loaded.
-    pub(crate) fn library(&self) -> Option<(&str, bool)> {
+    /// The library to load.
+    pub(crate) fn library(&self) -> DriverLibrary {
         match &self.cuda_driver_library {
-            None => Some((DRIVER_LIBRARY, false)),
-            Some(library) if library.is_empty() => None,
-            Some(library) => Some((library, true)),
+            None => DriverLibrary::System,
+            Some(library) if library.is_empty() => DriverLibrary::Unused,
+            Some(library) => DriverLibrary::At(library.clone()),
         }
     }
 }
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_references() {
         let Both { driver, pools } = parsed(&[]).unwrap();
-        assert_eq!(driver.library(), Some(("libcuda.so.1", false)));
+        assert_eq!(driver.library(), DriverLibrary::System);
         assert!((driver.min_supported_compute_capability - 6.0).abs() < f64::EPSILON);
         assert_eq!(pools.sizes(), PoolSizes { pinned: 268_435_456, devices: [].into() });
     }
@@ -101,8 +102,8 @@ mod tests {
     #[test]
     fn a_driver_library_may_be_named_or_ruled_out() {
         let named = parsed(&["--cuda-driver-library=/somewhere/libcuda.so"]).unwrap().driver;
-        assert_eq!(named.library(), Some(("/somewhere/libcuda.so", true)));
-        assert_eq!(parsed(&["--cuda-driver-library="]).unwrap().driver.library(), None);
+        assert_eq!(named.library(), DriverLibrary::At("/somewhere/libcuda.so".into()));
+        assert_eq!(parsed(&["--cuda-driver-library="]).unwrap().driver.library(), DriverLibrary::Unused);
     }
 
     #[test]

@@ -2,14 +2,13 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
+use nereid_assembly::Grpc;
 use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
 use nereid_listener::{Address, TlsFiles};
-use nereid_protocol::{HeaderPattern, LogControl, Restriction, Restrictions};
-use nereid_shared_memory::Regions;
+use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::boolean;
 use super::tls::TlsChoice;
@@ -144,7 +143,7 @@ impl GrpcOptions {
     ///
     /// # Errors
     /// Which option is missing.
-    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, String> {
+    fn tls(&self) -> Result<Option<TlsFiles>, String> {
         TlsChoice {
             protocol: "grpc",
             on: self.grpc_use_ssl,
@@ -156,27 +155,30 @@ impl GrpcOptions {
         .files()
     }
 
-    /// What the gRPC face is told.
+    /// The gRPC face, if gRPC is served.
     ///
     /// # Errors
-    /// What is wrong with options that only together are wrong.
-    pub(crate) fn face(&self, regions: Arc<Regions>, log: Arc<LogControl>) -> Result<FaceOptions, String> {
-        Ok(FaceOptions {
+    /// Options that contradict each other, or one that another needs.
+    pub(crate) fn face(&self) -> Result<Option<Grpc>, String> {
+        if !self.allow_grpc {
+            return Ok(None);
+        }
+        let options = FaceOptions {
             forwarded_headers: self.grpc_header_forward_pattern.clone(),
             restrictions: Restrictions::new(self.grpc_restricted_protocol.iter().cloned())
                 .map_err(|error| format!("--grpc-restricted-protocol: {error}"))?,
-            regions,
-            log,
             compression: match self.grpc_infer_response_compression_level {
                 CompressionLevel::None => Compression::None,
                 CompressionLevel::Low => Compression::Gzip,
                 CompressionLevel::Medium | CompressionLevel::High => Compression::Any,
             },
-        })
+            ..FaceOptions::default()
+        };
+        Ok(Some(Grpc { address: self.address(), tls: self.tls()?, options, transport: self.transport() }))
     }
 
     /// How connections are kept and ended.
-    pub(crate) fn transport(&self) -> TransportOptions {
+    fn transport(&self) -> TransportOptions {
         let time = |milliseconds: u32| Duration::from_millis(milliseconds.into());
         let limit =
             |milliseconds| (milliseconds != 0 && milliseconds != FOR_EVER).then(|| time(milliseconds));
@@ -193,8 +195,13 @@ impl GrpcOptions {
         }
     }
 
-    /// Options that were given and change nothing here.
-    pub(crate) fn unused(&self) -> Vec<&'static str> {
+    /// Options that were given and have no effect.
+    pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
+        let unused = self.unused().into_iter().filter(|_| self.allow_grpc);
+        unused.map(|name| format!("{name} has no effect: there are no such threads, pools or counts here"))
+    }
+
+    fn unused(&self) -> Vec<&'static str> {
         [
             (self.grpc_infer_thread_count != 2, "--grpc-infer-thread-count"),
             (self.grpc_infer_allocation_pool_size != 8, "--grpc-infer-allocation-pool-size"),
@@ -268,7 +275,7 @@ mod tests {
             ("high", Compression::Any),
         ] {
             let options = parsed(&["--grpc-infer-response-compression-level", level]).unwrap();
-            assert_eq!(options.face(Arc::default(), Arc::default()).unwrap().compression, compression);
+            assert_eq!(options.face().unwrap().unwrap().options.compression, compression);
         }
     }
 
@@ -292,7 +299,7 @@ mod tests {
             assert!(parsed(&[argument]).is_err(), "{argument}");
         }
         let twice = ["--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=health:c=d"];
-        let error = parsed(&twice).unwrap().face(Arc::default(), Arc::default()).unwrap_err();
+        let error = parsed(&twice).unwrap().face().unwrap_err();
         assert!(error.starts_with("--grpc-restricted-protocol: "), "{error}");
     }
 }

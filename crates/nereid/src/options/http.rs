@@ -2,14 +2,14 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
+use nereid_assembly::Http;
+use nereid_http_transport::TransportOptions;
 use nereid_kserve_http::HttpOptions as FaceOptions;
 use nereid_listener::{Address, TlsFiles};
-use nereid_protocol::{HeaderPattern, LogControl, Restriction, Restrictions};
-use nereid_shared_memory::Regions;
+use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::boolean;
 use super::tls::TlsChoice;
@@ -92,7 +92,7 @@ impl HttpOptions {
     ///
     /// # Errors
     /// Which option is missing.
-    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, String> {
+    fn tls(&self) -> Result<Option<TlsFiles>, String> {
         TlsChoice {
             protocol: "http",
             on: self.http_use_ssl,
@@ -104,20 +104,28 @@ impl HttpOptions {
         .files()
     }
 
-    /// What the HTTP face is told.
+    /// The HTTP face, if HTTP is served.
     ///
     /// # Errors
-    /// What is wrong with options that only together are wrong.
-    pub(crate) fn face(&self, regions: Arc<Regions>, log: Arc<LogControl>) -> Result<FaceOptions, String> {
-        Ok(FaceOptions {
+    /// Options that contradict each other, or one that another needs.
+    pub(crate) fn face(&self) -> Result<Option<Http>, String> {
+        if !self.allow_http {
+            return Ok(None);
+        }
+        let options = FaceOptions {
             max_input_size: self.http_max_input_size.get(),
             max_body_size: self.http_max_body_size,
             forwarded_headers: self.http_header_forward_pattern.clone(),
             restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
                 .map_err(|error| format!("--http-restricted-api: {error}"))?,
-            regions,
-            log,
-        })
+            ..FaceOptions::default()
+        };
+        Ok(Some(Http {
+            address: self.address(),
+            tls: self.tls()?,
+            options,
+            transport: TransportOptions::default(),
+        }))
     }
 }
 
@@ -141,19 +149,14 @@ mod tests {
     fn restrictions_add_up() {
         let options =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
-        let restrictions = options.face(Arc::default(), Arc::default()).unwrap().restrictions;
+        let restrictions = options.face().unwrap().unwrap().options.restrictions;
         let key = |group| restrictions.key(group).map(|key| key.name.clone());
         assert_eq!(key(nereid_protocol::ApiGroup::Health).as_deref(), Some("a"));
         assert_eq!(key(nereid_protocol::ApiGroup::Logging).as_deref(), Some("c"));
         assert_eq!(key(nereid_protocol::ApiGroup::Inference), None);
         let twice =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
-        assert!(
-            twice
-                .face(Arc::default(), Arc::default())
-                .unwrap_err()
-                .starts_with("--http-restricted-api: API 'health'")
-        );
+        assert!(twice.face().unwrap_err().starts_with("--http-restricted-api: API 'health'"));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use nereid_assembly::Metrics;
 use nereid_core::LatencyOptions;
 use nereid_listener::Address;
-use nereid_metrics::MetricsOptions as FaceOptions;
+use nereid_metrics::MetricsOptions as ExpositionOptions;
 
 use super::boolean;
 
@@ -63,13 +64,18 @@ impl MetricsOptions {
         Address { host, port: self.metrics_port, share: false }
     }
 
-    /// What the metrics face is told, on a machine with or without GPUs.
-    pub(crate) fn face(&self, has_gpu: bool) -> FaceOptions {
-        let mut options = FaceOptions {
-            gpu: has_gpu && self.allow_metrics && self.allow_gpu_metrics,
+    /// The metrics face, if metrics are served.
+    pub(crate) fn face(&self, http_host: &str) -> Option<Metrics> {
+        self.allow_metrics.then(|| Metrics { address: self.address(http_host) })
+    }
+
+    /// Which metrics are exposed.
+    pub(crate) fn exposed(&self) -> ExpositionOptions {
+        let mut options = ExpositionOptions {
+            gpu: self.allow_metrics && self.allow_gpu_metrics,
             cpu: self.allow_metrics && self.allow_cpu_metrics,
             interval: Duration::from_millis(self.metrics_interval_ms),
-            ..FaceOptions::default()
+            ..ExpositionOptions::default()
         };
         for setting in &self.metrics_config {
             match setting {
@@ -97,7 +103,8 @@ impl MetricsOptions {
 
     /// What about these options is worth a warning.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
-        self.metrics_config.iter().filter_map(|setting| match setting {
+        let settings = self.metrics_config.iter().filter(|_| self.allow_metrics);
+        settings.filter_map(|setting| match setting {
             MetricsSetting::Unknown(name) => {
                 Some(format!("--metrics-config: there is no setting '{name}', and it is passed over"))
             }
@@ -174,22 +181,21 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_face() {
-        assert_eq!(parsed(&[]).unwrap().face(false), FaceOptions::default());
+        let default = ExpositionOptions { gpu: true, ..ExpositionOptions::default() };
+        assert_eq!(parsed(&[]).unwrap().exposed(), default);
     }
 
     #[test]
     fn what_is_not_wanted_is_left_out() {
-        assert!(parsed(&[]).unwrap().face(true).gpu);
-        assert!(!parsed(&["--allow-gpu-metrics=false"]).unwrap().face(true).gpu);
-        assert!(parsed(&["--metrics-config=load_durations=true"]).unwrap().face(false).load_durations);
-        assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().face(false).cpu);
-        assert!(!parsed(&["--allow-metrics=0"]).unwrap().face(false).cpu);
-        assert!(
-            !parsed(&["--metrics-config=counter_latencies=false"]).unwrap().face(false).counter_latencies
-        );
+        assert!(parsed(&[]).unwrap().exposed().gpu);
+        assert!(!parsed(&["--allow-gpu-metrics=false"]).unwrap().exposed().gpu);
+        assert!(parsed(&["--metrics-config=load_durations=true"]).unwrap().exposed().load_durations);
+        assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().exposed().cpu);
+        assert!(!parsed(&["--allow-metrics=0"]).unwrap().exposed().cpu);
+        assert!(!parsed(&["--metrics-config=counter_latencies=false"]).unwrap().exposed().counter_latencies);
         let last = ["--metrics-config=counter_latencies=false", "--metrics-config=counter_latencies=true"];
-        assert!(parsed(&last).unwrap().face(false).counter_latencies);
-        let interval = parsed(&["--metrics-interval-ms=50"]).unwrap().face(false).interval;
+        assert!(parsed(&last).unwrap().exposed().counter_latencies);
+        let interval = parsed(&["--metrics-interval-ms=50"]).unwrap().exposed().interval;
         assert_eq!(interval, Duration::from_millis(50));
     }
 
@@ -203,7 +209,7 @@ mod tests {
         ];
         let options = parsed(&all).unwrap();
         assert_eq!(options.latencies(), LatencyOptions { histograms: true, summaries: true });
-        assert_eq!(options.face(false).quantiles, [0.5, 0.999]);
+        assert_eq!(options.exposed().quantiles, [0.5, 0.999]);
         let off = parsed(&[all.as_slice(), &["--allow-metrics=false"]].concat()).unwrap();
         assert_eq!(off.latencies(), LatencyOptions::default());
     }

@@ -84,24 +84,6 @@ fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
 }
 
 #[test]
-fn a_backends_own_settings_go_before_those_for_all() {
-    let options = parsed(&[
-        "--backend-config=onnxruntime,default-max-batch-size=8",
-        "--backend-config=default-max-batch-size=2",
-        "--backend-config=path=/a=b",
-        "--backend-config=python,path=/c,d",
-    ])
-    .unwrap();
-    let of = |backend: &str, key: &str| {
-        options.configurations.backend_settings(backend).get(key).map(str::to_owned)
-    };
-    assert_eq!(of("onnxruntime", "default-max-batch-size").as_deref(), Some("8"));
-    assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
-    assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
-    assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
-}
-
-#[test]
 fn backends_lie_where_the_reference_has_them_unless_they_are_beside_the_program_or_it_is_told_otherwise() {
     let program = env::current_exe().unwrap();
     assert!(!program.parent().unwrap().with_file_name("backends").exists());
@@ -112,13 +94,18 @@ fn backends_lie_where_the_reference_has_them_unless_they_are_beside_the_program_
 }
 
 #[test]
-fn libraries_are_told_all_settings_and_whether_they_may_complete_configurations() {
+fn backends_get_all_settings() {
     let given =
         parsed(&["--backend-config=a=1", "--backend-config=python,b=2", "--disable-auto-complete-config"]);
-    let libraries = given.unwrap().configurations.libraries();
-    assert!(!libraries.complete);
-    let settings = [(None, "a".into(), "1".into()), (Some("python".into()), "b".into(), "2".into())];
-    assert_eq!(libraries.settings, settings);
+    let given = given.unwrap().configurations;
+    assert!(!given.read_options().complete);
+    let setting = |backend: Option<&str>, key: &str, value: &str| BackendSetting {
+        backend: backend.map(str::to_owned),
+        key: key.into(),
+        value: value.into(),
+    };
+    let settings = [setting(None, "a", "1"), setting(Some("python"), "b", "2")];
+    assert_eq!(given.platform(PoolSizes::default()).backends.settings, settings);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::env;
 
 use clap::{ArgAction, Args};
 use nereid_core::{TraceLevel, TraceMode, TraceSettings};
+use nereid_trace::CollectorOptions;
 
 /// The options of tracing.
 #[derive(Debug, Args)]
@@ -59,6 +60,21 @@ const EXPORTER: [(&str, &str, &str); 3] = [
     ("bsp_schedule_delay", "OTEL_BSP_SCHEDULE_DELAY", "5000"),
     ("bsp_max_export_batch_size", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "512"),
 ];
+
+/// The variables of the environment that may name a collector, and what is appended to their values. They are
+/// OpenTelemetry's own.
+const ENDPOINTS: [(&str, &str); 2] =
+    [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces")];
+
+/// The collector, as the environment has it.
+pub(super) fn collector(variable: impl Fn(&str) -> Option<String>) -> CollectorOptions {
+    let default = CollectorOptions::default();
+    let endpoint = ENDPOINTS.into_iter().find_map(|(name, path)| {
+        let endpoint = variable(name).filter(|endpoint| !endpoint.is_empty())?;
+        Some(if path.is_empty() { endpoint } else { format!("{}{path}", endpoint.trim_end_matches('/')) })
+    });
+    CollectorOptions { url: endpoint.unwrap_or(default.url), ..default }
+}
 
 impl TraceOptions {
     /// The settings to begin with.
@@ -286,6 +302,24 @@ mod tests {
         // In the other mode neither means anything.
         let options = parsed(&["--trace-config=opentelemetry,url=x"]).unwrap();
         assert_eq!(options.settings_in(|_| Some("many".into())), Ok(TraceSettings::default()));
+    }
+
+    #[test]
+    fn the_environment_names_the_collector() {
+        let url = |set: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let found = set.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            collector(variable).url
+        };
+        assert_eq!(url(&[]), "http://localhost:4318/v1/traces");
+        assert_eq!(url(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/")]), "http://a/v1/traces");
+        let both = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://b/c"),
+        ];
+        assert_eq!(url(&both), "http://b/c");
     }
 
     #[test]

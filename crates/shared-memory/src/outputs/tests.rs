@@ -4,7 +4,7 @@ use nereid_backend_api::{DataType, ErrorCode, Memory, Shape};
 
 use super::*;
 use crate::Regions;
-use crate::testing::{Object, host};
+use crate::testing::{Object, host, regions};
 
 fn allocate(outputs: &PlacedOutputs, name: &str, byte_size: usize) -> Result<Option<Box<dyn PlacedMemory>>> {
     let shape = Shape::from([i64::try_from(byte_size).unwrap()]);
@@ -23,7 +23,7 @@ fn placed(regions: &Regions, output: &str, offset: u64, length: u64) -> Placemen
 
 #[test]
 fn an_output_is_written_where_it_is_wanted() {
-    let (regions, object) = (Regions::default(), Object::new(100));
+    let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     let outputs =
         PlacedOutputs::new(vec![placed(&regions, "A", 10, 8)], vec![regions.slice("r", 20, 8).unwrap()]);
@@ -38,7 +38,7 @@ fn an_output_is_written_where_it_is_wanted() {
 
 #[test]
 fn an_output_over_an_input_is_there_when_it_is_complete() {
-    let (regions, object) = (Regions::default(), Object::new(100));
+    let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     object.write(0, b"input");
     let input = regions.slice("r", 0, 5).unwrap();
@@ -52,7 +52,7 @@ fn an_output_over_an_input_is_there_when_it_is_complete() {
 
 #[test]
 fn memory_that_is_gone_takes_no_output() {
-    let (regions, object) = (Regions::default(), Object::new(4096));
+    let (regions, object) = (regions(), Object::new(4096));
     regions.register("r", &object.key, 0, 4096).unwrap();
     let outputs = PlacedOutputs::new(vec![placed(&regions, "A", 0, 8)], Vec::new());
     object.file.set_len(0).unwrap();

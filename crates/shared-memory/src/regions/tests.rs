@@ -3,7 +3,7 @@
 use nereid_backend_api::ErrorCode;
 
 use super::*;
-use crate::testing::{Object, host};
+use crate::testing::{Object, host, regions};
 
 fn code(outcome: Result<impl Sized>) -> Option<ErrorCode> {
     outcome.err().map(|error| error.code())
@@ -11,7 +11,7 @@ fn code(outcome: Result<impl Sized>) -> Option<ErrorCode> {
 
 #[test]
 fn a_region_is_registered_read_and_forgotten() {
-    let (regions, object) = (Regions::default(), Object::new(8192));
+    let (regions, object) = (regions(), Object::new(8192));
     object.write(4096 + 2, b"abc");
     regions.register("r", &object.key, 4096, 100).unwrap();
     let status = RegionStatus { name: "r".into(), key: object.key.clone(), offset: 4096, byte_size: 100 };
@@ -34,7 +34,7 @@ fn a_region_is_registered_read_and_forgotten() {
 
 #[test]
 fn keys_go_with_and_without_a_slash() {
-    let (regions, object) = (Regions::default(), Object::new(10));
+    let (regions, object) = (regions(), Object::new(10));
     regions.register("a", &object.key, 0, 10).unwrap();
     regions.register("b", object.key.trim_start_matches('/'), 0, 10).unwrap();
     assert_eq!(regions.all().len(), 2);
@@ -44,7 +44,7 @@ fn keys_go_with_and_without_a_slash() {
 
 #[test]
 fn what_cannot_be_had_is_refused() {
-    let (regions, object) = (Regions::default(), Object::new(8192));
+    let (regions, object) = (regions(), Object::new(8192));
     regions.register("known", &object.key, 0, 1).unwrap();
     let key = object.key.as_str();
     for (name, key, offset, size, expected) in [
@@ -72,6 +72,13 @@ fn what_cannot_be_had_is_refused() {
 }
 
 #[test]
+fn without_the_handler_of_faults_no_region_of_the_system_is_registered() {
+    let object = Object::new(10);
+    let refused = Regions::default().register("r", &object.key, 0, 10);
+    assert_eq!(code(refused), Some(ErrorCode::Unsupported));
+}
+
+#[test]
 fn closed_regions_take_none() {
     let (regions, object) = (Regions::closed(), Object::new(10));
     assert_eq!(code(regions.register("r", &object.key, 0, 10)), Some(ErrorCode::Unsupported));
@@ -82,7 +89,7 @@ fn closed_regions_take_none() {
 
 #[test]
 fn a_slice_lies_within_its_region() {
-    let (regions, object) = (Regions::default(), Object::new(100));
+    let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     assert_eq!(regions.slice("r", 0, 100).unwrap().len(), 100);
     assert!(regions.slice("r", 99, 0).unwrap().is_empty());
@@ -98,7 +105,7 @@ fn a_slice_lies_within_its_region() {
 
 #[test]
 fn memory_that_is_cut_short_reads_as_zeroes_and_breaks_its_region_alone() {
-    let regions = Regions::default();
+    let regions = regions();
     let (object, other) = (Object::new(3 * 4096), Object::new(4096));
     object.write(0, &[7; 3 * 4096]);
     other.write(0, &[9; 4096]);
@@ -120,7 +127,7 @@ fn memory_that_is_cut_short_reads_as_zeroes_and_breaks_its_region_alone() {
 
 #[test]
 fn writing_to_memory_that_is_gone_does_no_harm() {
-    let (regions, object) = (Regions::default(), Object::new(4096));
+    let (regions, object) = (regions(), Object::new(4096));
     regions.register("r", &object.key, 0, 4096).unwrap();
     let mut slice = host(regions.slice("r", 0, 4096));
     object.file.set_len(0).unwrap();
@@ -130,7 +137,7 @@ fn writing_to_memory_that_is_gone_does_no_harm() {
 
 #[test]
 fn places_of_watched_memory_are_used_again() {
-    let (regions, object) = (Regions::default(), Object::new(1));
+    let (regions, object) = (regions(), Object::new(1));
     for _ in 0..crate::faults::MOST + 10 {
         regions.register("r", &object.key, 0, 1).unwrap();
         regions.unregister("r").unwrap();

@@ -12,7 +12,7 @@ use super::report::{Finding, Report};
 
 /// Checks every ensemble of the repositories. Of a model whose configuration cannot be read, or is completed only
 /// when it is loaded, no more is looked at than that it exists.
-pub(super) fn check(folders: &[CheckedFolder], report: &mut Report) {
+pub(crate) fn check(folders: &[CheckedFolder], report: &mut Report) {
     check_fit(folders, report);
     check_versions(folders, report);
     check_members(folders, report);

@@ -8,55 +8,93 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{env, fs};
 
-use nereid_cuda::{Cuda, CudaError, PoolSizes, Pools};
+use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, PoolSizes, Pools};
+use nereid_triton_host::LibraryOptions;
 
-use crate::options::gpu::DriverOptions;
+use crate::error::StartError;
 
 /// Has a folder for each GPU.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
+/// Which GPUs are used, and how much of their memory is set apart.
+#[derive(Clone, Debug)]
+pub struct GpusConfig {
+    /// NVIDIA's driver library.
+    pub driver: DriverLibrary,
+    /// The compute capability that a GPU needs at least.
+    pub min_compute_capability: f64,
+    /// How much memory backends may borrow.
+    pub pools: PoolSizes,
+}
+
+impl Default for GpusConfig {
+    fn default() -> Self {
+        Self {
+            driver: DriverLibrary::default(),
+            min_compute_capability: LibraryOptions::MIN_COMPUTE_CAPABILITY,
+            pools: PoolSizes::default(),
+        }
+    }
+}
+
+/// Where NVIDIA's driver library is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DriverLibrary {
+    /// Where the system's loader finds it; without one, no GPU memory is used.
+    #[default]
+    System,
+    /// At this path, or under this name that the system's loader knows.
+    At(String),
+    /// It is not loaded: no GPU memory is used.
+    Unused,
+}
+
 /// The GPUs that this process may use.
 #[derive(Default)]
-pub(crate) struct Gpus {
+pub struct Gpus {
     /// Their numbers.
     pub numbers: Vec<i32>,
-    /// What their memory is used with, if the driver's library is there.
+    /// What their memory is used with, if the driver's library was loaded.
     pub cuda: Option<Arc<Cuda>>,
 }
 
 impl Gpus {
+    /// Finds the GPUs.
+    ///
+    /// # Errors
+    /// The configured driver library cannot be loaded.
+    pub(crate) fn find(config: &GpusConfig) -> Result<Self, StartError> {
+        let library = match &config.driver {
+            DriverLibrary::System => DRIVER_LIBRARY,
+            DriverLibrary::At(library) => library,
+            DriverLibrary::Unused => return Ok(Self { numbers: listed(), cuda: None }),
+        };
+        match Cuda::open(library) {
+            Ok(cuda) => {
+                let numbers = capable(&cuda, config.min_compute_capability);
+                Ok(Self { numbers, cuda: Some(cuda) })
+            }
+            Err(error @ CudaError::NotLoaded { .. }) if config.driver != DriverLibrary::System => {
+                Err(StartError::Driver(error))
+            }
+            Err(error @ CudaError::NotLoaded { .. }) => {
+                let numbers = listed();
+                if !numbers.is_empty() {
+                    tracing::warn!("{error}: the memory of GPUs cannot be used");
+                }
+                Ok(Self { numbers, cuda: None })
+            }
+            Err(error) => {
+                tracing::warn!("no GPU is used: {error}");
+                Ok(Self::default())
+            }
+        }
+    }
+
     /// The memory of theirs that backends may borrow.
     pub(crate) fn pools(&self, sizes: &PoolSizes) -> Pools {
         self.cuda.as_ref().map_or_else(Pools::default, |cuda| Pools::new(cuda, &self.numbers, sizes))
-    }
-}
-
-/// Finds the GPUs.
-///
-/// # Errors
-/// A driver library was asked for that cannot be loaded.
-pub(crate) fn find(options: &DriverOptions) -> Result<Gpus, String> {
-    let Some((library, asked_for)) = options.library() else {
-        return Ok(Gpus { numbers: listed(), cuda: None });
-    };
-    match Cuda::open(library) {
-        Ok(cuda) => {
-            let numbers = capable(&cuda, options.min_supported_compute_capability);
-            Ok(Gpus { numbers, cuda: Some(cuda) })
-        }
-        Err(error @ CudaError::NotLoaded { .. }) if asked_for => Err(error.to_string()),
-        Err(error @ CudaError::NotLoaded { .. }) => {
-            let numbers = listed();
-            if !numbers.is_empty() {
-                tracing::warn!("{error}: the memory of GPUs cannot be used");
-            }
-            Ok(Gpus { numbers, cuda: None })
-        }
-        Err(error) => {
-            tracing::warn!("no GPU is used: {error}");
-            Ok(Gpus::default())
-        }
     }
 }
 

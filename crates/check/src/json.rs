@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object.
 //!
-//! The form is documented in README.md. Members are added to it, never renamed or taken away.
+//! The form is documented in docs/check.md. Members are added to it, never renamed or taken away.
 
 use std::path::Path;
 
@@ -36,16 +36,18 @@ struct Item<'a> {
     nearest: Option<&'a str>,
 }
 
-/// The report as JSON, on several lines.
-pub(super) fn write(report: &Report) -> String {
-    let items = |severity| report.of(severity).map(item).collect();
-    let document = Document {
-        ok: report.is_good(),
-        models: report.models.iter().map(model).collect(),
-        problems: items(Severity::Error),
-        warnings: items(Severity::Warning),
-    };
-    serde_json::to_string_pretty(&document).expect("names are strings, and writing to memory cannot fail")
+impl Report {
+    /// The report as JSON, on several lines.
+    pub fn to_json(&self) -> String {
+        let items = |severity| self.of(severity).map(item).collect();
+        let document = Document {
+            ok: self.is_good(),
+            models: self.models.iter().map(model).collect(),
+            problems: items(Severity::Error),
+            warnings: items(Severity::Warning),
+        };
+        serde_json::to_string_pretty(&document).expect("names are strings, and writing to memory cannot fail")
+    }
 }
 
 fn model(model: &CheckedModel) -> Model<'_> {

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use super::model::{self, CheckedFolder};
 use super::report::{CheckedModel, Finding, Report};
-use super::{Settings, ensemble};
+use super::{Context, ensemble};
 
-/// Checks all repositories as one, as a server is given them.
-pub(super) fn check(repositories: &[PathBuf], settings: &Settings<'_>) -> Report {
+/// Checks all repositories as one, as a server serves them.
+pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
     let mut report = Report::default();
     let mut folders = Vec::new();
     for repository in repositories {
         for path in model_folders(repository, &mut report) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let mut findings = Vec::new();
-            folders.push(model::check(&path, &name, settings, &mut findings));
+            folders.push(model::check(&path, &name, context, &mut findings));
             report.findings.extend(findings.into_iter().map(|finding| finding.of(&name)));
         }
     }
     check_names(&folders, &mut report);
-    check_config_name(&folders, repositories, settings, &mut report);
+    check_config_name(&folders, repositories, context, &mut report);
     ensemble::check(&folders, &mut report);
     let failing = report.failing();
     report.models = folders.iter().map(|folder| row(folder, !failing.contains(&folder.name))).collect();
@@ -106,10 +106,10 @@ fn check_names(folders: &[CheckedFolder], report: &mut Report) {
 fn check_config_name(
     folders: &[CheckedFolder],
     repositories: &[PathBuf],
-    settings: &Settings<'_>,
+    context: &Context<'_>,
     report: &mut Report,
 ) {
-    let Some(name) = &settings.reading.config_name else { return };
+    let Some(name) = &context.reading.config_name else { return };
     let file = Path::new("configs").join(format!("{name}.pbtxt"));
     if !folders.is_empty() && !folders.iter().any(|folder| folder.path.join(&file).exists()) {
         for repository in repositories {

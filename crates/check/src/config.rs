@@ -13,11 +13,11 @@ use nereid_core::model_config::{
 use nereid_core::not_offered;
 use nereid_repository::{config_path, entries};
 
-use super::Settings;
+use super::Context;
 use super::report::Finding;
 
 /// A model's configuration, and where its fields stand.
-pub(super) struct CheckedConfig {
+pub(crate) struct CheckedConfig {
     /// The file, or the model's folder where there is none.
     path: PathBuf,
     places: Places,
@@ -31,26 +31,26 @@ pub(super) struct CheckedConfig {
 
 impl CheckedConfig {
     /// An error of the field at this path.
-    pub(super) fn error(&self, field: &str, message: impl Into<String>) -> Finding {
+    pub(crate) fn error(&self, field: &str, message: impl Into<String>) -> Finding {
         Finding::error(&self.path, message).field(field, self.places.find(field))
     }
 
     /// A warning about the field at this path.
-    pub(super) fn warning(&self, field: &str, message: impl Into<String>) -> Finding {
+    pub(crate) fn warning(&self, field: &str, message: impl Into<String>) -> Finding {
         Finding::warning(&self.path, message).field(field, self.places.find(field))
     }
 }
 
 /// Reads and checks the configuration of the model `name`; all that is wrong with it goes to `findings`. `None` where
 /// there is nothing to go on with.
-pub(super) fn check(
+pub(crate) fn check(
     folder: &Path,
     name: &str,
     versions: &[i64],
-    settings: &Settings<'_>,
+    context: &Context<'_>,
     findings: &mut Vec<Finding>,
 ) -> Option<CheckedConfig> {
-    let path = match config_path(folder, &settings.reading) {
+    let path = match config_path(folder, &context.reading) {
         Ok(path) => path,
         Err(error) => {
             findings.push(Finding::error(folder, error.message()));
@@ -60,7 +60,7 @@ pub(super) fn check(
     let is_given = path.exists();
     let text = match read(&path, findings) {
         Some(text) => text,
-        None if is_given || !settings.reading.complete => {
+        None if is_given || !context.reading.complete => {
             if !is_given {
                 findings.push(missing(folder, &path));
             }
@@ -93,12 +93,12 @@ pub(super) fn check(
     let folders =
         versions.iter().map(|version| entries(&folder.join(version.to_string())).unwrap_or_default());
     complete_backend(&mut checked.config, folders);
-    let gpus = settings.reading.gpus.of(&checked.config);
+    let gpus = context.reading.gpus.of(&checked.config);
     normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config);
-    let completes = backend.and_then(|backend| settings.backends.registry.completes_config(backend));
+    let completes = backend.and_then(|backend| context.backends.completes_config(backend));
     // A backend that is not registered may complete anything; if it is not installed either, that is reported below.
-    let is_completed = settings.reading.complete && completes.unwrap_or(true);
+    let is_completed = context.reading.complete && completes.unwrap_or(true);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
     if let Err(errors) = validate(&checked.config, stage) {
         for error in errors.errors().iter().filter(|error| !reading.explains(error.field())) {
@@ -107,7 +107,7 @@ pub(super) fn check(
         }
     }
     checked.is_whole = reading.problems.is_empty() && validate(&checked.config, Stage::Final).is_ok();
-    check_offered(&checked, name, (folder, versions), settings, findings);
+    check_offered(&checked, name, (folder, versions), context, findings);
     Some(checked)
 }
 
@@ -182,27 +182,26 @@ fn check_offered(
     checked: &CheckedConfig,
     name: &str,
     (folder, versions): (&Path, &[i64]),
-    settings: &Settings<'_>,
+    context: &Context<'_>,
     findings: &mut Vec<Finding>,
 ) {
     let config = &checked.config;
-    let backends = &settings.backends.registry;
     let model = ModelContext {
         name: name.to_owned(),
         version: versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1),
         directory: folder.to_owned(),
         config: config.clone(),
-        complete: settings.reading.complete,
+        complete: context.reading.complete,
         peers: Arc::new(NoPeers),
     };
     if let Some(backend) = backend_name(config)
-        && let Err(error) = backends.check(&model)
+        && let Err(error) = context.backends.check(&model)
     {
         let field = if config.backend.is_empty() { "platform" } else { "backend" };
-        let nearest = nearest_name(backend, backends.names());
+        let nearest = nearest_name(backend, context.backends.names());
         findings.push(checked.error(field, error.message()).meaning(nearest));
     }
-    for (field, error) in not_offered(name, config, &settings.gpus) {
+    for (field, error) in not_offered(name, config, &context.gpus) {
         findings.push(checked.error(&field, error.message()));
     }
 }

@@ -1,28 +1,26 @@
-//! Where traces go: what the options say of it, made into what takes them.
+//! Where traces go: the settings, made into what takes traces.
 
-use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_core::{TraceMode, TraceSettings, TraceStore};
 use nereid_trace::{Collector, CollectorOptions, TraceFiles};
 
-/// The variables of the environment that may say where a collector is, and what is added to what they say. They are
-/// OpenTelemetry's own.
-const ENDPOINTS: [(&str, &str); 2] =
-    [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces")];
-
-/// What takes traces in the mode of these settings; `None` if nothing can.
+/// What takes traces in the mode of these settings; `None` if nothing can. A collector is the one of `options`, as far as
+/// the settings say nothing else.
 ///
 /// # Errors
 /// Which setting of the mode is wrong.
-pub(crate) fn store(settings: &TraceSettings) -> Result<Option<Arc<dyn TraceStore>>, String> {
+pub(crate) fn store(
+    settings: &TraceSettings,
+    options: CollectorOptions,
+) -> Result<Option<Arc<dyn TraceStore>>, String> {
     Ok(match settings.mode {
         // Settings that trace are refused as long as there is no file, and there is none later if there is none now.
         TraceMode::Triton if settings.file.is_empty() => None,
         TraceMode::Triton => Some(Arc::new(TraceFiles::new(&settings.file))),
         TraceMode::OpenTelemetry => {
-            let options = collector(settings, |name| env::var(name).ok())?;
+            let options = collector(settings, options)?;
             let collector = Collector::new(&options).map_err(|error| {
                 format!(
                     "{error}; --trace-config=opentelemetry,url= takes one such as {}",
@@ -34,16 +32,7 @@ pub(crate) fn store(settings: &TraceSettings) -> Result<Option<Arc<dyn TraceStor
     })
 }
 
-fn collector(
-    settings: &TraceSettings,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<CollectorOptions, String> {
-    let mut options = CollectorOptions::default();
-    let endpoint = ENDPOINTS.into_iter().find_map(|(name, path)| {
-        let endpoint = variable(name).filter(|endpoint| !endpoint.is_empty())?;
-        Some(if path.is_empty() { endpoint } else { format!("{}{path}", endpoint.trim_end_matches('/')) })
-    });
-    options.url = endpoint.unwrap_or(options.url);
+fn collector(settings: &TraceSettings, mut options: CollectorOptions) -> Result<CollectorOptions, String> {
     for (name, value) in &settings.mode_settings {
         match name.as_str() {
             "url" => options.url.clone_from(value),
@@ -95,7 +84,8 @@ mod tests {
             ("bsp_max_export_batch_size", "3"),
             ("other", "passed over"),
         ]);
-        let options = collector(&given, |_| Some("http://environment".into())).unwrap();
+        let before = CollectorOptions { url: "http://environment".into(), ..CollectorOptions::default() };
+        let options = collector(&given, before).unwrap();
         assert_eq!(options.url, "http://x:1/y");
         let resource = options.resource.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let expected = [("service.name", "triton-inference-server"), ("a", "b=c"), ("service.name", "mine")];
@@ -105,26 +95,9 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_says_where_the_collector_is_if_nothing_else_does() {
-        let url = |set: &[(&str, &str)]| {
-            let variable = |name: &str| {
-                let found = set.iter().find(|(known, _)| *known == name);
-                found.map(|(_, value)| (*value).to_owned())
-            };
-            collector(&settings(&[]), variable).unwrap().url
-        };
-        assert_eq!(url(&[]), "http://localhost:4318/v1/traces");
-        assert_eq!(url(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/")]), "http://a/v1/traces");
-        let both = [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a"),
-            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://b/c"),
-        ];
-        assert_eq!(url(&both), "http://b/c");
-    }
-
-    #[test]
     fn what_is_wrong_is_refused() {
-        let refused = |name, value| store(&settings(&[(name, value)])).unwrap_err();
+        let refused =
+            |name, value| store(&settings(&[(name, value)]), CollectorOptions::default()).unwrap_err();
         assert!(refused("url", "localhost").contains("'localhost' is no address"));
         assert!(refused("resource", "name").contains("NAME=VALUE"));
         assert!(refused("bsp_max_queue_size", "-1").contains("whole number"));

@@ -4,25 +4,22 @@ use std::path::PathBuf;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::{nearest_name, to_text};
-use nereid_core::{Backends, ModelId, ModelSource, ModelSpec, Overrides, complete_config};
+use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
-/// The completed `config.pbtxt` of the model of this name; of its versions, the highest that would be served tells.
+use crate::Context;
+
+/// The completed `config.pbtxt` of the named model, by the highest version that would be served.
 ///
 /// # Errors
-/// There is no such model, or it could not be loaded, and why.
-pub(super) fn complete(
-    name: &str,
-    repositories: &[PathBuf],
-    reading: &ReadOptions,
-    backends: &Backends,
-) -> Result<String> {
-    let spec = find(name, repositories, reading)?;
+/// The model does not exist, or why it cannot be loaded.
+pub fn complete(name: &str, repositories: &[PathBuf], context: &Context<'_>) -> Result<String> {
+    let spec = find(name, repositories, &context.reading)?;
     let &version = spec
         .versions
         .last()
-        .ok_or_else(|| Error::not_found(format!("model '{name}' has no version folder to serve")))?;
-    Ok(to_text(&complete_config(&spec, version, backends)?))
+        .ok_or_else(|| Error::not_found(format!("model '{name}' has no version directory to serve")))?;
+    Ok(to_text(&complete_config(&spec, version, context.backends)?))
 }
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {
@@ -31,7 +28,7 @@ fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<M
     if names.iter().all(|other| other != name) {
         let near = nearest_name(name, names.iter().map(String::as_str));
         let hint = near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-        return Err(Error::not_found(format!("there is no model '{name}'{hint}")));
+        return Err(Error::not_found(format!("no model '{name}'{hint}")));
     }
     source.read(&ModelId::plain(name), &Overrides::default())
 }

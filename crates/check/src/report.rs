@@ -10,7 +10,7 @@ use crate::table;
 
 /// Whether what was found keeps a model from being loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Severity {
+pub enum Severity {
     /// It does.
     Error,
     /// It does not, but is probably a mistake.
@@ -19,7 +19,8 @@ pub(super) enum Severity {
 
 /// Something that was found: what, and where.
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
+pub struct Finding {
+    /// Whether it keeps a model from being loaded.
     pub severity: Severity,
     /// The model it is about, unless it is about the repository.
     pub model: Option<String>,
@@ -36,7 +37,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn error(path: impl Into<PathBuf>, message: impl Into<String>) -> Self {
+    pub(crate) fn error(path: impl Into<PathBuf>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
             model: None,
@@ -48,22 +49,22 @@ impl Finding {
         }
     }
 
-    pub(super) fn warning(path: impl Into<PathBuf>, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(path: impl Into<PathBuf>, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(path, message) }
     }
 
     /// Says which model it is about.
-    pub(super) fn of(self, model: &str) -> Self {
+    pub(crate) fn of(self, model: &str) -> Self {
         Self { model: Some(model.to_owned()), ..self }
     }
 
     /// Names the field, and its place if that is known.
-    pub(super) fn field(self, field: &str, place: Option<Place>) -> Self {
+    pub(crate) fn field(self, field: &str, place: Option<Place>) -> Self {
         Self { field: Some(field.to_owned()).filter(|field| !field.is_empty()), place, ..self }
     }
 
     /// Adds the name that was meant to the message.
-    pub(super) fn meaning(self, nearest: Option<&str>) -> Self {
+    pub(crate) fn meaning(self, nearest: Option<&str>) -> Self {
         match nearest {
             Some(name) => {
                 Self { message: format!("{}; did you mean '{name}'?", self.message), ..self }.knowing(nearest)
@@ -73,7 +74,7 @@ impl Finding {
     }
 
     /// Notes the name that was meant, which the message has already.
-    pub(super) fn knowing(self, nearest: Option<&str>) -> Self {
+    pub(crate) fn knowing(self, nearest: Option<&str>) -> Self {
         Self { nearest: nearest.map(str::to_owned), ..self }
     }
 }
@@ -94,7 +95,8 @@ impl fmt::Display for Finding {
 
 /// A model that was checked.
 #[derive(Clone, Debug)]
-pub(super) struct CheckedModel {
+pub struct CheckedModel {
+    /// Its name.
     pub name: String,
     /// The folder of its repository.
     pub repository: PathBuf,
@@ -102,33 +104,37 @@ pub(super) struct CheckedModel {
     pub versions: Vec<i64>,
     /// Its backend, if it is known.
     pub backend: Option<String>,
+    /// Whether nothing was found that keeps it from loading.
     pub would_load: bool,
 }
 
 /// All that a check found.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub struct Report {
+    /// The models, by name.
     pub models: Vec<CheckedModel>,
+    /// What was found, by place.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
     /// Whether every model, and every repository, would load.
-    pub(super) fn is_good(&self) -> bool {
+    pub fn is_good(&self) -> bool {
         self.of(Severity::Error).next().is_none()
     }
 
-    pub(super) fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
+    /// The findings of one severity.
+    pub fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(move |finding| finding.severity == severity)
     }
 
     /// The names of the models that something keeps from being loaded.
-    pub(super) fn failing(&self) -> BTreeSet<String> {
+    pub(crate) fn failing(&self) -> BTreeSet<String> {
         self.of(Severity::Error).filter_map(|finding| finding.model.clone()).collect()
     }
 
     /// Puts models and findings into the order in which they are shown: of models by name, of findings by place.
-    pub(super) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.models.sort_by(|one, other| (&one.name, &one.repository).cmp(&(&other.name, &other.repository)));
         self.findings.sort_by(|one, other| (&one.path, one.place).cmp(&(&other.path, other.place)));
     }

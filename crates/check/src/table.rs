@@ -2,7 +2,7 @@
 
 /// A table with a heading and rows of as many cells. It begins with a line break, so that it starts on a line of its
 /// own behind a log line's head.
-pub(crate) fn draw<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+pub fn draw<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = heading.map(|cell| cell.chars().count());
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -9,7 +9,7 @@ use nereid_core::model_config::{
 };
 use nereid_repository::{data_files, entries, version_number};
 
-use super::Settings;
+use super::Context;
 use super::config::{self, CheckedConfig};
 use super::report::Finding;
 
@@ -17,7 +17,7 @@ use super::report::Finding;
 const FOLDERS: [&str; 3] = ["configs", "warmup", "initial_state"];
 
 /// What became of a model's folder.
-pub(super) struct CheckedFolder {
+pub(crate) struct CheckedFolder {
     pub name: String,
     /// The folder itself.
     pub path: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct CheckedFolder {
 
 impl CheckedFolder {
     /// What runs the model, if that is known.
-    pub(super) fn backend(&self) -> Option<String> {
+    pub(crate) fn backend(&self) -> Option<String> {
         let config = &self.config.as_ref().filter(|config| config.is_read)?.config;
         match backend_name(config) {
             None if config.platform == ENSEMBLE_PLATFORM => Some(ENSEMBLE_PLATFORM.to_owned()),
@@ -39,10 +39,10 @@ impl CheckedFolder {
 }
 
 /// Checks the folder of the model `name`.
-pub(super) fn check(
+pub(crate) fn check(
     folder: &Path,
     name: &str,
-    settings: &Settings<'_>,
+    context: &Context<'_>,
     findings: &mut Vec<Finding>,
 ) -> CheckedFolder {
     let found = match entries(folder) {
@@ -63,7 +63,7 @@ pub(super) fn check(
         .filter_map(|entry| version_number(&entry.name))
         .collect();
     versions.sort_unstable();
-    let config = config::check(folder, name, &versions, settings, findings);
+    let config = config::check(folder, name, &versions, context, findings);
     if versions.is_empty() {
         let message = "has no version to serve; put the model's files into a folder named 1";
         findings.push(Finding::error(folder, message));
@@ -218,7 +218,7 @@ fn likely_version(name: &str) -> Option<u64> {
 }
 
 /// Whether a file beside the versions is there for people, or for a backend that looks for it itself.
-pub(super) fn is_welcome(name: &str) -> bool {
+pub(crate) fn is_welcome(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     name == "config.pbtxt"
         || lower.starts_with("readme")

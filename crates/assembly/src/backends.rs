@@ -1,0 +1,119 @@
+//! The built-in backends, by the names that configurations use, and Triton's shared libraries for all others.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nereid_backend_api::{BackendSettings, Result};
+use nereid_core::Backends;
+use nereid_cuda::Pools;
+use nereid_identity::IdentityBackend;
+use nereid_triton_host::{LibraryBackends, LibraryOptions};
+
+use crate::gpus::Gpus;
+use crate::onnx_engine;
+use crate::platform::PlatformConfig;
+
+/// Where backends are installed, and their settings.
+#[derive(Clone, Debug, Default)]
+pub struct BackendsConfig {
+    /// The folder with a folder for each installed backend.
+    pub directory: PathBuf,
+    /// Settings. Of the same ones, the last counts.
+    pub settings: Vec<BackendSetting>,
+}
+
+/// A setting for one backend, or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendSetting {
+    /// The backend; `None` for all.
+    pub backend: Option<String>,
+    /// The setting's name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl BackendsConfig {
+    /// The settings of a backend: its own go before those for all.
+    pub fn settings_of(&self, backend: &str) -> BackendSettings {
+        let for_all = self.settings.iter().filter(|setting| setting.backend.is_none());
+        let its_own = self.settings.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
+        // Of the same key, the last one counts.
+        for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
+    }
+}
+
+/// The backends of a server.
+pub struct InstalledBackends {
+    /// All of them, as a server takes them.
+    pub registry: Backends,
+    /// Those that are libraries, built for Triton.
+    pub libraries: Arc<LibraryBackends>,
+}
+
+impl InstalledBackends {
+    /// The one place where backends are registered, each with its settings.
+    pub(crate) fn new(
+        config: &PlatformConfig,
+        complete: bool,
+        gpus: &Gpus,
+        pools: Arc<Pools>,
+    ) -> Result<Self> {
+        let PlatformConfig { backends: config, gpus: gpu_config } = config;
+        let all = config.settings.iter().cloned();
+        let libraries = Arc::new(LibraryBackends::new(LibraryOptions {
+            directory: config.directory.clone(),
+            settings: all.map(|BackendSetting { backend, key, value }| (backend, key, value)).collect(),
+            complete,
+            cuda: gpus.cuda.clone(),
+            pools,
+            gpus: gpus.numbers.clone(),
+            min_compute_capability: gpu_config.min_compute_capability,
+        })?);
+        let mut registry = Backends::default();
+        registry.register("identity", Arc::new(IdentityBackend));
+        let (settings, directory) = (config.settings_of("onnxruntime"), config.directory.clone());
+        // Both engines complete configurations. Which one it is shows when the first model needs it, so a server without
+        // any looks for no library.
+        registry.register_lazy("onnxruntime", true, move || onnx_engine::open(&settings, &directory));
+        registry.set_finder(Arc::clone(&libraries) as _);
+        Ok(Self { registry, libraries })
+    }
+}
+
+/// Which of the machine's GPUs the models of each backend may use: all, if the backend uses any.
+pub(crate) fn gpus(machine: &[i32], backends: &Backends) -> nereid_repository::Gpus {
+    let (machine, backends) = (machine.to_vec(), backends.clone());
+    nereid_repository::Gpus::new(move |backend| {
+        // The answer may take loading a library, so it is not asked for without need.
+        if !machine.is_empty() && backends.runs_on_gpus(backend) { machine.clone() } else { Vec::new() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backends_own_settings_go_before_those_for_all() {
+        let setting = |backend: Option<&str>, key: &str, value: &str| BackendSetting {
+            backend: backend.map(str::to_owned),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        let config = BackendsConfig {
+            settings: vec![
+                setting(Some("onnxruntime"), "default-max-batch-size", "8"),
+                setting(None, "default-max-batch-size", "2"),
+                setting(None, "path", "/a=b"),
+                setting(Some("python"), "path", "/c,d"),
+            ],
+            ..BackendsConfig::default()
+        };
+        let of = |backend: &str, key: &str| config.settings_of(backend).get(key).map(str::to_owned);
+        assert_eq!(of("onnxruntime", "default-max-batch-size").as_deref(), Some("8"));
+        assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
+        assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
+        assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
+    }
+}

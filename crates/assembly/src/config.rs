@@ -1,0 +1,91 @@
+//! What a server is built from.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_core::{MetricRegistry, ServerOptions};
+use nereid_metrics::MetricsOptions;
+use nereid_protocol::LogControl;
+use nereid_repository::ReadOptions;
+use nereid_shared_memory::FaultHandler;
+use nereid_trace::CollectorOptions;
+use tokio::runtime::Handle;
+
+use crate::faces::Face;
+use crate::platform::PlatformConfig;
+
+/// What to serve, and how.
+pub struct Config {
+    /// The model repositories.
+    pub repositories: Vec<PathBuf>,
+    /// Whether models of the same name in different repositories are served side by side.
+    pub namespacing: bool,
+    /// How model folders are read. The GPUs are those of `platform`.
+    pub reading: ReadOptions,
+    /// The models to load at start; `None` for all.
+    pub models_at_start: Option<Vec<String>>,
+    /// How the repositories are polled, if they are.
+    pub poll: Option<PollConfig>,
+    /// The server itself. `gpus` are those of `platform`, `metrics` those of the process; without a `trace_store`, `trace` says where traces go.
+    pub server: ServerOptions,
+    /// Backends and GPUs.
+    pub platform: PlatformConfig,
+    /// Whether clients may register shared memory.
+    pub client_shared_memory: bool,
+    /// The collector of traces in mode `opentelemetry`, unless the settings of `server.trace` name another.
+    pub collector: CollectorOptions,
+    /// Which metrics are exposed. GPUs are among them only if there are some.
+    pub metrics: MetricsOptions,
+    /// Where clients are served, and in which protocols.
+    pub faces: Vec<Box<dyn Face>>,
+}
+
+impl Default for Config {
+    /// No model repository and no face.
+    fn default() -> Self {
+        Self {
+            repositories: Vec::new(),
+            namespacing: false,
+            reading: ReadOptions::default(),
+            models_at_start: None,
+            poll: None,
+            server: ServerOptions {
+                name: "nereid".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                strict_readiness: true,
+                load_threads: 4,
+                max_unread: 256 << 20,
+                ..ServerOptions::default()
+            },
+            platform: PlatformConfig::default(),
+            client_shared_memory: true,
+            collector: CollectorOptions::default(),
+            metrics: MetricsOptions { gpu: true, ..MetricsOptions::default() },
+            faces: Vec::new(),
+        }
+    }
+}
+
+/// How the repositories are polled.
+#[derive(Clone, Debug)]
+pub struct PollConfig {
+    /// The time between two polls.
+    pub interval: Duration,
+    /// Whether a change that the file system reports starts a poll, too.
+    pub watch: bool,
+}
+
+/// What belongs to the process that a server runs in.
+#[derive(Clone, Default)]
+pub struct Process {
+    /// Runs the faces. Without one, the server starts a runtime of its own.
+    pub runtime: Option<Handle>,
+    /// The settings of the process's log, which clients may read and change.
+    pub log: Arc<LogControl>,
+    /// Lets clients register system shared memory; without it they are refused.
+    pub memory_faults: Option<FaultHandler>,
+    /// The metrics that native backends keep. Triton's C interface keeps them for the process, not for a server: see
+    /// `nereid_triton_host::metric_registry`.
+    pub backend_metrics: MetricRegistry,
+}

@@ -1,0 +1,29 @@
+//! Builds a running server from a typed configuration, and stops it.
+//!
+//! A [`Config`] says what to serve and on which [faces](Face); a [`Process`] holds what belongs to the process that the
+//! server runs in: the tokio runtime, the registry of the metrics that native backends keep, the handler of memory
+//! faults. [`start`] makes a [`Running`] server of both. Several may run in one process.
+//!
+//! This crate knows no command line, no environment of options and no signal, and installs nothing in the process: no log
+//! subscriber, no signal handler. That is up to the program.
+
+#![forbid(unsafe_code)]
+
+mod backends;
+mod config;
+mod error;
+mod faces;
+mod gpus;
+mod onnx_engine;
+mod platform;
+mod poll;
+mod running;
+mod traces;
+
+pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
+pub use config::{Config, PollConfig, Process};
+pub use error::{StartError, StopError};
+pub use faces::{Face, FaceContext, Grpc, Http, Metrics, Serving};
+pub use gpus::{DriverLibrary, Gpus, GpusConfig};
+pub use platform::{Platform, PlatformConfig};
+pub use running::{LoadOutcome, Running, start};

@@ -1,0 +1,116 @@
+//! Polls the repositories: in intervals, and if they are watched, as soon as the file system reports a change.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_core::Server;
+use nereid_repository::Watch;
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use crate::running::{LoadOutcome, outcome};
+
+/// A change is polled again after this long without a report: while a model is being copied, reports keep coming.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Polls the repositories for as long as it is awaited, from when the models were loaded at start: in intervals, and
+/// between them where `watched` folders change. A poll that takes long delays the next.
+pub(crate) async fn run(
+    server: Arc<Server>,
+    loaded: watch::Receiver<Option<LoadOutcome>>,
+    interval: Duration,
+    watched: Option<Vec<PathBuf>>,
+) {
+    let _ = outcome(loaded).await;
+    let changes = Arc::<Notify>::default();
+    let watch = watched.and_then(|repositories| watch(&repositories, Arc::clone(&changes)));
+    let mut pending = false;
+    loop {
+        match &watch {
+            None => sleep(interval).await,
+            Some(_) => wait(&changes, pending, interval).await,
+        }
+        let polling = Arc::clone(&server);
+        pending = match spawn_blocking(move || polling.look(interval)).await {
+            Ok(Ok(pending)) => pending,
+            Ok(Err(error)) => {
+                tracing::warn!("cannot poll the repositories, everything stays as it is: {error}");
+                false
+            }
+            Err(error) => {
+                tracing::error!("polling the repositories failed: {error}");
+                false
+            }
+        };
+    }
+}
+
+/// Waits for the next reason to poll: a change, or the end of the interval. With a change pending, until no more are
+/// reported.
+async fn wait(changes: &Notify, pending: bool, interval: Duration) {
+    let quiet = async { while timeout(QUIET, changes.notified()).await.is_ok() {} };
+    // Either way, no longer than without a watch.
+    let _ =
+        if pending { timeout(interval, quiet).await } else { timeout(interval, changes.notified()).await };
+}
+
+fn watch(repositories: &[PathBuf], changes: Arc<Notify>) -> Option<Watch> {
+    let watch = Watch::new(repositories, move || changes.notify_one());
+    let warn = |error| tracing::warn!("cannot watch the repositories, they are only polled: {error}");
+    watch.map_err(warn).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(15);
+
+    #[tokio::test(start_paused = true)]
+    async fn without_changes_the_interval_passes() {
+        let start = Instant::now();
+        wait(&Notify::new(), false, INTERVAL).await;
+        assert_eq!(start.elapsed().as_secs(), INTERVAL.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_ends_the_interval_and_is_not_lost_while_nobody_waits() {
+        let (changes, start) = (Notify::new(), Instant::now());
+        changes.notify_one();
+        wait(&changes, false, INTERVAL).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pending_change_is_polled_again_when_it_is_quiet_or_the_interval_is_over() {
+        let changes = Arc::<Notify>::default();
+        let reporting = Arc::clone(&changes);
+        let reporter = tokio::spawn(async move {
+            for _ in 0..10 {
+                sleep(QUIET / 2).await;
+                reporting.notify_one();
+            }
+        });
+        let start = Instant::now();
+        wait(&changes, true, INTERVAL).await;
+        let expected = QUIET * 6;
+        assert!(start.elapsed().abs_diff(expected) < Duration::from_millis(20), "{:?}", start.elapsed());
+        reporter.await.unwrap();
+        // Quiet that never comes is not waited for.
+        let reporting = Arc::clone(&changes);
+        let reporter = tokio::spawn(async move {
+            loop {
+                sleep(QUIET / 2).await;
+                reporting.notify_one();
+            }
+        });
+        let start = Instant::now();
+        wait(&changes, true, INTERVAL).await;
+        assert_eq!(start.elapsed().as_secs(), INTERVAL.as_secs());
+        reporter.abort();
+    }
+}

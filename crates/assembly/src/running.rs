@@ -1,0 +1,200 @@
+//! A server's life: bind, serve, load; and in the end drain and unload.
+//!
+//! The faces listen before any model is loaded: the server is live from then on, and ready when all models that were
+//! asked for at start have been loaded or have failed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Server, ServerOptions};
+use nereid_cuda::{PoolUsage, Pools};
+use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
+use nereid_repository::Repositories;
+use nereid_shared_memory::Regions;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::config::{Config, Process};
+use crate::error::{StartError, StopError};
+use crate::faces::{BoundFace, FaceContext, ServedFace};
+use crate::platform::Platform;
+use crate::{poll, traces};
+
+/// The names of the models that failed to load at start, and why; an error if the repositories cannot be read.
+pub type LoadOutcome = Result<Vec<(String, Error)>>;
+
+/// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
+pub struct Running {
+    server: Arc<Server>,
+    faces: Vec<ServedFace>,
+    loaded: watch::Receiver<Option<LoadOutcome>>,
+    shutdown: DropGuard,
+    runtime: OwnRuntime,
+}
+
+/// Builds a server, begins to answer on its faces, and to load its models.
+///
+/// # Errors
+/// What of the configuration cannot be used.
+pub fn start(config: Config, process: Process) -> std::result::Result<Running, StartError> {
+    let runtime = OwnRuntime::new(process.runtime)?;
+    // Bound before anything that takes time, so that a port in use is reported at once.
+    let bound: Vec<_> =
+        config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
+    let trace_store = match config.server.trace_store {
+        Some(store) => Some(store),
+        None => traces::store(&config.server.trace, config.collector).map_err(StartError::Traces)?,
+    };
+    let platform = Platform::find(&config.platform, config.reading.complete)?;
+    let source = Repositories::new(config.repositories.clone(), platform.reading(config.reading));
+    let source = source.with_namespacing(config.namespacing);
+    let has_gpus = !platform.gpus.numbers.is_empty();
+    let server = ServerOptions {
+        trace_store,
+        gpus: platform.gpus.numbers.clone(),
+        metrics: process.backend_metrics.clone(),
+        ..config.server
+    };
+    let server = Server::new(server, platform.backends.registry.clone(), Arc::new(source));
+
+    let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
+    let pools = Arc::clone(&platform.pools);
+    let exposition = Exposition::new(metrics, process.backend_metrics);
+    let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
+    let text = Arc::clone(&exposition);
+    platform.backends.libraries.attach(&server, move |server| text.text(server));
+
+    let cuda = platform.gpus.cuda.clone();
+    let regions = match config.client_shared_memory {
+        true => Regions::new(process.memory_faults, cuda),
+        false => Regions::closed(),
+    };
+    let shutdown = CancellationToken::new();
+    let ends = shutdown.clone().drop_guard();
+    let context = FaceContext {
+        server: Arc::clone(&server),
+        regions: Arc::new(regions),
+        log: process.log,
+        exposition,
+        shutdown,
+    };
+    let serve = |face: BoundFace| face.serve(&runtime.handle, context.clone());
+    let faces = bound.into_iter().map(serve).collect::<std::result::Result<_, _>>()?;
+    let loaded = load(&server, config.models_at_start);
+    if let Some(poll) = config.poll {
+        let watched = poll.watch.then_some(config.repositories);
+        let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
+        runtime.handle.spawn(context.shutdown.run_until_cancelled_owned(polling));
+    }
+    Ok(Running { server, faces, loaded, shutdown: ends, runtime })
+}
+
+impl Running {
+    /// The server.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// The addresses of the faces, by the names of their protocols, with the ports that the system chose.
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        self.faces.iter().map(|face| (face.protocol, face.address))
+    }
+
+    /// The runtime that the faces run on.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime.handle
+    }
+
+    /// Waits until the models that were asked for at start have been loaded, or have failed.
+    pub async fn loaded(&self) -> LoadOutcome {
+        outcome(self.loaded.clone()).await
+    }
+
+    /// Accepts no further connections, waits for what is in progress, and unloads all models.
+    ///
+    /// # Errors
+    /// It took longer than `deadline`. What is left ends with the process.
+    pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
+        let Self { server, faces, shutdown, runtime, .. } = self;
+        let handle = runtime.handle.clone();
+        let stopping = handle.spawn(async move {
+            server.begin_shutdown();
+            drop(shutdown);
+            let unloading = Arc::clone(&server);
+            let drain = async {
+                for face in faces {
+                    face.task.await?;
+                }
+                spawn_blocking(move || unloading.unload_all()).await
+            };
+            let drained = match timeout(deadline, drain).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(panic)) => Err(StopError::Task(panic.to_string())),
+                Err(_) => Err(StopError::Deadline(deadline)),
+            };
+            // Also where requests are still in progress: what was traced of others is kept.
+            let closed = spawn_blocking(move || server.trace().close()).await;
+            drained.and(closed.map_err(|panic| StopError::Task(panic.to_string())))
+        });
+        let stopped = stopping.await;
+        drop(runtime);
+        stopped.map_err(|panic| StopError::Task(panic.to_string()))?
+    }
+}
+
+/// The outcome of the loads at start, once there is one.
+pub(crate) async fn outcome(mut loaded: watch::Receiver<Option<LoadOutcome>>) -> LoadOutcome {
+    let interrupted = || Err(Error::internal("loading the models was interrupted"));
+    match loaded.wait_for(Option::is_some).await {
+        Ok(outcome) => outcome.clone().unwrap_or_else(interrupted),
+        Err(_) => interrupted(),
+    }
+}
+
+/// Loads on a thread of its own, since a load may never end.
+fn load(server: &Arc<Server>, only: Option<Vec<String>>) -> watch::Receiver<Option<LoadOutcome>> {
+    let (done, loaded) = watch::channel(None);
+    let server = Arc::clone(server);
+    thread::spawn(move || {
+        let outcome = server.start(only);
+        done.send_replace(Some(outcome));
+    });
+    loaded
+}
+
+fn pinned_memory(pools: &Pools) -> PinnedMemory {
+    let usage = pools.pinned_usage();
+    usage.map_or_else(PinnedMemory::default, |PoolUsage { used, total }| PinnedMemory { total, used })
+}
+
+/// The caller's runtime, or one that ends with the server.
+struct OwnRuntime {
+    handle: Handle,
+    own: Option<Runtime>,
+}
+
+impl OwnRuntime {
+    fn new(given: Option<Handle>) -> std::result::Result<Self, StartError> {
+        if let Some(handle) = given {
+            return Ok(Self { handle, own: None });
+        }
+        let runtime = Builder::new_multi_thread().thread_name("nereid-io").enable_all().build();
+        let runtime = runtime.map_err(StartError::Runtime)?;
+        Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // Waits for nothing, so it may happen on the runtime's own threads.
+        if let Some(runtime) = self.own.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Checks model repositories without loading a model.
+//!
+//! Every configuration is read as the server reads it, and every broken rule is reported with its place; folders are
+//! searched for what is missing and for what nothing reads. What only a model's own file can tell is left to its
+//! backend: [`complete`] asks it, for one model. Knows no command line, and prints nothing.
+
+#![forbid(unsafe_code)]
+
+mod complete;
+mod config;
+mod ensemble;
+mod json;
+mod model;
+mod report;
+mod repository;
+mod table;
+
+use nereid_core::Backends;
+use nereid_repository::ReadOptions;
+
+pub use complete::complete;
+pub use report::{CheckedModel, Finding, Report, Severity};
+pub use repository::check;
+pub use table::draw as draw_table;
+
+/// What models are checked against.
+pub struct Context<'a> {
+    /// How model folders are read.
+    pub reading: ReadOptions,
+    /// The backends of the server.
+    pub backends: &'a Backends,
+    /// The numbers of the machine's GPUs.
+    pub gpus: Vec<i32>,
+}
