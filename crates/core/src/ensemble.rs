@@ -1,7 +1,7 @@
 //! Ensembles: models that are graphs of other models.
 //!
 //! A request to an ensemble is made of requests to its members, each taken in by the member's own scheduler like any
-//! other. The ensemble is a [`Scheduler`] without instances: what it is given, it runs as a task ([`task`]) that goes on
+//! other. The ensemble is a [`Scheduler`] without instances: what it is given, it runs as a [task](crate::task) that goes on
 //! whenever an answer comes, on the thread that brings it. So no thread waits while members execute, and however deep
 //! ensembles stand in each other, no stack grows with them.
 //!
@@ -11,11 +11,9 @@ mod computed;
 mod fit;
 mod plan;
 mod run;
-mod task;
 mod wave;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use nereid_backend_api::{ModelConfig, Request};
@@ -26,10 +24,10 @@ use tokio::sync::Semaphore;
 pub(crate) use self::computed::Computed;
 pub(crate) use self::fit::{Fitted, fit, still_fits};
 use self::plan::Plan;
-use self::task::Task;
 use crate::scheduler::{Enqueued, Item, Refusal, Scheduler, Ticket};
 use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
+use crate::task::TaskGroup;
 
 /// The steps of a configuration; `None` if it is no ensemble's.
 pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {
@@ -42,7 +40,8 @@ pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {
 /// Brings requests to an ensemble's members, and their answers together.
 pub(crate) struct EnsembleScheduler {
     shared: Arc<Shared>,
-    runs: Arc<Runs>,
+    /// The requests in progress.
+    runs: Arc<TaskGroup>,
 }
 
 /// What all runs of an ensemble share.
@@ -53,20 +52,6 @@ struct Shared {
     statistics: Arc<ModelStatistics>,
     /// How many requests each step may have at a time, over all requests; none if any number.
     limits: Vec<Arc<Semaphore>>,
-}
-
-/// The requests in progress.
-#[derive(Default)]
-struct Runs {
-    state: Mutex<RunsState>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct RunsState {
-    tasks: HashMap<u64, Arc<Task>>,
-    next: u64,
-    closed: bool,
 }
 
 impl EnsembleScheduler {
@@ -87,44 +72,28 @@ impl EnsembleScheduler {
 
 impl Scheduler for EnsembleScheduler {
     fn enqueue(&self, request: Request, _at_once: bool) -> Enqueued<Request> {
-        let mut runs = self.runs.lock();
-        if runs.closed {
-            drop(runs);
-            request.refuse(Refusal::Closing);
-            return Enqueued::Refused;
-        }
-        let number = runs.next;
-        runs.next += 1;
-        let over = Over { runs: Arc::clone(&self.runs), number };
         let shared = Arc::clone(&self.shared);
-        let task = Task::new(async move {
-            run::run(shared, request).await;
-            drop(over);
-        });
-        runs.tasks.insert(number, Arc::clone(&task));
-        drop(runs);
-        task.go_on();
-        Enqueued::Waits(Ticket::numbered(number))
+        match self.runs.spawn(request, |request| run::run(shared, request)) {
+            Ok(number) => Enqueued::Waits(Ticket::numbered(number)),
+            Err(request) => {
+                request.refuse(Refusal::Closing);
+                Enqueued::Refused
+            }
+        }
     }
 
     /// An ensemble has no instance that could execute anything: this waits until it is closed and nothing is in
     /// progress.
     fn next(&self, _instance: usize) -> Option<Vec<Request>> {
-        let mut runs = self.runs.lock();
-        while !runs.closed || !runs.tasks.is_empty() {
-            runs = self.runs.ended.wait(runs).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.runs.wait_until_done();
         None
     }
 
     fn finished(&self, _instance: usize) {}
 
     fn cancel(&self, ticket: Ticket) {
-        let task = self.runs.lock().tasks.get(&ticket.number()).cloned();
-        if let Some(task) = task {
-            // It looks whether its request is still wanted before anything else.
-            task.go_on();
-        }
+        // It looks whether its request is still wanted before anything else.
+        self.runs.wake(ticket.number());
     }
 
     /// Requests wait for the members, and are counted there.
@@ -133,34 +102,7 @@ impl Scheduler for EnsembleScheduler {
     }
 
     fn close(&self) {
-        self.runs.lock().closed = true;
-        self.runs.ended.notify_all();
-    }
-}
-
-impl Runs {
-    fn lock(&self) -> MutexGuard<'_, RunsState> {
-        // Each change is one assignment or one change of the map, so a panic leaves nothing half-done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Dropped when a run is over, however it ended.
-struct Over {
-    runs: Arc<Runs>,
-    number: u64,
-}
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        let mut runs = self.runs.lock();
-        let task = runs.tasks.remove(&self.number);
-        let notify = runs.closed && runs.tasks.is_empty();
-        drop(runs);
-        drop(task);
-        if notify {
-            self.runs.ended.notify_all();
-        }
+        self.runs.close();
     }
 }
 

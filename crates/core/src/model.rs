@@ -23,6 +23,7 @@ use crate::caller::Caller;
 use crate::ensemble::steps_of;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::Pool;
+use crate::interceptors::Gate;
 use crate::readiness::Readiness;
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
@@ -42,6 +43,8 @@ pub struct Model {
     sequence_checks: Option<SequenceChecks>,
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
+    /// What requests pass before they are queued, if there is anything.
+    gate: Option<Arc<Gate>>,
     scheduler: Arc<dyn Scheduler>,
     /// The instances; an ensemble has none.
     pool: Option<Arc<Pool>>,
@@ -85,7 +88,8 @@ impl Model {
         }
         let mut model = self.before.upgrade()?;
         loop {
-            if model.scheduler.goes_on(&request.correlation_id) {
+            let goes_on = model.scheduler.goes_on(&request.correlation_id);
+            if goes_on || model.gate.as_ref().is_some_and(|gate| gate.holds(&request.correlation_id)) {
                 return Some(model);
             }
             model = model.before.upgrade()?;
@@ -219,20 +223,31 @@ impl Model {
         let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
+        if let Some(gate) = &self.gate {
+            return gate.enter(inflight, request);
+        }
+        let ticket = inflight.enqueue(request)?;
+        Ok(ResponseStream::new(inflight, ticket))
+    }
+
+    /// Queues an admitted request, or executes it at once if that takes less than queueing it. Gives its place in the queue.
+    ///
+    /// # Errors
+    /// The request is wrong, and was not answered.
+    pub(crate) fn enqueue(&self, request: Request) -> Result<Option<Ticket>> {
         let at_once = self.pool.as_ref().is_some_and(|pool| pool.runs_at_once(&request));
-        let ticket = match self.scheduler.enqueue(request, at_once) {
-            Enqueued::Waits(ticket) => Some(ticket),
+        match self.scheduler.enqueue(request, at_once) {
+            Enqueued::Waits(ticket) => Ok(Some(ticket)),
             Enqueued::Claimed(claim) => {
                 if let Some(pool) = &self.pool {
                     pool.execute(claim.instance, claim.requests);
                 }
                 self.scheduler.finished(claim.instance);
-                None
+                Ok(None)
             }
-            Enqueued::Refused => None,
-            Enqueued::Wrong(error) => return Err(error),
-        };
-        Ok(ResponseStream::new(inflight, ticket))
+            Enqueued::Refused => Ok(None),
+            Enqueued::Wrong(error) => Err(error),
+        }
     }
 
     /// Tells the trace of a request, if it has one, that it is taken and queued.
@@ -260,6 +275,9 @@ impl Model {
 
     /// Takes no further request, executes what is queued, and ends the instances.
     pub(crate) fn unload(&self) {
+        if let Some(gate) = &self.gate {
+            gate.close();
+        }
         self.scheduler.close();
         if self.pool.is_none() {
             self.scheduler.next(0);

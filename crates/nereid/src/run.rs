@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, ServerOptions, TraceSettings};
+use nereid_core::{Interceptors, Server, ServerOptions, TraceSettings};
 use nereid_cuda::{PoolUsage, Pools};
 use nereid_metrics::{Exposition, PinnedMemory};
 use nereid_protocol::LogControl;
@@ -121,6 +121,7 @@ fn server_options(options: &Options, trace: TraceSettings, gpus: Vec<i32>) -> Re
         gpus,
         host_policies: options.host_policies()?,
         metrics: nereid_triton_host::metric_registry(),
+        interceptors: Interceptors::default(),
     })
 }
 

@@ -14,6 +14,7 @@ use crate::completion;
 use crate::ensemble::{EnsembleScheduler, Fitted};
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
+use crate::interceptors::{Gate, Interceptors};
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
 use crate::scheduler::configured::{self, Surroundings};
@@ -45,6 +46,8 @@ pub(crate) struct Services {
     pub latencies: LatencyOptions,
     /// The server, as backends ask it.
     pub peers: Arc<dyn Peers>,
+    /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
+    pub interceptors: Interceptors,
 }
 
 impl Model {
@@ -108,6 +111,7 @@ impl Model {
             config,
             labels,
             statistics,
+            gate: Gate::new(&services.interceptors),
             scheduler: Arc::new(scheduler),
             pool: None,
             threads: Mutex::default(),
@@ -179,6 +183,7 @@ impl Model {
             signature,
             labels: spec.labels.clone(),
             statistics,
+            gate: Gate::new(&services.interceptors),
             scheduler,
             pool: Some(Arc::clone(&pool)),
             threads: Mutex::default(),
