@@ -1,7 +1,7 @@
 //! Ensembles: models that are graphs of other models.
 //!
 //! A request to an ensemble is made of requests to its members, each taken in by the member's own scheduler like any
-//! other. The ensemble is a [`Scheduler`] without instances: what it is given, it runs as a [task](crate::task) that goes on
+//! other. A request to the ensemble is a [task](crate::task) that goes on
 //! whenever an answer comes, on the thread that brings it. So no thread waits while members execute, and however deep
 //! ensembles stand in each other, no stack grows with them.
 //!
@@ -16,7 +16,7 @@ mod wave;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{ModelConfig, Request};
+use nereid_backend_api::{ModelConfig, Request, Result};
 use nereid_model_config::proto::ModelEnsembling;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
@@ -24,7 +24,9 @@ use tokio::sync::Semaphore;
 pub(crate) use self::computed::Computed;
 pub(crate) use self::fit::{Fitted, fit, still_fits};
 use self::plan::Plan;
-use crate::scheduler::{Enqueued, Item, Refusal, Scheduler, Ticket};
+use crate::executor::{Executor, ReadyCheck};
+use crate::model::Model;
+use crate::scheduler::{Item, Refusal, Ticket};
 use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
 use crate::task::TaskGroup;
@@ -37,8 +39,8 @@ pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {
     }
 }
 
-/// Brings requests to an ensemble's members, and their answers together.
-pub(crate) struct EnsembleScheduler {
+/// Executes the requests of an ensemble: brings them to its members, and their answers together.
+pub(crate) struct Graph {
     shared: Arc<Shared>,
     /// The requests in progress.
     runs: Arc<TaskGroup>,
@@ -54,7 +56,7 @@ struct Shared {
     limits: Vec<Arc<Semaphore>>,
 }
 
-impl EnsembleScheduler {
+impl Graph {
     /// For an ensemble that fits its members; `config` is the one that [`fit()`] gave.
     pub(crate) fn new(
         config: &ModelConfig,
@@ -70,26 +72,17 @@ impl EnsembleScheduler {
     }
 }
 
-impl Scheduler for EnsembleScheduler {
-    fn enqueue(&self, request: Request, _at_once: bool) -> Enqueued<Request> {
+impl Executor for Graph {
+    fn submit(&self, request: Request) -> Result<Option<Ticket>> {
         let shared = Arc::clone(&self.shared);
         match self.runs.spawn(request, |request| run::run(shared, request)) {
-            Ok(number) => Enqueued::Waits(Ticket::numbered(number)),
+            Ok(number) => Ok(Some(Ticket::numbered(number))),
             Err(request) => {
                 request.refuse(Refusal::Closing);
-                Enqueued::Refused
+                Ok(None)
             }
         }
     }
-
-    /// An ensemble has no instance that could execute anything: this waits until it is closed and nothing is in
-    /// progress.
-    fn next(&self, _instance: usize) -> Option<Vec<Request>> {
-        self.runs.wait_until_done();
-        None
-    }
-
-    fn finished(&self, _instance: usize) {}
 
     fn cancel(&self, ticket: Ticket) {
         // It looks whether its request is still wanted before anything else.
@@ -103,6 +96,32 @@ impl Scheduler for EnsembleScheduler {
 
     fn close(&self) {
         self.runs.close();
+        self.runs.wait_until_done();
+    }
+
+    fn check_ready(&self) -> Vec<ReadyCheck> {
+        let Some(models) = self.shared.models.upgrade().map(|models| models.load_full()) else {
+            return Vec::new();
+        };
+        let mut members: Vec<&Arc<Model>> = Vec::new();
+        let mut found = self.members(&models);
+        while let Some(member) = found.pop() {
+            if !members.iter().any(|known| Arc::ptr_eq(known, member)) {
+                members.push(member);
+                found.extend(member.executor().members(&models));
+            }
+        }
+        let backends = members.iter().filter(|member| !member.executor().delegates());
+        backends.flat_map(|member| member.executor().check_ready()).collect()
+    }
+
+    fn delegates(&self) -> bool {
+        true
+    }
+
+    fn members<'a>(&self, models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
+        let steps = self.shared.plan.steps.iter();
+        steps.filter_map(|step| models.find_exactly(&step.model, step.version).ok()).collect()
     }
 }
 

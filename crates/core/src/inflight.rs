@@ -98,7 +98,7 @@ impl InFlight {
             batch_size,
             classes,
             is_decoupled: model.is_decoupled(),
-            is_delegated: model.is_ensemble(),
+            is_delegated: model.executor().delegates(),
             arrived,
             phases: Default::default(),
             cancelled: CancelSignal::default(),
@@ -119,7 +119,7 @@ impl InFlight {
     /// The request is wrong, and was not answered.
     pub(crate) fn enqueue(&self, request: Request) -> Result<Option<Ticket>> {
         self.queued.store(true, Ordering::Relaxed);
-        self.model.enqueue(request)
+        self.model.executor().submit(request)
     }
 
     /// The model that was asked.

@@ -12,6 +12,7 @@ mod caller;
 mod classification;
 mod completion;
 mod ensemble;
+mod executor;
 mod host_policies;
 mod inflight;
 mod instance;
