@@ -1,7 +1,7 @@
 //! Ensembles: models that are graphs of other models.
 //!
 //! A request to an ensemble is made of requests to its members, each taken in by the member's own scheduler like any
-//! other. The ensemble is a [`Scheduler`] without instances: what it is given, it runs as a task ([`task`]) that goes on
+//! other. A request to the ensemble is a [task](crate::task) that goes on
 //! whenever an answer comes, on the thread that brings it. So no thread waits while members execute, and however deep
 //! ensembles stand in each other, no stack grows with them.
 //!
@@ -11,14 +11,12 @@ mod computed;
 mod fit;
 mod plan;
 mod run;
-mod task;
 mod wave;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{ModelConfig, Request};
+use nereid_backend_api::{ModelConfig, Request, Result};
 use nereid_model_config::proto::ModelEnsembling;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
@@ -26,10 +24,12 @@ use tokio::sync::Semaphore;
 pub(crate) use self::computed::Computed;
 pub(crate) use self::fit::{Fitted, fit, still_fits};
 use self::plan::Plan;
-use self::task::Task;
-use crate::scheduler::{Enqueued, Item, Refusal, Scheduler, Ticket};
+use crate::executor::{Executor, ReadyCheck};
+use crate::model::Model;
+use crate::scheduler::{Item, Refusal, Ticket};
 use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
+use crate::task::TaskGroup;
 
 /// The steps of a configuration; `None` if it is no ensemble's.
 pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {
@@ -39,10 +39,11 @@ pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {
     }
 }
 
-/// Brings requests to an ensemble's members, and their answers together.
-pub(crate) struct EnsembleScheduler {
+/// Executes the requests of an ensemble: brings them to its members, and their answers together.
+pub(crate) struct Graph {
     shared: Arc<Shared>,
-    runs: Arc<Runs>,
+    /// The requests in progress.
+    runs: Arc<TaskGroup>,
 }
 
 /// What all runs of an ensemble share.
@@ -55,21 +56,7 @@ struct Shared {
     limits: Vec<Arc<Semaphore>>,
 }
 
-/// The requests in progress.
-#[derive(Default)]
-struct Runs {
-    state: Mutex<RunsState>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct RunsState {
-    tasks: HashMap<u64, Arc<Task>>,
-    next: u64,
-    closed: bool,
-}
-
-impl EnsembleScheduler {
+impl Graph {
     /// For an ensemble that fits its members; `config` is the one that [`fit()`] gave.
     pub(crate) fn new(
         config: &ModelConfig,
@@ -85,46 +72,21 @@ impl EnsembleScheduler {
     }
 }
 
-impl Scheduler for EnsembleScheduler {
-    fn enqueue(&self, request: Request, _at_once: bool) -> Enqueued<Request> {
-        let mut runs = self.runs.lock();
-        if runs.closed {
-            drop(runs);
-            request.refuse(Refusal::Closing);
-            return Enqueued::Refused;
-        }
-        let number = runs.next;
-        runs.next += 1;
-        let over = Over { runs: Arc::clone(&self.runs), number };
+impl Executor for Graph {
+    fn submit(&self, request: Request) -> Result<Option<Ticket>> {
         let shared = Arc::clone(&self.shared);
-        let task = Task::new(async move {
-            run::run(shared, request).await;
-            drop(over);
-        });
-        runs.tasks.insert(number, Arc::clone(&task));
-        drop(runs);
-        task.go_on();
-        Enqueued::Waits(Ticket::numbered(number))
-    }
-
-    /// An ensemble has no instance that could execute anything: this waits until it is closed and nothing is in
-    /// progress.
-    fn next(&self, _instance: usize) -> Option<Vec<Request>> {
-        let mut runs = self.runs.lock();
-        while !runs.closed || !runs.tasks.is_empty() {
-            runs = self.runs.ended.wait(runs).unwrap_or_else(PoisonError::into_inner);
+        match self.runs.spawn(request, |request| run::run(shared, request)) {
+            Ok(number) => Ok(Some(Ticket::numbered(number))),
+            Err(request) => {
+                request.refuse(Refusal::Closing);
+                Ok(None)
+            }
         }
-        None
     }
-
-    fn finished(&self, _instance: usize) {}
 
     fn cancel(&self, ticket: Ticket) {
-        let task = self.runs.lock().tasks.get(&ticket.number()).cloned();
-        if let Some(task) = task {
-            // It looks whether its request is still wanted before anything else.
-            task.go_on();
-        }
+        // It looks whether its request is still wanted before anything else.
+        self.runs.wake(ticket.number());
     }
 
     /// Requests wait for the members, and are counted there.
@@ -133,34 +95,33 @@ impl Scheduler for EnsembleScheduler {
     }
 
     fn close(&self) {
-        self.runs.lock().closed = true;
-        self.runs.ended.notify_all();
+        self.runs.close();
+        self.runs.wait_until_done();
     }
-}
 
-impl Runs {
-    fn lock(&self) -> MutexGuard<'_, RunsState> {
-        // Each change is one assignment or one change of the map, so a panic leaves nothing half-done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Dropped when a run is over, however it ended.
-struct Over {
-    runs: Arc<Runs>,
-    number: u64,
-}
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        let mut runs = self.runs.lock();
-        let task = runs.tasks.remove(&self.number);
-        let notify = runs.closed && runs.tasks.is_empty();
-        drop(runs);
-        drop(task);
-        if notify {
-            self.runs.ended.notify_all();
+    fn check_ready(&self) -> Vec<ReadyCheck> {
+        let Some(models) = self.shared.models.upgrade().map(|models| models.load_full()) else {
+            return Vec::new();
+        };
+        let mut members: Vec<&Arc<Model>> = Vec::new();
+        let mut found = self.members(&models);
+        while let Some(member) = found.pop() {
+            if !members.iter().any(|known| Arc::ptr_eq(known, member)) {
+                members.push(member);
+                found.extend(member.executor().members(&models));
+            }
         }
+        let backends = members.iter().filter(|member| !member.executor().delegates());
+        backends.flat_map(|member| member.executor().check_ready()).collect()
+    }
+
+    fn delegates(&self) -> bool {
+        true
+    }
+
+    fn members<'a>(&self, models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
+        let steps = self.shared.plan.steps.iter();
+        steps.filter_map(|step| models.find_exactly(&step.model, step.version).ok()).collect()
     }
 }
 

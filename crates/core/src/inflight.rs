@@ -17,14 +17,16 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Answer, CancelSignal, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, RequestTrace, Response,
-    ResponseKind, ResponseSink, ResponseTimes, TensorActivity, TraceShare,
+    Answer, CancelSignal, Error, ErrorCode, ExecutionTimes, InferRequest, Phase, Request, RequestTrace,
+    Response, ResponseKind, ResponseSink, ResponseTimes, Result, TensorActivity, TraceShare,
 };
 
+pub(crate) use self::stream::Place;
 pub use self::stream::{Canceller, ResponseStream};
 use self::unread::Unread;
 use crate::caller::Caller;
 use crate::model::Model;
+use crate::scheduler::Ticket;
 use crate::statistics::{ComputeTimes, Ending, FailureReason};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
@@ -42,6 +44,8 @@ pub(crate) struct InFlight {
     /// Nanoseconds from `arrived` to the beginning of each phase; 0 if it was not reached.
     phases: [AtomicU64; 3],
     cancelled: CancelSignal,
+    /// Whether it has passed the interceptors: what is answered before was not computed.
+    queued: AtomicBool,
     /// Whether the backend reports how long the execution took, before the last answer or after it. Otherwise the phases
     /// that were marked tell.
     awaits_report: AtomicBool,
@@ -94,10 +98,11 @@ impl InFlight {
             batch_size,
             classes,
             is_decoupled: model.is_decoupled(),
-            is_delegated: model.is_ensemble(),
+            is_delegated: model.executor().delegates(),
             arrived,
             phases: Default::default(),
             cancelled: CancelSignal::default(),
+            queued: AtomicBool::new(false),
             awaits_report: AtomicBool::new(false),
             state: Mutex::default(),
             #[cfg(test)]
@@ -106,6 +111,25 @@ impl InFlight {
             caller,
             model,
         })
+    }
+
+    /// Hands the request to what executes it.
+    ///
+    /// # Errors
+    /// The request is wrong, and was not answered.
+    pub(crate) fn enqueue(&self, request: Request) -> Result<Option<Ticket>> {
+        self.queued.store(true, Ordering::Relaxed);
+        self.model.executor().submit(request)
+    }
+
+    /// The model that was asked.
+    pub(crate) fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Who asked.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -141,6 +165,10 @@ impl InFlight {
         ))
     }
 
+    fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Relaxed)
+    }
+
     /// Whether its execution has begun.
     fn is_started(&self) -> bool {
         self.phases[Phase::Started as usize].load(Ordering::Relaxed) != 0
@@ -170,7 +198,7 @@ impl InFlight {
         let [started, inputs_ready, outputs_ready] = self.beginnings(ended);
         let statistics = self.model.statistics();
         statistics.record(ending, self.batch_size, ended, started);
-        if ending != Ending::Success {
+        if ending != Ending::Success || !self.is_queued() {
             return self.caller.computed(None);
         }
         let times = if self.is_measured(state) {
@@ -197,7 +225,7 @@ impl InFlight {
             _ => return Ending::Success,
         };
         let reason = match code {
-            _ if self.is_delegated || overrun => FailureReason::Other,
+            _ if overrun || self.is_delegated && self.is_queued() => FailureReason::Other,
             _ if self.is_started() => FailureReason::Backend,
             Some(ErrorCode::Cancelled) => FailureReason::Cancelled,
             Some(ErrorCode::Unavailable) => FailureReason::Rejected,
@@ -266,11 +294,10 @@ impl ResponseSink for InFlight {
         if overrun {
             // What waits is dropped: it would be kept for a client that perhaps never reads it.
             std::mem::swap(&mut dropped, &mut state.unread);
-            self.cancelled.cancel();
             answer = Some(Err(self.overrun()));
         }
         let last = last || overrun;
-        if self.is_decoupled && self.is_measured(&state) {
+        if self.is_decoupled && self.is_queued() && self.is_measured(&state) {
             self.record_response(&mut state, answer.as_ref(), now);
         }
         if answer.is_some()
@@ -292,6 +319,9 @@ impl ResponseSink for InFlight {
         }
         let reader = state.reader.take();
         drop(state);
+        if overrun {
+            self.cancelled.cancel();
+        }
         if let Some(reader) = reader {
             reader.wake();
         }

@@ -1,15 +1,13 @@
-//! One loaded version of a model: what it takes and gives, its scheduler, its instances, its counters.
+//! One loaded version of a model: what it takes and gives, what executes its requests, its counters.
 
 mod load;
 mod spec;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
 use nereid_backend_api::{
     Activity, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result, TensorActivity,
     TraceSubject,
@@ -20,16 +18,14 @@ pub use self::load::not_offered;
 pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
 use crate::caller::Caller;
-use crate::ensemble::steps_of;
+use crate::executor::Executor;
 use crate::inflight::{InFlight, ResponseStream};
-use crate::instance::Pool;
-use crate::readiness::Readiness;
+use crate::interceptors::Gate;
+use crate::scheduler::Ticket;
 use crate::scheduler::sequence::checks::SequenceChecks;
-use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
 use crate::source::ModelId;
 use crate::statistics::ModelStatistics;
-use crate::table::ModelTable;
 
 /// A version of a model that can be asked.
 pub struct Model {
@@ -42,24 +38,16 @@ pub struct Model {
     sequence_checks: Option<SequenceChecks>,
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
-    scheduler: Arc<dyn Scheduler>,
-    /// The instances; an ensemble has none.
-    pool: Option<Arc<Pool>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    readiness: Readies,
+    /// What requests pass before they are queued, if there is anything.
+    gate: Option<Arc<Gate>>,
+    executor: Box<dyn Executor>,
+    /// Why it takes no requests at all, if it takes none.
+    refusal: Option<Error>,
     max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
     /// What it follows, if only the instances were changed, until the sequences of that are over.
     before: Weak<Model>,
-}
-
-/// Who knows whether a model would answer requests.
-enum Readies {
-    /// Its backend.
-    Asks(Arc<Readiness>),
-    /// The backends of the models that an ensemble consists of, which are found here.
-    Members(Weak<ArcSwap<ModelTable>>),
 }
 
 impl Model {
@@ -70,12 +58,12 @@ impl Model {
 
     /// Whether clients may go on with sequences.
     pub(crate) fn has_sequences(&self) -> bool {
-        self.scheduler.has_sequences()
+        self.executor.has_sequences()
     }
 
     /// No client can go on with its sequence any more.
     pub(crate) fn end_sequences(&self) {
-        self.scheduler.end_sequences();
+        self.executor.end_sequences();
     }
 
     /// Who has the sequence that a request goes on with, if that began before the instances were changed.
@@ -85,7 +73,8 @@ impl Model {
         }
         let mut model = self.before.upgrade()?;
         loop {
-            if model.scheduler.goes_on(&request.correlation_id) {
+            let goes_on = model.executor.goes_on(&request.correlation_id);
+            if goes_on || model.gate.as_ref().is_some_and(|gate| gate.holds(&request.correlation_id)) {
                 return Some(model);
             }
             model = model.before.upgrade()?;
@@ -98,7 +87,7 @@ impl Model {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
         let own_files = spec.keep.is_none() && self.kept.is_none();
-        same && own_files && spec.labels == self.labels && self.pool.is_some()
+        same && own_files && spec.labels == self.labels && self.executor.instances().is_some()
     }
 
     /// Its name and namespace.
@@ -136,9 +125,9 @@ impl Model {
         self.config.model_transaction_policy.is_some_and(|policy| policy.decoupled)
     }
 
-    /// Whether its requests are executed by other models.
-    pub fn is_ensemble(&self) -> bool {
-        steps_of(&self.config).is_some()
+    /// What executes its requests.
+    pub(crate) fn executor(&self) -> &dyn Executor {
+        &*self.executor
     }
 
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
@@ -154,32 +143,19 @@ impl Model {
     /// Whether it would answer requests, as far as its backend can tell: an error says why it would not. The answer takes
     /// seconds at most.
     pub fn ready(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let asked: Vec<_> = match &self.readiness {
-            Readies::Asks(readiness) => vec![readiness.ask()],
-            Readies::Members(models) => {
-                let models = models.upgrade().map(|models| models.load_full());
-                let members = models.iter().flat_map(|models| models.members_of(self));
-                members.filter_map(|member| member.asks()).map(Readiness::ask).collect()
-            }
-        };
+        // All are asked before any answer is waited for.
+        let checks = self.executor.check_ready();
         async {
-            for answer in asked {
-                answer.await?;
+            for check in checks {
+                check.await?;
             }
             Ok(())
         }
     }
 
-    fn asks(&self) -> Option<&Arc<Readiness>> {
-        match &self.readiness {
-            Readies::Asks(readiness) => Some(readiness),
-            Readies::Members(_) => None,
-        }
-    }
-
     /// How much memory it takes, as far as its backend knows.
     pub fn memory_usage(&self) -> Vec<MemoryUsage> {
-        self.pool.as_ref().map(|pool| pool.model().memory_usage()).unwrap_or_default()
+        self.executor.memory_usage()
     }
 
     /// The labels of an output.
@@ -188,8 +164,8 @@ impl Model {
     }
 
     #[cfg(test)]
-    pub(crate) fn pool(&self) -> &Pool {
-        self.pool.as_ref().expect("an ensemble has no instances")
+    pub(crate) fn pool(&self) -> &crate::instance::Pool {
+        self.executor.instances().expect("an ensemble has no instances").pool()
     }
 
     /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
@@ -204,11 +180,8 @@ impl Model {
         if let Some(holder) = self.holder(&request) {
             return holder.infer(request, caller);
         }
-        if self.pool.as_ref().is_some_and(|pool| pool.len() == 0) {
-            return Err(Error::unavailable(format!(
-                "model '{}' takes no requests: all of its instances are passive",
-                self.id.name
-            )));
+        if let Some(refusal) = &self.refusal {
+            return Err(refusal.clone());
         }
         let arrived = Instant::now();
         let batch_size = admit(&mut request, &self.signature, &self.id.name)?;
@@ -219,19 +192,10 @@ impl Model {
         let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
-        let at_once = self.pool.as_ref().is_some_and(|pool| pool.runs_at_once(&request));
-        let ticket = match self.scheduler.enqueue(request, at_once) {
-            Enqueued::Waits(ticket) => Some(ticket),
-            Enqueued::Claimed(claim) => {
-                if let Some(pool) = &self.pool {
-                    pool.execute(claim.instance, claim.requests);
-                }
-                self.scheduler.finished(claim.instance);
-                None
-            }
-            Enqueued::Refused => None,
-            Enqueued::Wrong(error) => return Err(error),
-        };
+        if let Some(gate) = &self.gate {
+            return gate.enter(inflight, request);
+        }
+        let ticket = inflight.enqueue(request)?;
         Ok(ResponseStream::new(inflight, ticket))
     }
 
@@ -250,24 +214,19 @@ impl Model {
 
     /// Takes a request out of the queue that nobody waits for any more.
     pub(crate) fn forget(&self, ticket: Ticket) {
-        self.scheduler.cancel(ticket);
+        self.executor.cancel(ticket);
     }
 
-    /// How many requests wait for an instance.
+    /// How many requests wait to be executed.
     pub fn pending(&self) -> usize {
-        self.scheduler.pending()
+        self.executor.pending()
     }
 
     /// Takes no further request, executes what is queued, and ends the instances.
     pub(crate) fn unload(&self) {
-        self.scheduler.close();
-        if self.pool.is_none() {
-            self.scheduler.next(0);
+        if let Some(gate) = &self.gate {
+            gate.close();
         }
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // An instance's thread catches its backend's panics, so there is no outcome to look at.
-            let _ = thread.join();
-        }
+        self.executor.close();
     }
 }

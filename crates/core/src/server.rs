@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
+use crate::interceptors::Interceptors;
 use crate::lifecycle::{Done, LifeCycle, Task};
 use crate::model::{Model, Services};
 use crate::peers::ServerPeers;
@@ -66,6 +67,8 @@ pub struct ServerOptions {
     pub host_policies: HostPolicies,
     /// Where backends keep metrics of their own.
     pub metrics: MetricRegistry,
+    /// What decides about requests before they are queued.
+    pub interceptors: Interceptors,
 }
 
 /// How models come and go while the server serves.
@@ -110,6 +113,7 @@ impl Server {
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
             latencies: options.latencies,
+            interceptors: options.interceptors.clone(),
             models: Weak::new(),
             peers: Arc::new(NoPeers),
         };

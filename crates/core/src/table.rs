@@ -149,27 +149,6 @@ impl ModelTable {
         self.models.values().flat_map(BTreeMap::values).flat_map(Entry::ready)
     }
 
-    /// The models that an ensemble consists of, those of its members included.
-    pub(crate) fn members_of(&self, ensemble: &Model) -> Vec<&Arc<Model>> {
-        let mut members: Vec<&Arc<Model>> = Vec::new();
-        let of = |model: &Model| {
-            let steps = steps_of(model.config()).into_iter().flat_map(|ensemble| &ensemble.step);
-            let found = steps.filter_map(|step| {
-                let id = ModelId { name: step.model_name.clone(), namespace: step.model_namespace.clone() };
-                self.find_exactly(&id, u64::try_from(step.model_version).ok()).ok()
-            });
-            found.collect::<Vec<_>>()
-        };
-        let mut found = of(ensemble);
-        while let Some(member) = found.pop() {
-            if !members.iter().any(|known| Arc::ptr_eq(known, member)) {
-                members.push(member);
-                found.extend(of(member));
-            }
-        }
-        members
-    }
-
     /// All ensembles that can be asked, each before those that it consists of.
     pub(crate) fn ensembles_before_members(&self) -> Vec<Arc<Model>> {
         let is_member = |name: &str, of: &Arc<Model>| {

@@ -1,5 +1,6 @@
 //! Requests to ensembles, through a whole server, with members that do what members do.
 
+mod executors;
 mod lifecycle;
 mod random_graphs;
 mod streams;

@@ -8,31 +8,44 @@ use nereid_backend_api::{Answer, Error, Response, Result};
 
 use super::{InFlight, State};
 use crate::classification;
+use crate::interceptors::Waiting;
 use crate::scheduler::Ticket;
 
 /// Stops a request whose answers are still waited for.
 #[derive(Clone)]
 pub struct Canceller {
     inflight: Arc<InFlight>,
-    ticket: Option<Ticket>,
+    place: Place,
 }
 
 impl Canceller {
-    /// Stops it: if it waits for an instance, it is answered at once, and otherwise its backend may see that it is no
+    /// Stops it: if it waits to be executed, it is answered at once, and otherwise its backend may see that it is no
     /// longer wanted.
     pub fn cancel(&self) {
         self.inflight.cancelled.cancel();
-        if let Some(ticket) = self.ticket {
-            self.inflight.model.forget(ticket);
+        match &self.place {
+            Place::Left => {}
+            Place::Queued(ticket) => self.inflight.model.forget(*ticket),
+            Place::Waiting(waiting) => waiting.cancel(&self.inflight.model),
         }
     }
+}
+
+/// Where a request was when its stream was made.
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// Executed or answered.
+    Left,
+    /// In its model's queue.
+    Queued(Ticket),
+    /// On its way there.
+    Waiting(Arc<Waiting>),
 }
 
 /// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.
 pub struct ResponseStream {
     inflight: Arc<InFlight>,
-    /// Where the request waits, if it did not leave at once.
-    ticket: Option<Ticket>,
+    place: Place,
     /// Whether the last answer was read.
     is_over: bool,
     /// Whether the answer read last was given as the last.
@@ -40,8 +53,14 @@ pub struct ResponseStream {
 }
 
 impl ResponseStream {
+    /// Of a request that waits in the queue if it has a ticket.
     pub(crate) fn new(inflight: Arc<InFlight>, ticket: Option<Ticket>) -> Self {
-        Self { inflight, ticket, is_over: false, ended_with_answer: false }
+        Self::at(inflight, ticket.map_or(Place::Left, Place::Queued))
+    }
+
+    /// Of a request that is in that place.
+    pub(crate) fn at(inflight: Arc<InFlight>, place: Place) -> Self {
+        Self { inflight, place, is_over: false, ended_with_answer: false }
     }
 
     /// Name of the model that answers.
@@ -61,7 +80,7 @@ impl ResponseStream {
 
     /// What stops the request, for who goes on waiting for its answers.
     pub fn canceller(&self) -> Canceller {
-        Canceller { inflight: Arc::clone(&self.inflight), ticket: self.ticket }
+        Canceller { inflight: Arc::clone(&self.inflight), place: self.place.clone() }
     }
 
     /// The next answer; `None` after the last.

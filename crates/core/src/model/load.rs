@@ -1,7 +1,6 @@
 //! How a version comes to be: from what its repository tells, and from what its backend or its members make of it.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -9,11 +8,13 @@ use nereid_backend_api::{Backend, Error, ModelConfig, Peers, Result};
 use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
-use super::{Model, ModelSpec, Readies};
+use super::{Model, ModelSpec};
 use crate::completion;
-use crate::ensemble::{EnsembleScheduler, Fitted};
+use crate::ensemble::{Fitted, Graph};
+use crate::executor::Instances;
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
+use crate::interceptors::{Gate, Interceptors};
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
 use crate::scheduler::configured::{self, Surroundings};
@@ -45,6 +46,8 @@ pub(crate) struct Services {
     pub latencies: LatencyOptions,
     /// The server, as backends ask it.
     pub peers: Arc<dyn Peers>,
+    /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
+    pub interceptors: Interceptors,
 }
 
 impl Model {
@@ -99,7 +102,7 @@ impl Model {
         let Fitted { config, labels } = fitted;
         let statistics = Self::statistics_after(before, &config, services);
         let models = Weak::clone(&services.models);
-        let scheduler = EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics));
+        let executor = Graph::new(&config, models, Arc::clone(&statistics));
         Ok(Self {
             id: spec.id.clone(),
             version,
@@ -108,10 +111,9 @@ impl Model {
             config,
             labels,
             statistics,
-            scheduler: Arc::new(scheduler),
-            pool: None,
-            threads: Mutex::default(),
-            readiness: Readies::Members(models),
+            gate: Gate::new(&services.interceptors),
+            executor: Box::new(executor),
+            refusal: None,
             sequence_checks: None,
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
@@ -124,12 +126,12 @@ impl Model {
     /// # Errors
     /// Says why the instances cannot be made.
     pub(crate) fn with_instances(self: &Arc<Self>, spec: &ModelSpec, services: &Services) -> Result<Self> {
-        let Some(pool) = &self.pool else {
-            return Err(Error::internal("an ensemble has no instances to be changed"));
+        let Some(instances) = self.executor.instances() else {
+            return Err(Error::internal(format!("model '{}' has no instances to be changed", self.id)));
         };
         let groups = spec.config.instance_group.clone();
         let mut config = ModelConfig { instance_group: groups, ..self.config.clone() };
-        let (model, statistics) = (pool.model(), Arc::clone(&self.statistics));
+        let (model, statistics) = (instances.pool().model(), Arc::clone(&self.statistics));
         prefer_groups(&mut config, model.preferred_groups());
         let made = Self::make(spec, self.version, Arc::clone(&model), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);
@@ -170,7 +172,16 @@ impl Model {
         };
         let scheduler = configured::scheduler(&config, surroundings);
         let readiness = Readiness::new(pool.model(), &services.timer, readiness::LIMIT);
-        let loaded = Self {
+        let refusal = (pool.len() == 0).then(|| {
+            Error::unavailable(format!(
+                "model '{}' takes no requests: all of its instances are passive",
+                spec.id.name
+            ))
+        });
+        let executor = Instances::start(pool, scheduler, readiness).map_err(|error| {
+            Error::internal(format!("cannot start the threads of its instances: {error}"))
+        })?;
+        Ok(Self {
             id: spec.id.clone(),
             version,
             given: spec.config.clone(),
@@ -179,27 +190,13 @@ impl Model {
             signature,
             labels: spec.labels.clone(),
             statistics,
-            scheduler,
-            pool: Some(Arc::clone(&pool)),
-            threads: Mutex::default(),
-            readiness: Readies::Asks(readiness),
+            gate: Gate::new(&services.interceptors),
+            executor: Box::new(executor),
+            refusal,
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
             before: Weak::new(),
-        };
-        if let Err(error) = loaded.start(&pool) {
-            loaded.unload();
-            return Err(Error::internal(format!("cannot start the threads of its instances: {error}")));
-        }
-        Ok(loaded)
-    }
-
-    fn start(&self, pool: &Arc<Pool>) -> io::Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for instance in 0..pool.len() {
-            threads.push(Arc::clone(pool).spawn(instance, Arc::clone(&self.scheduler))?);
-        }
-        Ok(())
+        })
     }
 }
 

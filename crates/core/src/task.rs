@@ -1,10 +1,11 @@
-//! Runs a future without a thread of its own: whoever wakes it drives it.
+//! Runs futures without a thread or a runtime of their own: the thread that wakes a task polls it.
 //!
-//! States: `Resting` -> `Driven` (somebody polls it) -> `Called` (woken meanwhile: it is polled once more) -> ... ->
-//! `Resting`.
+//! States: `Idle` -> `Running` (a thread polls it) -> `Woken` (meanwhile: it is polled once more) -> ... -> `Idle`.
 //!
-//! A task woken by a thread that drives another one already waits until that one rests. So tasks that wake each other do
+//! A task woken by a thread that polls another one already waits until that one is idle. So tasks that wake each other do
 //! not grow the stack, and what one does while it is polled may wake any other.
+
+mod group;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,46 +15,48 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-const RESTING: u8 = 0;
-const DRIVEN: u8 = 1;
-const CALLED: u8 = 2;
+pub(crate) use self::group::TaskGroup;
+
+const IDLE: u8 = 0;
+const RUNNING: u8 = 1;
+const WOKEN: u8 = 2;
 
 thread_local! {
-    /// The tasks that this thread drives next; `None` while it drives none.
+    /// The tasks that this thread runs next; `None` while it runs none.
     static NEXT: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
-/// A future that is polled by whoever wakes it.
-pub(super) struct Task {
+/// A future that is polled by the thread that wakes it.
+pub(crate) struct Task {
     state: AtomicU8,
-    /// `None` when it is done. Locked only while it is `Driven`, by the one who drives, so never waited for.
+    /// `None` when it is done. Locked only by the thread that runs it, so never waited for.
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
 }
 
 impl Task {
-    /// A task that rests.
-    pub(super) fn new(future: impl Future<Output = ()> + Send + 'static) -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(RESTING), future: Mutex::new(Some(Box::pin(future))) })
+    /// A task that is idle until it is woken.
+    pub(crate) fn new(future: impl Future<Output = ()> + Send + 'static) -> Arc<Self> {
+        Arc::new(Self { state: AtomicU8::new(IDLE), future: Mutex::new(Some(Box::pin(future))) })
     }
 
-    /// Polls it, now or, if this thread is within another task, as soon as that one rests.
-    pub(super) fn go_on(self: &Arc<Self>) {
-        if self.call() {
-            drive(Arc::clone(self));
+    /// Polls it, now or, if this thread runs another task, as soon as that one is idle.
+    pub(crate) fn run(self: &Arc<Self>) {
+        if self.claim() {
+            run(Arc::clone(self));
         }
     }
 
-    /// Whether the caller has to see to it that it is polled.
-    fn call(&self) -> bool {
-        let called = |state: u8| match state {
-            RESTING => Some(DRIVEN),
-            DRIVEN => Some(CALLED),
+    /// Whether the caller has to run it.
+    fn claim(&self) -> bool {
+        let woken = |state: u8| match state {
+            IDLE => Some(RUNNING),
+            RUNNING => Some(WOKEN),
             _ => None,
         };
-        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, called) == Ok(RESTING)
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, woken) == Ok(IDLE)
     }
 
-    /// Polls it until it rests.
+    /// Polls it until it is idle.
     fn poll(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         let mut context = Context::from_waker(&waker);
@@ -65,17 +68,19 @@ impl Task {
                     Ok(Poll::Pending) => {}
                     Ok(Poll::Ready(())) => *future = None,
                     Err(_) => {
-                        tracing::error!("a request to an ensemble panicked; it was answered with an error");
+                        tracing::error!(
+                            "a task of a request panicked; the request was answered with an error"
+                        );
                         *future = None;
                     }
                 }
             }
             drop(future);
-            let rested = self.state.compare_exchange(DRIVEN, RESTING, Ordering::AcqRel, Ordering::Acquire);
-            if rested.is_ok() {
+            let idle = self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire);
+            if idle.is_ok() {
                 return;
             }
-            self.state.store(DRIVEN, Ordering::Release);
+            self.state.store(RUNNING, Ordering::Release);
         }
     }
 }
@@ -86,12 +91,12 @@ impl Wake for Task {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.go_on();
+        self.run();
     }
 }
 
-/// Drives a task, and those that are woken meanwhile by this thread.
-fn drive(task: Arc<Task>) {
+/// Runs a task, and those that this thread wakes meanwhile.
+fn run(task: Arc<Task>) {
     let is_within_another = NEXT.with_borrow_mut(|next| match next {
         Some(next) => {
             next.push_back(Arc::clone(&task));
@@ -106,9 +111,9 @@ fn drive(task: Arc<Task>) {
         return;
     }
     let mut task = Some(task);
-    while let Some(driven) = task {
-        driven.poll();
-        drop(driven);
+    while let Some(running) = task {
+        running.poll();
+        drop(running);
         task = NEXT.with_borrow_mut(|next| {
             let following = next.as_mut().and_then(VecDeque::pop_front);
             if following.is_none() {
@@ -138,9 +143,9 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         }));
-        task.go_on();
+        task.run();
         assert_eq!(polls.load(Ordering::Relaxed), 5);
-        task.go_on();
+        task.run();
         assert_eq!(polls.load(Ordering::Relaxed), 5);
     }
 
@@ -154,25 +159,25 @@ mod tests {
             following = Some(Task::new(async move {
                 reached.fetch_add(1, Ordering::Relaxed);
                 if let Some(next) = next {
-                    next.go_on();
+                    next.run();
                 }
             }));
         }
-        following.unwrap().go_on();
+        following.unwrap().run();
         assert_eq!(reached.load(Ordering::Relaxed), ROW);
     }
 
     #[test]
     fn a_panic_ends_its_task_alone() {
         let task = Task::new(async { panic!("on purpose") });
-        task.go_on();
+        task.run();
         assert!(task.future.lock().unwrap().is_none());
         let reached = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&reached);
         Task::new(async move {
             counted.fetch_add(1, Ordering::Relaxed);
         })
-        .go_on();
+        .run();
         assert_eq!(reached.load(Ordering::Relaxed), 1);
     }
 
@@ -192,7 +197,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..CALLS {
                         there.fetch_add(1, Ordering::AcqRel);
-                        task.go_on();
+                        task.run();
                     }
                 });
             }

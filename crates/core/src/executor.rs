@@ -1,0 +1,73 @@
+//! What executes a model's requests: the instances of a backend's model ([`Instances`]), or the graph of an ensemble
+//! ([`crate::ensemble`]). Another kind, a node elsewhere say, is one more implementation: nothing above tells them apart.
+//!
+//! What holds for all of them is tested in `ensemble/tests/executors.rs`.
+
+mod instances;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use nereid_backend_api::{CorrelationId, MemoryUsage, Request, Result};
+
+pub(crate) use self::instances::Instances;
+use crate::model::Model;
+use crate::scheduler::Ticket;
+use crate::table::ModelTable;
+
+/// Executes requests that were admitted.
+pub(crate) trait Executor: Send + Sync {
+    /// Takes a request, and gives its place in the queue if it waits. One that cannot be taken is answered at once.
+    ///
+    /// # Errors
+    /// The request is wrong, and was not answered.
+    fn submit(&self, request: Request) -> Result<Option<Ticket>>;
+
+    /// Takes back a request whose client has gone: if it waits, it is answered at once.
+    fn cancel(&self, ticket: Ticket);
+
+    /// How many requests wait here.
+    fn pending(&self) -> usize;
+
+    /// Takes no further request, finishes those that it has, and ends. Waits until that is done.
+    fn close(&self);
+
+    /// Asks all backends behind it whether they would answer. An error says why one would not.
+    fn check_ready(&self) -> Vec<ReadyCheck>;
+
+    /// How much memory it takes, as far as that is known.
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        Vec::new()
+    }
+
+    /// Whether it hands requests to other models, which count and trace their parts themselves.
+    fn delegates(&self) -> bool {
+        false
+    }
+
+    /// The models that it hands requests to.
+    fn members<'a>(&self, _models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
+        Vec::new()
+    }
+
+    /// The instances, where those can be made anew while the model stays loaded.
+    fn instances(&self) -> Option<&Instances> {
+        None
+    }
+
+    /// Whether further requests of that sequence are welcome.
+    fn goes_on(&self, _sequence: &CorrelationId) -> bool {
+        false
+    }
+
+    /// Whether further requests of any sequence are welcome.
+    fn has_sequences(&self) -> bool {
+        false
+    }
+
+    /// No client can go on with its sequence any more.
+    fn end_sequences(&self) {}
+}
+
+/// What a backend says of its readiness. It takes seconds at most.
+pub(crate) type ReadyCheck = Pin<Box<dyn Future<Output = Result<()>> + Send>>;

@@ -1,0 +1,102 @@
+//! A model of a backend: its instances, their threads, and the scheduler that brings requests to them.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nereid_backend_api::{CorrelationId, MemoryUsage, Request, Result};
+
+use super::{Executor, ReadyCheck};
+use crate::instance::Pool;
+use crate::readiness::Readiness;
+use crate::scheduler::{Enqueued, Scheduler, Ticket};
+
+/// Executes requests with the instances of one model.
+pub(crate) struct Instances {
+    pool: Arc<Pool>,
+    scheduler: Arc<dyn Scheduler>,
+    readiness: Arc<Readiness>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Instances {
+    /// Starts a thread for each instance.
+    ///
+    /// # Errors
+    /// The system has no further thread. None is left then.
+    pub(crate) fn start(
+        pool: Arc<Pool>,
+        scheduler: Arc<dyn Scheduler>,
+        readiness: Arc<Readiness>,
+    ) -> io::Result<Self> {
+        let threads =
+            (0..pool.len()).map(|instance| Arc::clone(&pool).spawn(instance, Arc::clone(&scheduler)));
+        let mut started = Vec::new();
+        let outcome = threads.into_iter().try_for_each(|thread| thread.map(|thread| started.push(thread)));
+        let instances = Self { pool, scheduler, readiness, threads: Mutex::new(started) };
+        outcome.inspect_err(|_| instances.close())?;
+        Ok(instances)
+    }
+
+    /// The instances themselves.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Executor for Instances {
+    fn submit(&self, request: Request) -> Result<Option<Ticket>> {
+        let at_once = self.pool.runs_at_once(&request);
+        match self.scheduler.enqueue(request, at_once) {
+            Enqueued::Waits(ticket) => Ok(Some(ticket)),
+            Enqueued::Claimed(claim) => {
+                self.pool.execute(claim.instance, claim.requests);
+                self.scheduler.finished(claim.instance);
+                Ok(None)
+            }
+            Enqueued::Refused => Ok(None),
+            Enqueued::Wrong(error) => Err(error),
+        }
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        self.scheduler.cancel(ticket);
+    }
+
+    fn pending(&self) -> usize {
+        self.scheduler.pending()
+    }
+
+    fn close(&self) {
+        self.scheduler.close();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // An instance's thread catches its backend's panics, so there is no outcome to look at.
+            let _ = thread.join();
+        }
+    }
+
+    fn check_ready(&self) -> Vec<ReadyCheck> {
+        vec![Box::pin(self.readiness.ask())]
+    }
+
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.pool.model().memory_usage()
+    }
+
+    fn instances(&self) -> Option<&Instances> {
+        Some(self)
+    }
+
+    fn goes_on(&self, sequence: &CorrelationId) -> bool {
+        self.scheduler.goes_on(sequence)
+    }
+
+    fn has_sequences(&self) -> bool {
+        self.scheduler.has_sequences()
+    }
+
+    fn end_sequences(&self) {
+        self.scheduler.end_sequences();
+    }
+}

@@ -1,0 +1,270 @@
+//! Steps between a request's admission and its model's queue: where a response cache, a quota or an on-demand load stands.
+//!
+//! Where none is registered this costs a request one branch. An [`Interceptor`] has the request in its own hands, so it may
+//! - answer it: the request is not executed, and counts as successful without having been computed;
+//! - refuse it: an answer that is an error, `Unavailable` say;
+//! - let it wait: as a [task](crate::task), which the thread that wakes it runs, so that waiting takes no thread and callers
+//!   that do nothing but register a waker are served, too. Dropping the stream of answers ends the wait, and so does the
+//!   end of the model: the request is then answered `Cancelled` or `Unavailable`;
+//! - watch its answers: [`Request::redirect_answers`] puts a sink of its own between backend and client. A cache looks up
+//!   before the queue, and if it finds nothing it goes on with such a sink, which stores the answers after the last one. They
+//!   have the backend's shapes there, as have those that it gives itself.
+//!
+//! Requests of one sequence keep their order (`lanes.rs`): one that waits holds up those behind it, and no others.
+
+mod lanes;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use nereid_backend_api::{CorrelationId, Error, Request, ResponseSink as _, Result};
+
+use self::lanes::{Lanes, Turn};
+use crate::caller::Caller;
+use crate::inflight::{InFlight, Place, ResponseStream};
+use crate::model::Model;
+use crate::scheduler::Ticket;
+use crate::task::TaskGroup;
+
+/// Decides about requests before they are queued.
+pub trait Interceptor: Send + Sync {
+    /// Decides about an admitted request. It must not block: what takes time is a [`Step::Wait`].
+    fn intercept(&self, model: &Arc<Model>, request: Request, caller: &Caller) -> Step;
+}
+
+/// What becomes of a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack, where a box would cost each request an allocation"
+)]
+pub enum Step {
+    /// It goes on: to the next interceptor, and behind the last to the queue.
+    Proceed(Request),
+    /// The interceptor has answered it, or will.
+    Answered,
+    /// That is known when the future is ready: the request if it goes on, `None` if it was answered. The future is polled by
+    /// the threads that wake it, outside of any runtime.
+    Wait(Decision),
+}
+
+/// What an interceptor decides later, see [`Step::Wait`].
+pub type Decision = Pin<Box<dyn Future<Output = Option<Request>> + Send>>;
+
+/// The interceptors of a server, in the order in which requests come to them.
+#[derive(Clone, Default)]
+pub struct Interceptors(Vec<Arc<dyn Interceptor>>);
+
+impl FromIterator<Arc<dyn Interceptor>> for Interceptors {
+    fn from_iter<I: IntoIterator<Item = Arc<dyn Interceptor>>>(interceptors: I) -> Self {
+        Self(interceptors.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Interceptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} interceptors", self.0.len())
+    }
+}
+
+/// The way of one model's requests through the interceptors.
+pub(crate) struct Gate {
+    interceptors: Interceptors,
+    waiting: Arc<TaskGroup>,
+    lanes: Arc<Lanes>,
+}
+
+/// How far a request has come.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack, where a box would cost each request an allocation"
+)]
+enum Progress {
+    /// It comes to the interceptor with that number or, behind the last, to the queue.
+    At(usize, Request),
+    /// It waits for an interceptor; the number is that of the next one.
+    Before(usize, Decision),
+    Answered,
+}
+
+impl Gate {
+    /// The gate of a model; `None` where there is nothing to pass.
+    pub(crate) fn new(interceptors: &Interceptors) -> Option<Arc<Self>> {
+        let (waiting, lanes) = (Arc::default(), Arc::default());
+        let interceptors = interceptors.clone();
+        (!interceptors.0.is_empty()).then(|| Arc::new(Self { interceptors, waiting, lanes }))
+    }
+
+    /// Whether a request of that sequence is on its way to the queue.
+    pub(crate) fn holds(&self, sequence: &CorrelationId) -> bool {
+        self.lanes.contains(sequence)
+    }
+
+    /// Takes an admitted request to its model's queue, now or when the interceptors let it.
+    ///
+    /// # Errors
+    /// The model does not take the request, and it was not answered.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        inflight: Arc<InFlight>,
+        request: Request,
+    ) -> Result<ResponseStream> {
+        let turn = self.lanes.enter(&request.correlation_id);
+        let mut progress = Progress::At(0, request);
+        if turn.as_ref().is_none_or(Turn::has_come) {
+            progress = self.advance(&inflight, progress);
+            match progress {
+                Progress::At(_, request) => {
+                    let ticket = inflight.enqueue(request)?;
+                    return Ok(ResponseStream::new(inflight, ticket));
+                }
+                Progress::Answered => return Ok(ResponseStream::new(inflight, None)),
+                Progress::Before(..) => {}
+            }
+        }
+        Ok(self.wait(inflight, turn, progress))
+    }
+
+    /// Takes a request past the interceptors that decide at once.
+    fn advance(&self, inflight: &InFlight, mut progress: Progress) -> Progress {
+        while let Progress::At(number, request) = progress {
+            let Some(interceptor) = self.interceptors.0.get(number) else {
+                return Progress::At(number, request);
+            };
+            progress = match interceptor.intercept(inflight.model(), request, inflight.caller()) {
+                Step::Proceed(request) => Progress::At(number + 1, request),
+                Step::Answered => Progress::Answered,
+                Step::Wait(decision) => Progress::Before(number + 1, decision),
+            };
+        }
+        progress
+    }
+
+    /// The rest of a request's way, as a task.
+    fn wait(
+        self: &Arc<Self>,
+        inflight: Arc<InFlight>,
+        turn: Option<Turn>,
+        progress: Progress,
+    ) -> ResponseStream {
+        let waiting = Arc::new(Waiting { tasks: Arc::clone(&self.waiting), state: Mutex::default() });
+        let gate = Arc::clone(self);
+        let (of_task, place) = (Arc::clone(&inflight), Arc::clone(&waiting));
+        let spawned = self.waiting.spawn((turn, progress), |(turn, progress)| async move {
+            // The turn ends when the request is in the queue, or will never be.
+            let mut turn = turn;
+            if let Some(request) = gate.outcome(&of_task, turn.as_mut(), progress).await {
+                match of_task.enqueue(request) {
+                    Ok(ticket) => place.queued(&of_task, ticket),
+                    Err(error) => of_task.deliver(Some(Err(error)), true),
+                }
+            }
+        });
+        match spawned {
+            Ok(number) => waiting.began(number),
+            Err(dropped) => {
+                inflight.deliver(Some(Err(closing(inflight.model()))), true);
+                drop(dropped);
+            }
+        }
+        ResponseStream::at(inflight, Place::Waiting(waiting))
+    }
+
+    /// The request when it may be queued; `None` if it was answered before, be it because nobody waits for it any more.
+    async fn outcome(
+        &self,
+        inflight: &InFlight,
+        turn: Option<&mut Turn>,
+        mut progress: Progress,
+    ) -> Option<Request> {
+        let mut decided = pin!(async {
+            if let Some(turn) = turn {
+                turn.come().await;
+            }
+            loop {
+                match self.advance(inflight, progress) {
+                    Progress::At(_, request) => return Some(request),
+                    Progress::Before(next, decision) => progress = Progress::At(next, decision.await?),
+                    Progress::Answered => return None,
+                }
+            }
+        });
+        poll_fn(|context| {
+            let ended = if inflight.is_cancelled() {
+                Error::cancelled("the request was cancelled before it was queued")
+            } else if self.waiting.is_closed() {
+                closing(inflight.model())
+            } else {
+                return decided.as_mut().poll(context);
+            };
+            // Before the request is dropped, which would answer otherwise.
+            inflight.deliver(Some(Err(ended)), true);
+            Poll::Ready(None)
+        })
+        .await
+    }
+
+    /// Answers all that wait, and lets nothing wait any more.
+    pub(crate) fn close(&self) {
+        self.waiting.close();
+        self.waiting.wake_all();
+        self.waiting.wait_until_done();
+    }
+}
+
+fn closing(model: &Model) -> Error {
+    Error::unavailable(format!("model '{}' is being unloaded", model.name()))
+}
+
+/// A request that waits, in the hands of who may take it back.
+pub(crate) struct Waiting {
+    tasks: Arc<TaskGroup>,
+    state: Mutex<WaitState>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum WaitState {
+    /// Its task has not begun.
+    #[default]
+    New,
+    Task(u64),
+    Queued(Option<Ticket>),
+}
+
+impl Waiting {
+    fn began(&self, task: u64) {
+        let mut state = self.lock();
+        // It may be in the queue already.
+        if matches!(*state, WaitState::New) {
+            *state = WaitState::Task(task);
+        }
+    }
+
+    /// The request is in the queue.
+    fn queued(&self, inflight: &InFlight, ticket: Option<Ticket>) {
+        *self.lock() = WaitState::Queued(ticket);
+        // Who cancelled before that did not know the ticket; who cancels afterwards does.
+        if let Some(ticket) = ticket.filter(|_| inflight.is_cancelled()) {
+            inflight.model().forget(ticket);
+        }
+    }
+
+    /// Takes the request back, which is marked as cancelled.
+    pub(crate) fn cancel(&self, model: &Model) {
+        let state = *self.lock();
+        match state {
+            WaitState::Task(number) => self.tasks.wake(number),
+            WaitState::Queued(Some(ticket)) => model.forget(ticket),
+            WaitState::New | WaitState::Queued(None) => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;
