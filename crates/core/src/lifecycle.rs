@@ -9,9 +9,8 @@
 //! replaced or unloaded takes requests from those who found it in the table before; when nobody holds it any more, its
 //! instances end.
 
-mod drain;
 mod ensembles;
-mod family;
+mod records;
 mod tasks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,11 +20,12 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, ErrorCode, Result};
 
-use self::ensembles::Wanted;
+use self::ensembles::Pending;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
 use crate::ensemble::{self, steps_of};
+use crate::events::Events;
 use crate::model::{Model, ModelSpec, Services};
 use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
 use crate::table::{ModelTable, VersionState};
@@ -43,7 +43,7 @@ pub(crate) struct LifeCycle {
 }
 
 #[derive(Clone, Default)]
-struct Known {
+struct Record {
     /// As it was when what is served now was loaded.
     served: Option<Fingerprint>,
     /// As it was when a load failed.
@@ -51,12 +51,12 @@ struct Known {
     /// As it was at the last look.
     seen: Option<Fingerprint>,
     /// What is to be served, if it is an ensemble.
-    ensemble: Option<Wanted>,
+    ensemble: Option<Pending>,
     /// Whether the ensemble was read since it was settled.
-    is_unsettled: bool,
+    needs_reconciling: bool,
 }
 
-impl Known {
+impl Record {
     /// As it was when it was loaded last, with or without success.
     fn tried(&self) -> Option<&Fingerprint> {
         self.failed.as_ref().or(self.served.as_ref())
@@ -104,12 +104,19 @@ impl LifeCycle {
         &self.table
     }
 
+    /// Takes all models out of the table.
+    pub(crate) fn clear(&self) -> Arc<ModelTable> {
+        let before = self.table.rcu(|table| table.emptied());
+        self.events().notify();
+        before
+    }
+
     pub(crate) fn source(&self) -> &dyn ModelSource {
         &*self.source
     }
 
     /// Reads a model and loads it; an ensemble is only read, and settled when its members are.
-    fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Known) -> Result<()> {
+    fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Record) -> Result<()> {
         // Looked at first: a change that comes while it is read is one to be taken up later.
         let looked_at = self.source.fingerprint(id);
         let spec = match self.source.read(id, overrides) {
@@ -118,7 +125,7 @@ impl LifeCycle {
                 tracing::error!("failed to load '{id}': {error}");
                 // What is not in the source at all is not a model.
                 if !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound) {
-                    self.fail_as_a_whole(id, &error);
+                    self.set_failure(id, &error);
                 }
                 known.failed = looked_at.ok();
                 return Err(Error::internal(format!(
@@ -128,24 +135,24 @@ impl LifeCycle {
         };
         let anew = !overrides.is_empty();
         if steps_of(&spec.config).is_some() && spec.fault.is_none() {
-            known.ensemble = Some(Wanted { spec, anew });
-            known.is_unsettled = true;
+            known.ensemble = Some(Pending { spec, anew });
+            known.needs_reconciling = true;
             return Ok(());
         }
         known.ensemble = None;
         let fingerprint = spec.fingerprint.clone();
-        let outcome = self.bring(spec, anew, known.served.as_ref());
+        let outcome = self.apply(spec, anew, known.served.as_ref());
         known.note(fingerprint, &outcome);
         outcome
     }
 
     /// Makes what is served what `spec` says, or leaves it as it is.
-    fn bring(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
+    fn apply(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let id = &spec.id;
         if spec.versions.is_empty() {
             let error = Error::invalid_arg(format!("model '{id}' has no version folder to serve"));
             tracing::error!("failed to load '{id}': {error}");
-            self.fail_as_a_whole(id, &error);
+            self.set_failure(id, &error);
             return Err(error.context(format_args!("load failed for model '{id}'")));
         }
         let table = self.table.load_full();
@@ -172,7 +179,7 @@ impl LifeCycle {
         let is_ready = |version: u64| matches!(table.version(id, version), Some(VersionState::Ready(_)));
         self.change(|table| {
             table.clear_failure(id);
-            table.forgive(id, &spec.versions);
+            table.clear_unavailable(id, &spec.versions);
             for &version in wanted.iter().filter(|version| !is_ready(**version)) {
                 table.set_version(id, version, VersionState::Loading);
             }
@@ -182,7 +189,7 @@ impl LifeCycle {
             .map(|&version| (version, self.load_version(&spec, version, kept(version))))
             .collect();
         if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
-            return Err(self.give_up(id, outcomes, &is_ready));
+            return Err(self.roll_back(id, outcomes, &is_ready));
         }
         let gone: Vec<_> = table
             .versions(id)
@@ -253,7 +260,7 @@ impl LifeCycle {
     }
 
     /// Says of a model why none of its versions was looked at, unless some are served.
-    fn fail_as_a_whole(&self, id: &ModelId, error: &Error) {
+    fn set_failure(&self, id: &ModelId, error: &Error) {
         let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
         if !self.table.load().versions(id).any(ready) {
             self.change(|table| table.set_failure(id, error.clone()));
@@ -261,7 +268,7 @@ impl LifeCycle {
     }
 
     /// A version failed: the others that were loaded with it are not served either, and what was served before is.
-    fn give_up(
+    fn roll_back(
         self: &Arc<Self>,
         id: &ModelId,
         outcomes: Vec<(u64, Result<Model>)>,
@@ -287,7 +294,7 @@ impl LifeCycle {
     }
 
     /// A look at the repository: takes up a change that was there already the last time.
-    fn look(self: &Arc<Self>, id: &ModelId, known: &mut Known) -> Result<()> {
+    fn poll(self: &Arc<Self>, id: &ModelId, known: &mut Record) -> Result<()> {
         let now = match self.source.fingerprint(id) {
             Ok(now) => now,
             Err(error) if error.code() == ErrorCode::NotFound => {
@@ -317,8 +324,8 @@ impl LifeCycle {
         self.load(id, &Overrides::default(), known)
     }
 
-    fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Known) {
-        *known = Known::default();
+    fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Record) {
+        *known = Record::default();
         let ready: Vec<_> = self
             .table
             .load()
@@ -328,7 +335,7 @@ impl LifeCycle {
             .collect();
         self.change(|table| {
             table.clear_failure(id);
-            table.forgive(id, &[]);
+            table.clear_unavailable(id, &[]);
         });
         self.replace(id, ready);
     }
@@ -345,29 +352,52 @@ impl LifeCycle {
                 };
                 table.set_version(id, *version, state);
             }
+            table.advance();
             table
         });
+        self.services.events.notify();
         let replaced = versions.iter().filter_map(|(version, _)| match before.version(id, *version) {
             Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
             _ => None,
         });
-        let replaced = replaced.map(|model: Arc<Model>| {
-            let follower = versions.iter().filter_map(|(_, follower)| follower.as_ref());
-            let follower = follower.filter(|follower| follower.follows(&model)).map(Arc::downgrade).next();
-            (model, follower)
-        });
-        let replaced: Vec<_> = replaced.collect();
-        drop((before, versions));
-        for (model, follower) in replaced {
-            drain::drain(Arc::clone(self), model, follower, number);
+        for model in replaced {
+            let followers = versions.iter().filter_map(|(_, follower)| follower.as_ref());
+            match followers.into_iter().find(|follower| follower.follows(&model)) {
+                Some(follower) => model.hand_over(follower),
+                None => model.end_sequences(),
+            }
+            let (this, id, version) = (Arc::downgrade(self), id.clone(), model.version());
+            // The last holder ends it: this thread, or whoever found it in the table.
+            model.when_ended(move || {
+                if let Some(this) = this.upgrade() {
+                    this.unloaded(&id, version, number);
+                }
+            });
         }
+    }
+
+    /// A version that was taken out of service has ended.
+    fn unloaded(&self, id: &ModelId, version: u64, number: u64) {
+        self.change(|table| {
+            // Unless it was loaded again meanwhile.
+            if matches!(table.version(id, version), Some(VersionState::Unloading(other)) if *other == number)
+            {
+                table.set_version(id, version, VersionState::Unloaded);
+            }
+        });
     }
 
     fn change(&self, change: impl Fn(&mut ModelTable)) {
         self.table.rcu(|table| {
             let mut table = ModelTable::clone(table);
             change(&mut table);
+            table.advance();
             table
         });
+        self.services.events.notify();
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.services.events
     }
 }

@@ -1,15 +1,15 @@
 //! One loaded version of a model: what it takes and gives, its scheduler, its instances, its counters.
 
 mod load;
+mod retirement;
 mod spec;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use nereid_backend_api::{
     Activity, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result, TensorActivity,
     TraceSubject,
@@ -17,6 +17,7 @@ use nereid_backend_api::{
 
 pub(crate) use self::load::Services;
 pub use self::load::not_offered;
+use self::retirement::Retirement;
 pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
 use crate::caller::Caller;
@@ -45,13 +46,14 @@ pub struct Model {
     scheduler: Arc<dyn Scheduler>,
     /// The instances; an ensemble has none.
     pool: Option<Arc<Pool>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
     readiness: Readies,
     max_unread: usize,
     /// See [`ModelSpec::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
     /// What it follows, if only the instances were changed, until the sequences of that are over.
-    before: Weak<Model>,
+    predecessor: ArcSwapOption<Model>,
+    /// Ends all of this when its last holder lets go. Last, since fields are dropped in order.
+    retirement: Retirement,
 }
 
 /// Who knows whether a model would answer requests.
@@ -63,19 +65,41 @@ enum Readies {
 }
 
 impl Model {
-    /// Whether this has other instances of the model that `before` has, whose sequences go on there.
-    pub(crate) fn follows(&self, before: &Arc<Self>) -> bool {
-        self.before.ptr_eq(&Arc::downgrade(before))
+    /// Whether this has other instances of the model that `other` has, whose sequences go on there.
+    pub(crate) fn follows(&self, other: &Arc<Self>) -> bool {
+        self.predecessor.load().as_ref().is_some_and(|predecessor| Arc::ptr_eq(predecessor, other))
     }
 
-    /// Whether clients may go on with sequences.
-    pub(crate) fn has_sequences(&self) -> bool {
-        self.scheduler.has_sequences()
+    /// `follower` has taken its place in the table. It lasts as long as the follower needs it for its open sequences.
+    pub(crate) fn hand_over(self: &Arc<Self>, follower: &Arc<Self>) {
+        let (this, follower) = (Arc::downgrade(self), Arc::downgrade(follower));
+        self.when_sequences_end(Box::new(move || {
+            let (Some(this), Some(follower)) = (this.upgrade(), follower.upgrade()) else { return };
+            // What it followed itself may still have sequences.
+            let earlier = this.predecessor.swap(None);
+            follower.predecessor.store(earlier.clone());
+            if let Some(earlier) = earlier {
+                earlier.hand_over(&follower);
+            }
+        }));
     }
 
-    /// No client can go on with its sequence any more.
+    /// Calls `done` once no client can go on with a sequence here.
+    pub(crate) fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        self.scheduler.when_sequences_end(done);
+    }
+
+    /// No client can go on with its sequence any more, here or where it began.
     pub(crate) fn end_sequences(&self) {
         self.scheduler.end_sequences();
+        if let Some(predecessor) = self.predecessor.swap(None) {
+            predecessor.end_sequences();
+        }
+    }
+
+    /// Calls `afterwards` when the last holder is gone and the instances have ended.
+    pub(crate) fn when_ended(&self, afterwards: impl Fn() + Send + Sync + 'static) {
+        self.retirement.then(afterwards);
     }
 
     /// Who has the sequence that a request goes on with, if that began before the instances were changed.
@@ -83,12 +107,12 @@ impl Model {
         if self.sequence_checks.is_none() || request.sequence.start {
             return None;
         }
-        let mut model = self.before.upgrade()?;
+        let mut model = self.predecessor.load_full()?;
         loop {
             if model.scheduler.goes_on(&request.correlation_id) {
                 return Some(model);
             }
-            model = model.before.upgrade()?;
+            model = model.predecessor.load_full()?;
         }
     }
 
@@ -168,6 +192,11 @@ impl Model {
             }
             Ok(())
         }
+    }
+
+    /// Whether its backend is asked for its readiness.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asks().is_some_and(|readiness| readiness.reports())
     }
 
     fn asks(&self) -> Option<&Arc<Readiness>> {
@@ -260,14 +289,6 @@ impl Model {
 
     /// Takes no further request, executes what is queued, and ends the instances.
     pub(crate) fn unload(&self) {
-        self.scheduler.close();
-        if self.pool.is_none() {
-            self.scheduler.next(0);
-        }
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // An instance's thread catches its backend's panics, so there is no outcome to look at.
-            let _ = thread.join();
-        }
+        self.retirement.end();
     }
 }

@@ -15,6 +15,7 @@ use nereid_backend_api::{Error, InferRequest, MetricRegistry, NoPeers, Peers, Re
 use crate::backends::Backends;
 use crate::budget::Budget;
 use crate::caller::Caller;
+use crate::events::{Changes, Events};
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::lifecycle::{Done, LifeCycle, Task};
@@ -112,6 +113,7 @@ impl Server {
             latencies: options.latencies,
             models: Weak::new(),
             peers: Arc::new(NoPeers),
+            events: Events::default(),
         };
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
         let (threads, retries) = (options.load_threads, options.load_retries);
@@ -141,6 +143,17 @@ impl Server {
     /// The models as they are now.
     pub fn models(&self) -> Guard<Arc<ModelTable>> {
         self.models.table().load()
+    }
+
+    /// Subscribes to changes: of the model table, of readiness, of the server itself.
+    pub fn changes(&self) -> Changes {
+        self.models.events().subscribe()
+    }
+
+    /// Whether [`ready`](Self::ready) depends on what backends say when they are asked: no event announces a change of
+    /// that before somebody asks.
+    pub fn asks_backends(&self) -> bool {
+        self.options.strict_readiness && self.models().ready().any(|model| model.is_asked())
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their
@@ -245,6 +258,7 @@ impl Server {
         drop(done);
         let failures = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
         self.open.store(true, Ordering::Release);
+        self.models.events().notify();
         Ok(failures)
     }
 
@@ -315,21 +329,21 @@ impl Server {
     ///
     /// # Errors
     /// The source cannot be looked at; everything stays as it is.
-    pub fn look(&self, patience: Duration) -> Result<bool> {
+    pub fn poll(&self, patience: Duration) -> Result<bool> {
         let names = self.models.source().names()?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
-        let looks = self.models.idle(names).into_iter().map(|name| {
+        let polls = self.models.idle(names).into_iter().map(|name| {
             let done = done.clone();
             let ended: Done = Box::new(move |_| done.send(()).unwrap_or_default());
-            (name, Task::Look, ended)
+            (name, Task::Poll, ended)
         });
-        self.models.submit_all(looks.collect::<Vec<_>>());
+        self.models.submit_all(polls.collect::<Vec<_>>());
         drop(done);
         let end = Instant::now().checked_add(patience);
         let left = || end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
         while outcomes.recv_timeout(left()).is_ok() {}
-        Ok(self.models.awaits_look())
+        Ok(self.models.awaits_poll())
     }
 
     /// The repository's index: every version that is known, and the models of the source of which none is. A name
@@ -362,6 +376,7 @@ impl Server {
     /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.
     pub fn begin_shutdown(&self) {
         self.open.store(false, Ordering::Release);
+        self.models.events().notify();
     }
 
     /// Executes what is queued and ends all instances.
@@ -371,7 +386,7 @@ impl Server {
         let ensembles = self.models().ensembles_before_members();
         ensembles.iter().for_each(|ensemble| ensemble.unload());
         drop(ensembles);
-        for model in self.models.table().swap(Arc::default()).ready() {
+        for model in self.models.clear().ready() {
             model.unload();
             tracing::info!("unloaded '{}' version {}", model.name(), model.version());
         }

@@ -28,8 +28,8 @@ pub(crate) fn start(runtime: &Runtime, server: &Arc<Server>, pause: Duration, wa
                 None => sleep(pause).await,
                 Some(_) => wait(&news, waits, pause).await,
             }
-            let looking = Arc::clone(&server);
-            waits = match spawn_blocking(move || looking.look(pause)).await {
+            let polling = Arc::clone(&server);
+            waits = match spawn_blocking(move || polling.poll(pause)).await {
                 Ok(Ok(waits)) => waits,
                 Ok(Err(error)) => {
                     tracing::warn!("cannot look for changes, everything stays as it is: {error}");

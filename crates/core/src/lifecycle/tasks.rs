@@ -7,8 +7,8 @@ use std::thread;
 use nereid_backend_api::{Error, Result};
 
 use super::LifeCycle;
-use super::ensembles::{Compositions, Later};
-use super::family::{Family, all};
+use super::ensembles::{Deferred, Dependencies};
+use super::records::{Records, all};
 use crate::source::Overrides;
 
 /// Tells how a task ended.
@@ -24,14 +24,14 @@ pub(crate) enum Task {
         with_members: bool,
     },
     /// Load it anew if it has changed and the change was there already at the last look; unload it if it has gone.
-    Look,
+    Poll,
     /// Unload it.
     Unload {
         /// And the models that are there only because it needed them.
         with_members: bool,
     },
     /// Bring an ensemble in line with its members. What it is to be was read before.
-    Settle {
+    Reconcile {
         /// How that went.
         so_far: Result<()>,
         /// Why it can never be served.
@@ -52,14 +52,14 @@ pub(super) struct Tasks {
     threads: usize,
     closed: bool,
     /// What is known of models that were loaded, or tried.
-    known: BTreeMap<String, Family>,
-    compositions: Compositions,
+    known: BTreeMap<String, Records>,
+    dependencies: Dependencies,
 }
 
 struct Job {
     name: String,
     task: Task,
-    /// The models whose jobs are done first. Never in a circle: see [`Compositions::circle`].
+    /// The models whose jobs are done first. Never in a circle: see [`Dependencies::circle`].
     after: BTreeSet<String>,
     done: Done,
 }
@@ -102,9 +102,11 @@ impl Tasks {
     }
 
     /// Has an ensemble settled, unless that waits to be done already: then `done` hears of that.
-    fn settle(&mut self, name: &str, done: Done) {
-        let waiting =
-            self.waiting.iter_mut().find(|job| job.name == name && matches!(job.task, Task::Settle { .. }));
+    fn reconcile(&mut self, name: &str, done: Done) {
+        let waiting = self
+            .waiting
+            .iter_mut()
+            .find(|job| job.name == name && matches!(job.task, Task::Reconcile { .. }));
         if let Some(job) = waiting {
             let before = std::mem::replace(&mut job.done, Box::new(|_| {}));
             job.done = Box::new(move |outcome: Result<()>| {
@@ -113,16 +115,16 @@ impl Tasks {
             });
             return;
         }
-        let (after, circle) = self.before_settling(name);
-        let task = Task::Settle { so_far: Ok(()), circle };
+        let (after, circle) = self.before_reconciling(name);
+        let task = Task::Reconcile { so_far: Ok(()), circle };
         self.push(Job { name: name.to_owned(), task, after, done });
     }
 
     /// The models that an ensemble is settled after; none if it consists of itself, and then the way on which it does.
-    fn before_settling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
+    fn before_reconciling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
         // Those in a circle would wait for each other.
-        match self.compositions.circle(name) {
-            None => (self.compositions.members(name), None),
+        match self.dependencies.circle(name) {
+            None => (self.dependencies.members(name), None),
             Some(way) => {
                 let way = way.join(" -> ");
                 let message = format!("circular dependency between ensembles: {way}");
@@ -132,25 +134,25 @@ impl Tasks {
     }
 
     /// An ensemble was read: it is settled when its members are. They are loaded before, if `with_members`.
-    fn settle_after_members(&mut self, name: &str, so_far: Result<()>, with_members: bool, done: Done) {
-        let (after, circle) = self.before_settling(name);
+    fn reconcile_after_members(&mut self, name: &str, so_far: Result<()>, with_members: bool, done: Done) {
+        let (after, circle) = self.before_reconciling(name);
         for member in after.iter().filter(|_| with_members) {
             if self.is_concerned(member) {
                 continue;
             }
             if !self.known.contains_key(member) {
-                self.compositions.bring(member);
+                self.dependencies.imply(member);
             }
             let task = Task::Load { overrides: Overrides::default(), with_members };
             self.push(Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) });
         }
-        self.push(Job { name: name.to_owned(), task: Task::Settle { so_far, circle }, after, done });
+        self.push(Job { name: name.to_owned(), task: Task::Reconcile { so_far, circle }, after, done });
     }
 
     /// Unloads those of an unloaded ensemble's members that were there because of it, if `with_members`.
-    fn unload_left_over(&mut self, members: &BTreeSet<String>, with_members: bool, later: &Arc<Later>) {
+    fn unload_left_over(&mut self, members: &BTreeSet<String>, with_members: bool, later: &Arc<Deferred>) {
         for member in members.iter().filter(|_| with_members) {
-            if self.compositions.is_left_over(member) {
+            if self.dependencies.is_left_over(member) {
                 let task = Task::Unload { with_members };
                 let (name, after) = (member.clone(), BTreeSet::new());
                 self.push(Job { name, task, after, done: later.part() });
@@ -178,19 +180,19 @@ impl LifeCycle {
                 refused.push((done, error));
             } else {
                 if matches!(task, Task::Load { .. }) {
-                    tasks.compositions.forget_why(&name);
+                    tasks.dependencies.request(&name);
                 }
                 tasks.push(Job { name, task, after: BTreeSet::new(), done });
                 taken += 1;
             }
         }
         drop(tasks);
-        (0..taken.min(self.threads)).for_each(|_| self.hire(self.lock()));
+        (0..taken.min(self.threads)).for_each(|_| self.spawn_worker(self.lock()));
         refused.into_iter().for_each(|(done, error)| done(Err(error)));
     }
 
     /// Gives a thread to what waits, if one more may be had.
-    fn hire(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>) {
+    fn spawn_worker(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>) {
         if tasks.threads >= self.threads {
             return;
         }
@@ -237,8 +239,8 @@ impl LifeCycle {
     }
 
     /// Whether a look has seen a change that is taken up when another one has seen the same.
-    pub(crate) fn awaits_look(&self) -> bool {
-        self.lock().known.values().any(Family::awaits_look)
+    pub(crate) fn awaits_poll(&self) -> bool {
+        self.lock().known.values().any(Records::awaits_poll)
     }
 
     fn lock(&self) -> MutexGuard<'_, Tasks> {
@@ -254,38 +256,38 @@ impl LifeCycle {
                 return;
             };
             tasks.busy.insert(name.clone());
-            let mut family = tasks.known.remove(&name).unwrap_or_default();
+            let mut records = tasks.known.remove(&name).unwrap_or_default();
             drop(tasks);
             let with_members = match &task {
                 Task::Load { with_members, .. } | Task::Unload { with_members } => *with_members,
-                Task::Look | Task::Settle { .. } => false,
+                Task::Poll | Task::Reconcile { .. } => false,
             };
             let is_unload = matches!(task, Task::Unload { .. });
             let before = self.served_of_all(&name);
-            let outcome = self.act(&name, task, &mut family);
+            let outcome = self.act(&name, task, &mut records);
             let has_changed = self.served_of_all(&name) != before;
-            let members = self.members_of_all(&name, &family);
-            let is_unsettled = family.is_unsettled();
+            let members = self.members_of_all(&name, &records);
+            let needs_reconciling = records.needs_reconciling();
 
             tasks = self.lock();
             tasks.busy.remove(&name);
-            let members_before = tasks.compositions.members(&name);
-            tasks.compositions.set(&name, members);
+            let members_before = tasks.dependencies.members(&name);
+            tasks.dependencies.set(&name, members);
             if is_unload {
-                tasks.compositions.forget_why(&name);
+                tasks.dependencies.request(&name);
             }
-            if !family.is_empty() {
-                tasks.known.insert(name.clone(), family);
+            if !records.is_empty() {
+                tasks.known.insert(name.clone(), records);
             }
             let mut report = None;
-            if is_unsettled && !tasks.closed {
-                tasks.settle_after_members(&name, outcome, with_members, done);
+            if needs_reconciling && !tasks.closed {
+                tasks.reconcile_after_members(&name, outcome, with_members, done);
             } else {
-                let later = Later::new(done, outcome);
+                let later = Deferred::new(done, outcome);
                 if !tasks.closed {
-                    let users: Vec<_> = tasks.compositions.users(&name).cloned().collect();
+                    let users: Vec<_> = tasks.dependencies.users(&name).cloned().collect();
                     for user in users.iter().filter(|_| has_changed) {
-                        tasks.settle(user, later.part());
+                        tasks.reconcile(user, later.part());
                     }
                     if is_unload {
                         tasks.unload_left_over(&members_before, with_members, &later);
@@ -295,7 +297,7 @@ impl LifeCycle {
             }
             // This thread does what waits now; one more may help.
             if tasks.waiting.len() > 1 {
-                self.hire(tasks);
+                self.spawn_worker(tasks);
             } else {
                 drop(tasks);
             }
@@ -304,15 +306,17 @@ impl LifeCycle {
         }
     }
 
-    fn act(self: &Arc<Self>, name: &str, task: Task, family: &mut Family) -> Result<()> {
+    fn act(self: &Arc<Self>, name: &str, task: Task, records: &mut Records) -> Result<()> {
         match task {
-            Task::Load { overrides, .. } => self.load_all(name, &overrides, family),
-            Task::Look => self.look_at_all(name, family),
+            Task::Load { overrides, .. } => self.load_every(name, &overrides, records),
+            Task::Poll => self.poll_all(name, records),
             Task::Unload { .. } => {
-                self.unload_every(name, family);
+                self.unload_every(name, records);
                 Ok(())
             }
-            Task::Settle { so_far, circle } => all([so_far, self.settle_all(name, circle.as_ref(), family)]),
+            Task::Reconcile { so_far, circle } => {
+                all([so_far, self.reconcile_all(name, circle.as_ref(), records)])
+            }
         }
     }
 }

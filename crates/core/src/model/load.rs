@@ -1,17 +1,18 @@
 //! How a version comes to be: from what its repository tells, and from what its backend or its members make of it.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use nereid_backend_api::{Backend, Error, ModelConfig, Peers, Result};
 use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
-use super::{Model, ModelSpec, Readies};
+use super::{Model, ModelSpec, Readies, Retirement};
 use crate::completion;
 use crate::ensemble::{EnsembleScheduler, Fitted};
+use crate::events::Events;
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::rate_limiter::RateLimiter;
@@ -45,6 +46,8 @@ pub(crate) struct Services {
     pub latencies: LatencyOptions,
     /// The server, as backends ask it.
     pub peers: Arc<dyn Peers>,
+    /// Where changes of readiness are announced.
+    pub events: Events,
 }
 
 impl Model {
@@ -99,7 +102,9 @@ impl Model {
         let Fitted { config, labels } = fitted;
         let statistics = Self::statistics_after(before, &config, services);
         let models = Weak::clone(&services.models);
-        let scheduler = EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics));
+        let scheduler =
+            Arc::new(EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics)));
+        let retirement = Retirement::new(spec.id.clone(), version, Arc::clone(&scheduler) as _, None);
         Ok(Self {
             id: spec.id.clone(),
             version,
@@ -108,14 +113,14 @@ impl Model {
             config,
             labels,
             statistics,
-            scheduler: Arc::new(scheduler),
+            scheduler,
             pool: None,
-            threads: Mutex::default(),
             readiness: Readies::Members(models),
             sequence_checks: None,
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
-            before: Weak::new(),
+            predecessor: ArcSwapOption::empty(),
+            retirement,
         })
     }
 
@@ -133,7 +138,8 @@ impl Model {
         prefer_groups(&mut config, model.preferred_groups());
         let made = Self::make(spec, self.version, Arc::clone(&model), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);
-        Ok(Self { before: Arc::downgrade(self), ..made })
+        made.predecessor.store(Some(Arc::clone(self)));
+        Ok(made)
     }
 
     fn make(
@@ -169,7 +175,10 @@ impl Model {
             states,
         };
         let scheduler = configured::scheduler(&config, surroundings);
-        let readiness = Readiness::new(pool.model(), &services.timer, readiness::LIMIT);
+        let events = services.events.clone();
+        let readiness = Readiness::new(pool.model(), &services.timer, events, readiness::LIMIT);
+        let retirement =
+            Retirement::new(spec.id.clone(), version, Arc::clone(&scheduler), Some(Arc::clone(&pool)));
         let loaded = Self {
             id: spec.id.clone(),
             version,
@@ -181,11 +190,11 @@ impl Model {
             statistics,
             scheduler,
             pool: Some(Arc::clone(&pool)),
-            threads: Mutex::default(),
             readiness: Readies::Asks(readiness),
             max_unread: services.max_unread,
             kept: spec.keep.clone(),
-            before: Weak::new(),
+            predecessor: ArcSwapOption::empty(),
+            retirement,
         };
         if let Err(error) = loaded.start(&pool) {
             loaded.unload();
@@ -195,9 +204,9 @@ impl Model {
     }
 
     fn start(&self, pool: &Arc<Pool>) -> io::Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for instance in 0..pool.len() {
-            threads.push(Arc::clone(pool).spawn(instance, Arc::clone(&self.scheduler))?);
+            let thread = Arc::clone(pool).spawn(instance, Arc::clone(&self.scheduler))?;
+            self.retirement.add_thread(thread);
         }
         Ok(())
     }

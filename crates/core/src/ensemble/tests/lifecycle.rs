@@ -82,7 +82,7 @@ impl World {
     /// Two looks: the second takes up what the first has seen.
     fn look(&self) {
         for _ in 0..2 {
-            self.server.look(std::time::Duration::from_secs(60)).unwrap();
+            self.server.poll(std::time::Duration::from_secs(60)).unwrap();
         }
     }
 

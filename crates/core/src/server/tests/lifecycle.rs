@@ -1,6 +1,7 @@
 //! Models that come and go while clients ask, from a source that changes.
 
 mod against_plain_rules;
+mod events;
 mod namespaces;
 
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
@@ -250,7 +251,7 @@ fn a_change_is_taken_up_when_two_looks_have_seen_the_same_of_it() {
     let world = world(ModelControl::Poll);
     world.server.start(None).unwrap();
     let look = || {
-        world.server.look(Duration::MAX).unwrap();
+        world.server.poll(Duration::MAX).unwrap();
         world.loads()
     };
     assert_eq!((world.loads(), look(), look()), (1, 0, 0));
@@ -282,16 +283,16 @@ fn what_failed_at_the_start_is_taken_up_when_it_is_mended() {
     let world = world(ModelControl::Poll);
     world.backend.broken.store(true, AtomicOrdering::Relaxed);
     world.server.start(None).unwrap();
-    world.server.look(Duration::MAX).unwrap();
-    world.server.look(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
     assert_eq!(
         (world.loads(), index(&world.server)),
         (1, vec!["m/1 UNAVAILABLE: broken on purpose".to_owned()])
     );
     world.backend.broken.store(false, AtomicOrdering::Relaxed);
     world.source.set(1, &[(1, 2)]);
-    world.server.look(Duration::MAX).unwrap();
-    world.server.look(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
     assert_eq!(index(&world.server), ["m/1 READY"]);
 }
 

@@ -203,12 +203,10 @@ async fn a_generation_stops_when_its_client_leaves() {
         let model = server.model("m", None).unwrap();
         let generation = infer(&server, request()).unwrap();
         let behind = infer(&server, request()).unwrap();
-        assert!(model.has_sequences());
+        let (sender, ended) = channel();
+        model.when_sequences_end(Box::new(move || sender.send(()).unwrap_or_default()));
+        assert!(ended.try_recv().is_err());
         drop((generation, behind));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while model.has_sequences() {
-            assert!(Instant::now() < deadline, "{strategy}");
-            thread::yield_now();
-        }
+        ended.recv_timeout(Duration::from_secs(20)).expect(&strategy);
     }
 }

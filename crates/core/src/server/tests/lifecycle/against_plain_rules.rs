@@ -194,7 +194,7 @@ fn check(control: ModelControl, events: &[Event]) {
                 plain.unload();
             }
             Event::Look => {
-                world.server.look(Duration::MAX).unwrap();
+                world.server.poll(Duration::MAX).unwrap();
                 plain.look();
             }
         }

@@ -120,11 +120,11 @@ fn a_model_that_leaves_its_namespace_leaves_the_name_to_the_other() {
     let (source, server) = serving(ModelControl::Poll, &[("one", 1), ("two", 2)]);
     assert!(reached(&server).is_err());
     source.set(&[("two", 2)]);
-    server.look(Duration::MAX).unwrap();
+    server.poll(Duration::MAX).unwrap();
     assert_eq!(reached(&server).unwrap(), "two");
     source.set(&[("two", 2), ("three", 3)]);
-    assert!(server.look(Duration::MAX).unwrap(), "a change waits for another look");
+    assert!(server.poll(Duration::MAX).unwrap(), "a change waits for another look");
     assert_eq!(reached(&server).unwrap(), "two");
-    assert!(!server.look(Duration::MAX).unwrap());
+    assert!(!server.poll(Duration::MAX).unwrap());
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
 }

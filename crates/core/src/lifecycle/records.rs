@@ -5,77 +5,77 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, ErrorCode, Result};
 
-use super::{Known, LifeCycle};
+use super::{LifeCycle, Record};
 use crate::source::{ModelId, Overrides};
 
 /// What is known of the models of a name, by their namespaces.
 #[derive(Clone, Default)]
-pub(super) struct Family(BTreeMap<String, Known>);
+pub(super) struct Records(BTreeMap<String, Record>);
 
-impl Family {
+impl Records {
     /// Whether nothing is known of any.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.values().all(Known::is_empty)
+        self.0.values().all(Record::is_empty)
     }
 
     /// Whether a change of one was seen and not taken up.
-    pub(super) fn awaits_look(&self) -> bool {
+    pub(super) fn awaits_poll(&self) -> bool {
         self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
     }
 
     /// Whether an ensemble was read since it was settled.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.0.values().any(|known| known.is_unsettled)
+    pub(super) fn needs_reconciling(&self) -> bool {
+        self.0.values().any(|known| known.needs_reconciling)
     }
 
-    fn of(&mut self, id: &ModelId) -> &mut Known {
+    fn of(&mut self, id: &ModelId) -> &mut Record {
         self.0.entry(id.namespace.clone()).or_default()
     }
 }
 
 impl LifeCycle {
     /// Loads every model of that name. Files that come with the request are a model of no namespace.
-    pub(super) fn load_all(
+    pub(super) fn load_every(
         self: &Arc<Self>,
         name: &str,
         overrides: &Overrides,
-        family: &mut Family,
+        records: &mut Records,
     ) -> Result<()> {
         let mut ids = if overrides.files.is_empty() { self.ids(name) } else { Vec::new() };
         if ids.is_empty() {
             ids.push(ModelId::plain(name));
         }
-        all(ids.iter().map(|id| self.load(id, overrides, family.of(id))))
+        all(ids.iter().map(|id| self.load(id, overrides, records.of(id))))
     }
 
     /// Looks for changes of every model of that name, and of those that had it.
-    pub(super) fn look_at_all(self: &Arc<Self>, name: &str, family: &mut Family) -> Result<()> {
+    pub(super) fn poll_all(self: &Arc<Self>, name: &str, records: &mut Records) -> Result<()> {
         let known =
-            family.0.keys().map(|namespace| ModelId { name: name.into(), namespace: namespace.clone() });
+            records.0.keys().map(|namespace| ModelId { name: name.into(), namespace: namespace.clone() });
         let ids: BTreeSet<_> = known.chain(self.ids(name)).collect();
-        all(ids.iter().map(|id| self.look(id, family.of(id))))
+        all(ids.iter().map(|id| self.poll(id, records.of(id))))
     }
 
     /// Settles every ensemble of that name.
-    pub(super) fn settle_all(
+    pub(super) fn reconcile_all(
         self: &Arc<Self>,
         name: &str,
         circle: Option<&Error>,
-        family: &mut Family,
+        records: &mut Records,
     ) -> Result<()> {
-        let outcomes = family.0.iter_mut().map(|(namespace, known)| {
-            known.is_unsettled = false;
-            self.settle(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known, circle)
+        let outcomes = records.0.iter_mut().map(|(namespace, known)| {
+            known.needs_reconciling = false;
+            self.reconcile(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known, circle)
         });
         all(outcomes)
     }
 
     /// The names of the models that the ensembles of that name consist of.
-    pub(super) fn members_of_all(&self, name: &str, family: &Family) -> BTreeSet<String> {
-        let of_one = |(namespace, known): (&String, &Known)| {
+    pub(super) fn members_of_all(&self, name: &str, records: &Records) -> BTreeSet<String> {
+        let of_one = |(namespace, known): (&String, &Record)| {
             self.members_of(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known)
         };
-        family.0.iter().flat_map(of_one).collect()
+        records.0.iter().flat_map(of_one).collect()
     }
 
     /// What of that name is served: of each version, which load of it.
@@ -88,13 +88,13 @@ impl LifeCycle {
     }
 
     /// Unloads every model of that name.
-    pub(super) fn unload_every(self: &Arc<Self>, name: &str, family: &mut Family) {
+    pub(super) fn unload_every(self: &Arc<Self>, name: &str, records: &mut Records) {
         let table = self.table.load_full();
         for namespace in table.namespaces(name) {
             let id = ModelId { name: name.to_owned(), namespace: namespace.clone() };
-            self.unload(&id, family.of(&id));
+            self.unload(&id, records.of(&id));
         }
-        *family = Family::default();
+        *records = Records::default();
     }
 
     /// The models of that name. Of a name that stands for several in one namespace, reading says so.
