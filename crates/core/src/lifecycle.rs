@@ -9,9 +9,12 @@
 //! replaced or unloaded takes requests from those who found it in the table before; when nobody holds it any more, its
 //! instances end.
 
+mod catalog;
 mod ensembles;
+mod fetch;
 mod records;
 mod tasks;
+mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,26 +23,37 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, ErrorCode, Result};
 
+use self::catalog::Catalog;
+pub(crate) use self::catalog::Listing;
 use self::ensembles::Pending;
+use self::fetch::ModelToLoad;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
 use crate::ensemble::{self, steps_of};
 use crate::events::Events;
 use crate::model::{Model, ModelSpec, Services};
-use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
+use crate::source::{Fetches, Fingerprint, ModelId, ModelSource};
 use crate::table::{ModelTable, VersionState};
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
     backends: Backends,
     source: Arc<dyn ModelSource>,
+    catalog: Arc<Catalog>,
+    fetches: Fetches,
     services: Services,
     table: Arc<ArcSwap<ModelTable>>,
-    threads: usize,
-    retries: usize,
+    limits: Limits,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
+}
+
+/// How much is done side by side, and how often a failed load is tried again.
+pub(crate) struct Limits {
+    pub fetches: usize,
+    pub loads: usize,
+    pub retries: usize,
 }
 
 #[derive(Clone, Default)]
@@ -48,11 +62,11 @@ struct Record {
     served: Option<Fingerprint>,
     /// As it was when a load failed.
     failed: Option<Fingerprint>,
-    /// As it was at the last look.
+    /// As it was at the last poll.
     seen: Option<Fingerprint>,
     /// What is to be served, if it is an ensemble.
     ensemble: Option<Pending>,
-    /// Whether the ensemble was read since it was settled.
+    /// Whether the ensemble was read since it was reconciled.
     needs_reconciling: bool,
 }
 
@@ -83,18 +97,18 @@ impl LifeCycle {
         backends: Backends,
         source: Arc<dyn ModelSource>,
         mut services: Services,
-        threads: usize,
-        retries: usize,
+        limits: Limits,
     ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = Arc::downgrade(&table);
         Arc::new(Self {
             backends,
+            catalog: Catalog::new(Arc::clone(&source)),
             source,
+            fetches: Fetches::new(services.events.clone()),
             services,
             table,
-            threads: threads.max(1),
-            retries,
+            limits,
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
         })
@@ -108,32 +122,37 @@ impl LifeCycle {
     pub(crate) fn clear(&self) -> Arc<ModelTable> {
         let before = self.table.rcu(|table| table.emptied());
         self.events().notify();
+        before.ready().for_each(|model| model.guard().withdraw());
         before
     }
 
-    pub(crate) fn source(&self) -> &dyn ModelSource {
-        &*self.source
+    /// What the source lists.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
     }
 
-    /// Reads a model and loads it; an ensemble is only read, and settled when its members are.
-    fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Record) -> Result<()> {
-        // Looked at first: a change that comes while it is read is one to be taken up later.
-        let looked_at = self.source.fingerprint(id);
-        let spec = match self.source.read(id, overrides) {
+    /// The fetches in progress.
+    pub(crate) fn fetches(&self) -> &Fetches {
+        &self.fetches
+    }
+
+    /// Reads a model and loads it; an ensemble is only read, and reconciled when its members are loaded.
+    fn load(self: &Arc<Self>, model: ModelToLoad, anew: bool, known: &mut Record) -> Result<()> {
+        let ModelToLoad { id, fingerprint, files } = model;
+        let spec = match files.and_then(|files| files.read()) {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("failed to load '{id}': {error}");
                 // What is not in the source at all is not a model.
-                if !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound) {
-                    self.set_failure(id, &error);
+                if !matches!(&fingerprint, Err(error) if error.code() == ErrorCode::NotFound) {
+                    self.set_failure(&id, &error);
                 }
-                known.failed = looked_at.ok();
+                known.failed = fingerprint.ok();
                 return Err(Error::internal(format!(
                     "failed to load '{id}', failed to poll from model repository: {error}"
                 )));
             }
         };
-        let anew = !overrides.is_empty();
         if steps_of(&spec.config).is_some() && spec.fault.is_none() {
             known.ensemble = Some(Pending { spec, anew });
             known.needs_reconciling = true;
@@ -141,7 +160,9 @@ impl LifeCycle {
         }
         known.ensemble = None;
         let fingerprint = spec.fingerprint.clone();
+        let guard = spec.guard.clone();
         let outcome = self.apply(spec, anew, known.served.as_ref());
+        guard.report(&outcome);
         known.note(fingerprint, &outcome);
         outcome
     }
@@ -235,7 +256,7 @@ impl LifeCycle {
                 tracing::error!("failed to change the instances of '{id}' version {version}: {error}");
             });
         }
-        let mut retries = self.retries;
+        let mut retries = self.limits.retries;
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
@@ -293,37 +314,6 @@ impl LifeCycle {
         Error::invalid_arg(format!("load failed for model '{id}': {}", reasons.trim_end_matches("; ")))
     }
 
-    /// A look at the repository: takes up a change that was there already the last time.
-    fn poll(self: &Arc<Self>, id: &ModelId, known: &mut Record) -> Result<()> {
-        let now = match self.source.fingerprint(id) {
-            Ok(now) => now,
-            Err(error) if error.code() == ErrorCode::NotFound => {
-                if known.served.is_some() || known.failed.is_some() {
-                    tracing::info!("'{id}' is no longer in the repository and is unloaded");
-                }
-                self.unload(id, known);
-                return Ok(());
-            }
-            Err(error) => {
-                tracing::warn!("cannot look at '{id}', which stays as it is: {error}");
-                return Err(error);
-            }
-        };
-        let before = known.seen.replace(now.clone());
-        if known.tried() == Some(&now) {
-            return Ok(());
-        }
-        let what = now.difference(known.tried());
-        if before.as_ref() != Some(&now) {
-            tracing::info!(
-                "'{id}' has changed ({what}); it is loaded when the next look sees no further change"
-            );
-            return Ok(());
-        }
-        tracing::info!("'{id}' has changed ({what}), and not since the last look; it is loaded");
-        self.load(id, &Overrides::default(), known)
-    }
-
     fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Record) {
         *known = Record::default();
         let ready: Vec<_> = self
@@ -343,6 +333,7 @@ impl LifeCycle {
     /// Puts versions in the place of those that are served, or none, in one step.
     fn replace(self: &Arc<Self>, id: &ModelId, versions: Vec<(u64, Option<Arc<Model>>)>) {
         let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
+        versions.iter().filter_map(|(_, model)| model.as_ref()).for_each(|model| model.guard().serve());
         let before = self.table.rcu(|table| {
             let mut table = ModelTable::clone(table);
             for (version, model) in &versions {
@@ -361,6 +352,7 @@ impl LifeCycle {
             _ => None,
         });
         for model in replaced {
+            model.guard().withdraw();
             let followers = versions.iter().filter_map(|(_, follower)| follower.as_ref());
             match followers.into_iter().find(|follower| follower.follows(&model)) {
                 Some(follower) => model.hand_over(follower),

@@ -4,7 +4,6 @@ mod load;
 mod retirement;
 mod spec;
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -24,11 +23,12 @@ use crate::caller::Caller;
 use crate::ensemble::steps_of;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::instance::Pool;
+use crate::load_guard::LoadGuard;
 use crate::readiness::Readiness;
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::scheduler::{Enqueued, Scheduler, Ticket};
 use crate::signature::Signature;
-use crate::source::ModelId;
+use crate::source::{ModelId, Origin};
 use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
 
@@ -48,8 +48,7 @@ pub struct Model {
     pool: Option<Arc<Pool>>,
     readiness: Readies,
     max_unread: usize,
-    /// See [`ModelSpec::keep`].
-    kept: Option<Arc<dyn Any + Send + Sync>>,
+    origin: Origin,
     /// What it follows, if only the instances were changed, until the sequences of that are over.
     predecessor: ArcSwapOption<Model>,
     /// Ends all of this when its last holder lets go. Last, since fields are dropped in order.
@@ -97,6 +96,11 @@ impl Model {
         }
     }
 
+    /// The guard of the files it was loaded from.
+    pub(crate) fn guard(&self) -> &LoadGuard {
+        self.retirement.guard()
+    }
+
     /// Calls `afterwards` when the last holder is gone and the instances have ended.
     pub(crate) fn when_ended(&self, afterwards: impl Fn() + Send + Sync + 'static) {
         self.retirement.then(afterwards);
@@ -116,13 +120,12 @@ impl Model {
         }
     }
 
-    /// Whether `spec` is what this was made from, but for its instances. Files that came with a request are never the
-    /// same as others.
+    /// Whether `spec` is what this was made from, but for its instances; whether its files have changed, fingerprints
+    /// tell.
     pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        let own_files = spec.keep.is_none() && self.kept.is_none();
-        same && own_files && spec.labels == self.labels && self.pool.is_some()
+        same && spec.origin == self.origin && spec.labels == self.labels && self.pool.is_some()
     }
 
     /// Its name and namespace.

@@ -117,7 +117,7 @@ impl LifeCycle {
             }
         }
         self.replace(id, unfit);
-        let fingerprint = spec.fingerprint.clone();
+        let (fingerprint, guard) = (spec.fingerprint.clone(), spec.guard.clone());
         let outcome = match circle {
             None => self.apply(spec, anew || !fits_otherwise.is_empty(), known.served.as_ref()),
             Some(error) => Err(self.refuse(&spec, error)),
@@ -125,6 +125,7 @@ impl LifeCycle {
         if outcome.is_err() {
             self.replace(id, fits_otherwise);
         }
+        guard.report(&outcome);
         known.note(fingerprint, &outcome);
         if outcome.is_ok()
             && let Some(wanted) = &mut known.ensemble

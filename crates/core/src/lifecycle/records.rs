@@ -1,10 +1,11 @@
-//! All models of one name, in whatever namespaces: clients and looks name them together.
+//! All models of one name, in whatever namespaces: clients and polls name them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, ErrorCode, Result};
 
+use super::fetch::Fetched;
 use super::{LifeCycle, Record};
 use crate::source::{ModelId, Overrides};
 
@@ -18,45 +19,49 @@ impl Records {
         self.0.values().all(Record::is_empty)
     }
 
-    /// Whether a change of one was seen and not taken up.
+    /// Whether a change of one was seen by a poll and not loaded.
     pub(super) fn awaits_poll(&self) -> bool {
         self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
     }
 
-    /// Whether an ensemble was read since it was settled.
+    /// Whether an ensemble was read since it was reconciled.
     pub(super) fn needs_reconciling(&self) -> bool {
         self.0.values().any(|known| known.needs_reconciling)
     }
 
-    fn of(&mut self, id: &ModelId) -> &mut Record {
+    /// All of which something is known.
+    pub(super) fn ids(&self, name: &str) -> impl Iterator<Item = ModelId> {
+        let id = move |namespace: &String| ModelId { name: name.to_owned(), namespace: namespace.clone() };
+        self.0.keys().map(id)
+    }
+
+    pub(super) fn of(&mut self, id: &ModelId) -> &mut Record {
         self.0.entry(id.namespace.clone()).or_default()
     }
 }
 
 impl LifeCycle {
-    /// Loads every model of that name. Files that come with the request are a model of no namespace.
-    pub(super) fn load_every(
+    /// Does with each model of a name what the source said.
+    pub(super) fn apply_fetched(
         self: &Arc<Self>,
-        name: &str,
+        fetched: Vec<Fetched>,
         overrides: &Overrides,
         records: &mut Records,
     ) -> Result<()> {
-        let mut ids = if overrides.files.is_empty() { self.ids(name) } else { Vec::new() };
-        if ids.is_empty() {
-            ids.push(ModelId::plain(name));
-        }
-        all(ids.iter().map(|id| self.load(id, overrides, records.of(id))))
+        all(fetched.into_iter().map(|fetched| match fetched {
+            Fetched::Model(model) => {
+                let id = model.id.clone();
+                self.load(model, !overrides.is_empty(), records.of(&id))
+            }
+            Fetched::Gone(id) => {
+                self.unload(&id, records.of(&id));
+                Ok(())
+            }
+            Fetched::Unknown(error) => Err(error),
+        }))
     }
 
-    /// Looks for changes of every model of that name, and of those that had it.
-    pub(super) fn poll_all(self: &Arc<Self>, name: &str, records: &mut Records) -> Result<()> {
-        let known =
-            records.0.keys().map(|namespace| ModelId { name: name.into(), namespace: namespace.clone() });
-        let ids: BTreeSet<_> = known.chain(self.ids(name)).collect();
-        all(ids.iter().map(|id| self.poll(id, records.of(id))))
-    }
-
-    /// Settles every ensemble of that name.
+    /// Reconciles every ensemble of that name.
     pub(super) fn reconcile_all(
         self: &Arc<Self>,
         name: &str,
@@ -95,11 +100,6 @@ impl LifeCycle {
             self.unload(&id, records.of(&id));
         }
         *records = Records::default();
-    }
-
-    /// The models of that name. Of a name that stands for several in one namespace, reading says so.
-    fn ids(&self, name: &str) -> Vec<ModelId> {
-        self.source.ids(name).unwrap_or_else(|_| vec![ModelId::plain(name)])
     }
 }
 

@@ -104,7 +104,9 @@ impl Model {
         let models = Weak::clone(&services.models);
         let scheduler =
             Arc::new(EnsembleScheduler::new(&config, Weak::clone(&models), Arc::clone(&statistics)));
-        let retirement = Retirement::new(spec.id.clone(), version, Arc::clone(&scheduler) as _, None);
+        let guard = spec.guard.clone();
+        let retirement =
+            Retirement::new((spec.id.clone(), version), Arc::clone(&scheduler) as _, None, guard);
         Ok(Self {
             id: spec.id.clone(),
             version,
@@ -118,7 +120,7 @@ impl Model {
             readiness: Readies::Members(models),
             sequence_checks: None,
             max_unread: services.max_unread,
-            kept: spec.keep.clone(),
+            origin: spec.origin,
             predecessor: ArcSwapOption::empty(),
             retirement,
         })
@@ -136,7 +138,9 @@ impl Model {
         let mut config = ModelConfig { instance_group: groups, ..self.config.clone() };
         let (model, statistics) = (pool.model(), Arc::clone(&self.statistics));
         prefer_groups(&mut config, model.preferred_groups());
-        let made = Self::make(spec, self.version, Arc::clone(&model), config, statistics, services)?;
+        // The files are those that the model was loaded from.
+        let spec = ModelSpec { guard: self.guard().clone(), ..spec.clone() };
+        let made = Self::make(&spec, self.version, Arc::clone(&model), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);
         made.predecessor.store(Some(Arc::clone(self)));
         Ok(made)
@@ -177,8 +181,9 @@ impl Model {
         let scheduler = configured::scheduler(&config, surroundings);
         let events = services.events.clone();
         let readiness = Readiness::new(pool.model(), &services.timer, events, readiness::LIMIT);
+        let id = (spec.id.clone(), version);
         let retirement =
-            Retirement::new(spec.id.clone(), version, Arc::clone(&scheduler), Some(Arc::clone(&pool)));
+            Retirement::new(id, Arc::clone(&scheduler), Some(Arc::clone(&pool)), spec.guard.clone());
         let loaded = Self {
             id: spec.id.clone(),
             version,
@@ -192,7 +197,7 @@ impl Model {
             pool: Some(Arc::clone(&pool)),
             readiness: Readies::Asks(readiness),
             max_unread: services.max_unread,
-            kept: spec.keep.clone(),
+            origin: spec.origin,
             predecessor: ArcSwapOption::empty(),
             retirement,
         };

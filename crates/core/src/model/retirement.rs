@@ -10,42 +10,46 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use crate::instance::Pool;
+use crate::load_guard::LoadGuard;
 use crate::scheduler::Scheduler;
 use crate::source::ModelId;
 
 /// Ends a version when dropped. It is the last field of [`Model`](super::Model), since fields are dropped in order: what
 /// it holds is then held by nobody else but the instances' threads.
 pub(super) struct Retirement {
+    /// The model and its version.
+    id: (ModelId, u64),
     parts: Option<Parts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_ended: AtomicBool,
     afterwards: OnceLock<Afterwards>,
+    /// Let go of when the backend is done with the files.
+    guard: LoadGuard,
 }
 
 type Afterwards = Box<dyn Fn() + Send + Sync>;
 
 /// What runs code of the backend when it ends.
 struct Parts {
-    id: ModelId,
-    version: u64,
     scheduler: Arc<dyn Scheduler>,
     pool: Option<Arc<Pool>>,
 }
 
 impl Retirement {
     pub(super) fn new(
-        id: ModelId,
-        version: u64,
+        id: (ModelId, u64),
         scheduler: Arc<dyn Scheduler>,
         pool: Option<Arc<Pool>>,
+        guard: LoadGuard,
     ) -> Self {
-        let parts = Some(Parts { id, version, scheduler, pool });
-        Self {
-            parts,
-            threads: Mutex::default(),
-            is_ended: AtomicBool::new(false),
-            afterwards: OnceLock::new(),
-        }
+        let parts = Some(Parts { scheduler, pool });
+        let (threads, is_ended, afterwards) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        Self { id, parts, threads, is_ended, afterwards, guard }
+    }
+
+    /// The guard of the version's files.
+    pub(super) fn guard(&self) -> &LoadGuard {
+        &self.guard
     }
 
     /// An instance's thread, which is waited for.
@@ -91,12 +95,12 @@ impl Drop for Retirement {
             afterwards.into_iter().for_each(|afterwards| afterwards());
             return;
         }
-        let (id, version) = (parts.id.clone(), parts.version);
-        let name = id.to_string();
+        let ((id, version), guard) = (self.id.clone(), std::mem::take(&mut self.guard));
         let spawned = Builder::new().name("nereid-drain".into()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 parts.end(threads);
                 drop(parts);
+                drop(guard);
             }));
             match ended {
                 Ok(()) => tracing::info!("unloaded '{id}' version {version}"),
@@ -107,7 +111,8 @@ impl Drop for Retirement {
             afterwards.into_iter().for_each(|afterwards| afterwards());
         });
         if let Err(error) = spawned {
-            tracing::error!("cannot start a thread to unload '{name}', which stays in memory: {error}");
+            let id = &self.id.0;
+            tracing::error!("cannot start a thread to unload '{id}', which stays in memory: {error}");
         }
     }
 }

@@ -1,16 +1,15 @@
 //! What a repository tells of a model, before anything of it is loaded.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, ModelConfig, ModelContext, Peers};
 
 use crate::completion::Completion;
-use crate::source::{Fingerprint, ModelId};
+use crate::load_guard::LoadGuard;
+use crate::source::{Fingerprint, ModelId, Origin};
 
 /// The label of each index of a classification output.
 pub type Labels = Vec<String>;
@@ -38,8 +37,10 @@ pub struct ModelSpec {
     pub fault: Option<Error>,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
-    /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
-    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+    /// Where its files are from.
+    pub origin: Origin,
+    /// Holds its files as long as a version loaded from them is there, and hears what becomes of them.
+    pub guard: LoadGuard,
 }
 
 impl ModelSpec {
@@ -62,7 +63,8 @@ impl ModelSpec {
             state_files: BTreeMap::new(),
             fault: None,
             fingerprint: Fingerprint::default(),
-            keep: None,
+            origin: Origin::Source,
+            guard: LoadGuard::default(),
         }
     }
 

@@ -110,7 +110,7 @@ fn index(server: &Server) -> Vec<String> {
         let reason = status.state.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
         format!("{name}{version} {}{reason}", status.state.name())
     };
-    server.index().unwrap().into_iter().map(line).collect()
+    server.blocking_index().unwrap().into_iter().map(line).collect()
 }
 
 fn serving(script: Script) -> Arc<Server> {

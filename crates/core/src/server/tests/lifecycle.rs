@@ -2,12 +2,13 @@
 
 mod against_plain_rules;
 mod events;
+mod fetching;
 mod namespaces;
 
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use super::*;
-use crate::source::{ModelSource, Overrides};
+use crate::source::{BlockingSource, Overrides};
 
 /// A source whose one model `m` changes as the test likes.
 #[derive(Default)]
@@ -26,7 +27,7 @@ impl Changing {
     }
 }
 
-impl ModelSource for Changing {
+impl BlockingSource for Changing {
     fn names(&self) -> Result<Vec<String>> {
         Ok(self.0.lock().unwrap().iter().map(|_| "m".to_owned()).collect())
     }
@@ -43,7 +44,7 @@ impl ModelSource for Changing {
         Ok(ModelSpec { fingerprint, ..spec? })
     }
 
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
         let state = self.0.lock().unwrap();
         let found = state.as_ref().filter(|_| id.name == "m").map(|(_, fingerprint)| fingerprint.clone());
         found.ok_or_else(|| Error::not_found("gone"))

@@ -4,7 +4,7 @@ use nereid_backend_api::{CorrelationId, Request, SequenceFlags};
 
 use super::*;
 use crate::rate_limiter::ResourceLimit;
-use crate::source::{ModelSource, Overrides};
+use crate::source::{BlockingSource, Overrides};
 
 /// A source of one model, whose configuration the test changes.
 struct Given(Mutex<ModelConfig>);
@@ -17,7 +17,7 @@ impl Given {
     }
 }
 
-impl ModelSource for Given {
+impl BlockingSource for Given {
     fn names(&self) -> Result<Vec<String>> {
         Ok(vec!["m".into()])
     }
@@ -27,7 +27,7 @@ impl ModelSource for Given {
         Ok(ModelSpec { fingerprint: self.looks(), ..spec? })
     }
 
-    fn fingerprint(&self, _: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, _: &ModelId) -> Result<Fingerprint> {
         Ok(self.looks())
     }
 }
