@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, ModelConfig, ModelContext, Peers};

@@ -91,7 +91,7 @@ fn ending(control: ModelControl) -> (Ends, World) {
     source.set(1, &[(1, 1)]);
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
     (backend, World { server, source, backend: Counting::default() })
 }
 

@@ -136,7 +136,7 @@ fn remote(options: ServerOptions) -> (Arc<Remote>, Arc<Server>) {
     let source = Arc::new(Remote::default());
     let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options };
-    let server = Arc::new(Server::new(options, backends, Arc::clone(&source) as _));
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
     server.start(Some(Vec::new())).unwrap();
     (source, server)
 }
