@@ -33,7 +33,7 @@ pub(crate) async fn run(
             Some(_) => wait(&changes, pending, interval).await,
         }
         let polling = Arc::clone(&server);
-        pending = match spawn_blocking(move || polling.look(interval)).await {
+        pending = match spawn_blocking(move || polling.poll(interval)).await {
             Ok(Ok(pending)) => pending,
             Ok(Err(error)) => {
                 tracing::warn!("cannot poll the repositories, everything stays as it is: {error}");

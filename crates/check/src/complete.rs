@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::{nearest_name, to_text};
-use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, complete_config};
+use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, Progress, block_on, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
 use crate::Context;
@@ -24,11 +24,12 @@ pub fn complete(name: &str, repositories: &[PathBuf], context: &Context<'_>) -> 
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {
     let source = Repositories::new(repositories.to_vec(), reading.clone());
-    let names = source.names()?;
+    let names: Vec<_> = block_on(source.list())?.into_iter().map(|listed| listed.name).collect();
     if names.iter().all(|other| other != name) {
         let near = nearest_name(name, names.iter().map(String::as_str));
         let hint = near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
         return Err(Error::not_found(format!("no model '{name}'{hint}")));
     }
-    source.read(&ModelId::plain(name), &Overrides::default())
+    let (id, overrides, progress) = (ModelId::plain(name), Overrides::default(), Progress::default());
+    block_on(source.fetch(&id, &overrides, &progress))?.read()
 }

@@ -35,6 +35,11 @@ pub(crate) trait Executor: Send + Sync {
     /// Asks all backends behind it whether they would answer. An error says why one would not.
     fn check_ready(&self) -> Vec<ReadyCheck>;
 
+    /// Whether [`check_ready`](Self::check_ready) asks a backend of its own, whose answer changes without an event.
+    fn reports_readiness(&self) -> bool {
+        false
+    }
+
     /// How much memory it takes, as far as that is known.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()
@@ -60,9 +65,9 @@ pub(crate) trait Executor: Send + Sync {
         false
     }
 
-    /// Whether further requests of any sequence are welcome.
-    fn has_sequences(&self) -> bool {
-        false
+    /// Calls `done` once no client can go on with a sequence here, perhaps at once. Only the latest one is called.
+    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        done();
     }
 
     /// No client can go on with its sequence any more.

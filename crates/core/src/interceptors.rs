@@ -102,6 +102,11 @@ impl Gate {
         self.lanes.contains(sequence)
     }
 
+    /// Calls `done` once no request of a sequence is on its way to the queue, perhaps at once. Only the latest one is called.
+    pub(crate) fn when_empty(&self, done: Box<dyn FnOnce() + Send>) {
+        self.lanes.when_empty(done);
+    }
+
     /// Takes an admitted request to its model's queue, now or when the interceptors let it.
     ///
     /// # Errors

@@ -7,17 +7,20 @@
 
 mod admission;
 mod backends;
+mod block_on;
 mod budget;
 mod caller;
 mod classification;
 mod completion;
 mod ensemble;
+mod events;
 mod executor;
 mod host_policies;
 mod inflight;
 mod instance;
 mod interceptors;
 mod lifecycle;
+mod load_guard;
 mod model;
 mod peers;
 mod rate_limiter;
@@ -35,12 +38,15 @@ mod trace_settings;
 mod warm_up;
 
 pub use backends::Backends;
+pub use block_on::block_on;
 pub use budget::{Budget, Permit};
 pub use caller::Caller;
 pub use completion::{Completion, complete_config};
+pub use events::Changes;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
 pub use interceptors::{Decision, Interceptor, Interceptors, Step};
+pub use load_guard::{LoadGuard, LoadHooks};
 pub use model::{Labels, Model, ModelSpec, not_offered};
 pub use nereid_backend_api as backend_api;
 pub use nereid_backend_api::{
@@ -53,7 +59,10 @@ pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{ModelControl, Resolving, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
-pub use source::{Fingerprint, ModelId, ModelSource, Overrides};
+pub use source::{
+    BlockingSource, FetchStatus, FetchedModel, Fingerprint, Listed, ModelId, ModelSource, Origin, Overrides,
+    Progress, SourceFuture,
+};
 pub use statistics::{
     BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,

@@ -9,10 +9,12 @@
 //! replaced or unloaded takes requests from those who found it in the table before; when nobody holds it any more, its
 //! instances end.
 
-mod drain;
+mod catalog;
 mod ensembles;
-mod family;
+mod fetch;
+mod records;
 mod tasks;
+mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,42 +23,54 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, ErrorCode, Result};
 
-use self::ensembles::Wanted;
+use self::catalog::Catalog;
+pub(crate) use self::catalog::Listing;
+use self::ensembles::Pending;
+use self::fetch::ModelToLoad;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
 use crate::ensemble::{self, steps_of};
+use crate::events::Events;
 use crate::model::{Model, ModelSpec, Services};
-use crate::source::{Fingerprint, ModelId, ModelSource, Overrides};
+use crate::source::{Fetches, Fingerprint, ModelId, ModelSource};
 use crate::table::{ModelTable, VersionState};
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
     backends: Backends,
     source: Arc<dyn ModelSource>,
+    catalog: Arc<Catalog>,
+    fetches: Fetches,
     services: Services,
     table: Arc<ArcSwap<ModelTable>>,
-    threads: usize,
-    retries: usize,
+    limits: Limits,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
 }
 
+/// How much is done side by side, and how often a failed load is tried again.
+pub(crate) struct Limits {
+    pub fetches: usize,
+    pub loads: usize,
+    pub retries: usize,
+}
+
 #[derive(Clone, Default)]
-struct Known {
+struct Record {
     /// As it was when what is served now was loaded.
     served: Option<Fingerprint>,
     /// As it was when a load failed.
     failed: Option<Fingerprint>,
-    /// As it was at the last look.
+    /// As it was at the last poll.
     seen: Option<Fingerprint>,
     /// What is to be served, if it is an ensemble.
-    ensemble: Option<Wanted>,
-    /// Whether the ensemble was read since it was settled.
-    is_unsettled: bool,
+    ensemble: Option<Pending>,
+    /// Whether the ensemble was read since it was reconciled.
+    needs_reconciling: bool,
 }
 
-impl Known {
+impl Record {
     /// As it was when it was loaded last, with or without success.
     fn tried(&self) -> Option<&Fingerprint> {
         self.failed.as_ref().or(self.served.as_ref())
@@ -83,18 +97,18 @@ impl LifeCycle {
         backends: Backends,
         source: Arc<dyn ModelSource>,
         mut services: Services,
-        threads: usize,
-        retries: usize,
+        limits: Limits,
     ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = Arc::downgrade(&table);
         Arc::new(Self {
             backends,
+            catalog: Catalog::new(Arc::clone(&source)),
             source,
+            fetches: Fetches::new(services.events.clone()),
             services,
             table,
-            threads: threads.max(1),
-            retries,
+            limits,
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
         })
@@ -104,48 +118,62 @@ impl LifeCycle {
         &self.table
     }
 
-    pub(crate) fn source(&self) -> &dyn ModelSource {
-        &*self.source
+    /// Takes all models out of the table.
+    pub(crate) fn clear(&self) -> Arc<ModelTable> {
+        let before = self.table.rcu(|table| table.emptied());
+        self.events().notify();
+        before.ready().for_each(|model| model.guard().withdraw());
+        before
     }
 
-    /// Reads a model and loads it; an ensemble is only read, and settled when its members are.
-    fn load(self: &Arc<Self>, id: &ModelId, overrides: &Overrides, known: &mut Known) -> Result<()> {
-        // Looked at first: a change that comes while it is read is one to be taken up later.
-        let looked_at = self.source.fingerprint(id);
-        let spec = match self.source.read(id, overrides) {
+    /// What the source lists.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The fetches in progress.
+    pub(crate) fn fetches(&self) -> &Fetches {
+        &self.fetches
+    }
+
+    /// Reads a model and loads it; an ensemble is only read, and reconciled when its members are loaded.
+    fn load(self: &Arc<Self>, model: ModelToLoad, anew: bool, known: &mut Record) -> Result<()> {
+        let ModelToLoad { id, fingerprint, files } = model;
+        let spec = match files.and_then(|files| files.read()) {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("failed to load '{id}': {error}");
                 // What is not in the source at all is not a model.
-                if !matches!(&looked_at, Err(error) if error.code() == ErrorCode::NotFound) {
-                    self.fail_as_a_whole(id, &error);
+                if !matches!(&fingerprint, Err(error) if error.code() == ErrorCode::NotFound) {
+                    self.set_failure(&id, &error);
                 }
-                known.failed = looked_at.ok();
+                known.failed = fingerprint.ok();
                 return Err(Error::internal(format!(
                     "failed to load '{id}', failed to poll from model repository: {error}"
                 )));
             }
         };
-        let anew = !overrides.is_empty();
         if steps_of(&spec.config).is_some() && spec.fault.is_none() {
-            known.ensemble = Some(Wanted { spec, anew });
-            known.is_unsettled = true;
+            known.ensemble = Some(Pending { spec, anew });
+            known.needs_reconciling = true;
             return Ok(());
         }
         known.ensemble = None;
         let fingerprint = spec.fingerprint.clone();
-        let outcome = self.bring(spec, anew, known.served.as_ref());
+        let guard = spec.guard.clone();
+        let outcome = self.apply(spec, anew, known.served.as_ref());
+        guard.report(&outcome);
         known.note(fingerprint, &outcome);
         outcome
     }
 
     /// Makes what is served what `spec` says, or leaves it as it is.
-    fn bring(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
+    fn apply(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let id = &spec.id;
         if spec.versions.is_empty() {
             let error = Error::invalid_arg(format!("model '{id}' has no version folder to serve"));
             tracing::error!("failed to load '{id}': {error}");
-            self.fail_as_a_whole(id, &error);
+            self.set_failure(id, &error);
             return Err(error.context(format_args!("load failed for model '{id}'")));
         }
         let table = self.table.load_full();
@@ -172,7 +200,7 @@ impl LifeCycle {
         let is_ready = |version: u64| matches!(table.version(id, version), Some(VersionState::Ready(_)));
         self.change(|table| {
             table.clear_failure(id);
-            table.forgive(id, &spec.versions);
+            table.clear_unavailable(id, &spec.versions);
             for &version in wanted.iter().filter(|version| !is_ready(**version)) {
                 table.set_version(id, version, VersionState::Loading);
             }
@@ -182,7 +210,7 @@ impl LifeCycle {
             .map(|&version| (version, self.load_version(&spec, version, kept(version))))
             .collect();
         if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
-            return Err(self.give_up(id, outcomes, &is_ready));
+            return Err(self.roll_back(id, outcomes, &is_ready));
         }
         let gone: Vec<_> = table
             .versions(id)
@@ -228,7 +256,7 @@ impl LifeCycle {
                 tracing::error!("failed to change the instances of '{id}' version {version}: {error}");
             });
         }
-        let mut retries = self.retries;
+        let mut retries = self.limits.retries;
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
@@ -253,7 +281,7 @@ impl LifeCycle {
     }
 
     /// Says of a model why none of its versions was looked at, unless some are served.
-    fn fail_as_a_whole(&self, id: &ModelId, error: &Error) {
+    fn set_failure(&self, id: &ModelId, error: &Error) {
         let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
         if !self.table.load().versions(id).any(ready) {
             self.change(|table| table.set_failure(id, error.clone()));
@@ -261,7 +289,7 @@ impl LifeCycle {
     }
 
     /// A version failed: the others that were loaded with it are not served either, and what was served before is.
-    fn give_up(
+    fn roll_back(
         self: &Arc<Self>,
         id: &ModelId,
         outcomes: Vec<(u64, Result<Model>)>,
@@ -286,39 +314,8 @@ impl LifeCycle {
         Error::invalid_arg(format!("load failed for model '{id}': {}", reasons.trim_end_matches("; ")))
     }
 
-    /// A look at the repository: takes up a change that was there already the last time.
-    fn look(self: &Arc<Self>, id: &ModelId, known: &mut Known) -> Result<()> {
-        let now = match self.source.fingerprint(id) {
-            Ok(now) => now,
-            Err(error) if error.code() == ErrorCode::NotFound => {
-                if known.served.is_some() || known.failed.is_some() {
-                    tracing::info!("'{id}' is no longer in the repository and is unloaded");
-                }
-                self.unload(id, known);
-                return Ok(());
-            }
-            Err(error) => {
-                tracing::warn!("cannot look at '{id}', which stays as it is: {error}");
-                return Err(error);
-            }
-        };
-        let before = known.seen.replace(now.clone());
-        if known.tried() == Some(&now) {
-            return Ok(());
-        }
-        let what = now.difference(known.tried());
-        if before.as_ref() != Some(&now) {
-            tracing::info!(
-                "'{id}' has changed ({what}); it is loaded when the next look sees no further change"
-            );
-            return Ok(());
-        }
-        tracing::info!("'{id}' has changed ({what}), and not since the last look; it is loaded");
-        self.load(id, &Overrides::default(), known)
-    }
-
-    fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Known) {
-        *known = Known::default();
+    fn unload(self: &Arc<Self>, id: &ModelId, known: &mut Record) {
+        *known = Record::default();
         let ready: Vec<_> = self
             .table
             .load()
@@ -328,7 +325,7 @@ impl LifeCycle {
             .collect();
         self.change(|table| {
             table.clear_failure(id);
-            table.forgive(id, &[]);
+            table.clear_unavailable(id, &[]);
         });
         self.replace(id, ready);
     }
@@ -336,6 +333,7 @@ impl LifeCycle {
     /// Puts versions in the place of those that are served, or none, in one step.
     fn replace(self: &Arc<Self>, id: &ModelId, versions: Vec<(u64, Option<Arc<Model>>)>) {
         let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
+        versions.iter().filter_map(|(_, model)| model.as_ref()).for_each(|model| model.guard().serve());
         let before = self.table.rcu(|table| {
             let mut table = ModelTable::clone(table);
             for (version, model) in &versions {
@@ -345,29 +343,53 @@ impl LifeCycle {
                 };
                 table.set_version(id, *version, state);
             }
+            table.advance();
             table
         });
+        self.services.events.notify();
         let replaced = versions.iter().filter_map(|(version, _)| match before.version(id, *version) {
             Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
             _ => None,
         });
-        let replaced = replaced.map(|model: Arc<Model>| {
-            let follower = versions.iter().filter_map(|(_, follower)| follower.as_ref());
-            let follower = follower.filter(|follower| follower.follows(&model)).map(Arc::downgrade).next();
-            (model, follower)
-        });
-        let replaced: Vec<_> = replaced.collect();
-        drop((before, versions));
-        for (model, follower) in replaced {
-            drain::drain(Arc::clone(self), model, follower, number);
+        for model in replaced {
+            model.guard().withdraw();
+            let followers = versions.iter().filter_map(|(_, follower)| follower.as_ref());
+            match followers.into_iter().find(|follower| follower.follows(&model)) {
+                Some(follower) => model.hand_over(follower),
+                None => model.end_sequences(),
+            }
+            let (this, id, version) = (Arc::downgrade(self), id.clone(), model.version());
+            // The last holder ends it: this thread, or whoever found it in the table.
+            model.when_ended(move || {
+                if let Some(this) = this.upgrade() {
+                    this.unloaded(&id, version, number);
+                }
+            });
         }
+    }
+
+    /// A version that was taken out of service has ended.
+    fn unloaded(&self, id: &ModelId, version: u64, number: u64) {
+        self.change(|table| {
+            // Unless it was loaded again meanwhile.
+            if matches!(table.version(id, version), Some(VersionState::Unloading(other)) if *other == number)
+            {
+                table.set_version(id, version, VersionState::Unloaded);
+            }
+        });
     }
 
     fn change(&self, change: impl Fn(&mut ModelTable)) {
         self.table.rcu(|table| {
             let mut table = ModelTable::clone(table);
             change(&mut table);
+            table.advance();
             table
         });
+        self.services.events.notify();
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.services.events
     }
 }

@@ -1,13 +1,14 @@
 //! One loaded version of a model: what it takes and gives, what executes its requests, its counters.
 
 mod load;
+mod retirement;
 mod spec;
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use nereid_backend_api::{
     Activity, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result, TensorActivity,
     TraceSubject,
@@ -15,16 +16,18 @@ use nereid_backend_api::{
 
 pub(crate) use self::load::Services;
 pub use self::load::not_offered;
+use self::retirement::Retirement;
 pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
 use crate::caller::Caller;
 use crate::executor::Executor;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::interceptors::Gate;
+use crate::load_guard::LoadGuard;
 use crate::scheduler::Ticket;
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::signature::Signature;
-use crate::source::ModelId;
+use crate::source::{ModelId, Origin};
 use crate::statistics::ModelStatistics;
 
 /// A version of a model that can be asked.
@@ -40,30 +43,64 @@ pub struct Model {
     statistics: Arc<ModelStatistics>,
     /// What requests pass before they are queued, if there is anything.
     gate: Option<Arc<Gate>>,
-    executor: Box<dyn Executor>,
+    executor: Arc<dyn Executor>,
     /// Why it takes no requests at all, if it takes none.
     refusal: Option<Error>,
     max_unread: usize,
-    /// See [`ModelSpec::keep`].
-    kept: Option<Arc<dyn Any + Send + Sync>>,
+    origin: Origin,
     /// What it follows, if only the instances were changed, until the sequences of that are over.
-    before: Weak<Model>,
+    predecessor: ArcSwapOption<Model>,
+    /// Ends all of this when its last holder lets go. Last, since fields are dropped in order.
+    retirement: Retirement,
 }
 
 impl Model {
-    /// Whether this has other instances of the model that `before` has, whose sequences go on there.
-    pub(crate) fn follows(&self, before: &Arc<Self>) -> bool {
-        self.before.ptr_eq(&Arc::downgrade(before))
+    /// Whether this has other instances of the model that `other` has, whose sequences go on there.
+    pub(crate) fn follows(&self, other: &Arc<Self>) -> bool {
+        self.predecessor.load().as_ref().is_some_and(|predecessor| Arc::ptr_eq(predecessor, other))
     }
 
-    /// Whether clients may go on with sequences.
-    pub(crate) fn has_sequences(&self) -> bool {
-        self.executor.has_sequences()
+    /// `follower` has taken its place in the table. It lasts as long as the follower needs it for its open sequences.
+    pub(crate) fn hand_over(self: &Arc<Self>, follower: &Arc<Self>) {
+        let (this, follower) = (Arc::downgrade(self), Arc::downgrade(follower));
+        self.when_sequences_end(Box::new(move || {
+            let (Some(this), Some(follower)) = (this.upgrade(), follower.upgrade()) else { return };
+            // What it followed itself may still have sequences.
+            let earlier = this.predecessor.swap(None);
+            follower.predecessor.store(earlier.clone());
+            if let Some(earlier) = earlier {
+                earlier.hand_over(&follower);
+            }
+        }));
     }
 
-    /// No client can go on with its sequence any more.
+    /// Calls `done` once no client can go on with a sequence here.
+    pub(crate) fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        let executor = Arc::clone(&self.executor);
+        let queued = move || executor.when_sequences_end(done);
+        // A request that goes on with one may not be in the queue yet.
+        match &self.gate {
+            Some(gate) => gate.when_empty(Box::new(queued)),
+            None => queued(),
+        }
+    }
+
+    /// No client can go on with its sequence any more, here or where it began.
     pub(crate) fn end_sequences(&self) {
         self.executor.end_sequences();
+        if let Some(predecessor) = self.predecessor.swap(None) {
+            predecessor.end_sequences();
+        }
+    }
+
+    /// The guard of the files it was loaded from.
+    pub(crate) fn guard(&self) -> &LoadGuard {
+        self.retirement.guard()
+    }
+
+    /// Calls `afterwards` when the last holder is gone and the instances have ended.
+    pub(crate) fn when_ended(&self, afterwards: impl Fn() + Send + Sync + 'static) {
+        self.retirement.then(afterwards);
     }
 
     /// Who has the sequence that a request goes on with, if that began before the instances were changed.
@@ -71,23 +108,22 @@ impl Model {
         if self.sequence_checks.is_none() || request.sequence.start {
             return None;
         }
-        let mut model = self.before.upgrade()?;
+        let mut model = self.predecessor.load_full()?;
         loop {
             let goes_on = model.executor.goes_on(&request.correlation_id);
             if goes_on || model.gate.as_ref().is_some_and(|gate| gate.holds(&request.correlation_id)) {
                 return Some(model);
             }
-            model = model.before.upgrade()?;
+            model = model.predecessor.load_full()?;
         }
     }
 
-    /// Whether `spec` is what this was made from, but for its instances. Files that came with a request are never the
-    /// same as others.
+    /// Whether `spec` is what this was made from, but for its instances; whether its files have changed, fingerprints
+    /// tell.
     pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        let own_files = spec.keep.is_none() && self.kept.is_none();
-        same && own_files && spec.labels == self.labels && self.executor.instances().is_some()
+        same && spec.origin == self.origin && spec.labels == self.labels && self.executor.instances().is_some()
     }
 
     /// Its name and namespace.
@@ -224,9 +260,6 @@ impl Model {
 
     /// Takes no further request, executes what is queued, and ends the instances.
     pub(crate) fn unload(&self) {
-        if let Some(gate) = &self.gate {
-            gate.close();
-        }
-        self.executor.close();
+        self.retirement.end();
     }
 }

@@ -6,6 +6,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread::Builder;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Error, Model, Result};
 
+use crate::events::Events;
 use crate::timer::{Alarm, Ring, Timer};
 
 /// A backend that has not answered after this long is not ready.
@@ -26,6 +28,9 @@ pub(crate) struct Readiness {
     alarm: Alarm,
     /// The one that has no answer of the backend's yet.
     question: Mutex<Option<Arc<Question>>>,
+    /// Whether the last answer was that it is ready, which is what it counts as before the first.
+    was_ready: AtomicBool,
+    events: Events,
     limit: Duration,
 }
 
@@ -41,18 +46,24 @@ struct State {
 }
 
 impl Readiness {
-    pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, limit: Duration) -> Arc<Self> {
+    pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, events: Events, limit: Duration) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let alarm = timer.alarm(Weak::<Self>::clone(this));
             let reports = model.capabilities().reports_readiness;
-            Self { model, reports, alarm, question: Mutex::default(), limit }
+            let was_ready = AtomicBool::new(true);
+            Self { model, reports, alarm, question: Mutex::default(), was_ready, events, limit }
         })
+    }
+
+    /// Whether the backend has anything to tell.
+    pub(crate) fn reports(&self) -> bool {
+        self.reports
     }
 
     /// Asks. The answer is an error where the model is not ready, and says why.
     pub(crate) fn ask(self: &Arc<Self>) -> impl Future<Output = Result<()>> + Send + use<> {
         // Not worth a thread where the answer is known.
-        let question = self.reports.then(|| self.question());
+        let question = self.reports().then(|| self.question());
         poll_fn(move |context| {
             question.as_ref().map_or(Poll::Ready(Ok(())), |question| question.poll(context))
         })
@@ -82,7 +93,15 @@ impl Readiness {
 
     fn end(&self, question: &Question, answer: Result<()>) {
         *self.lock() = None;
-        question.settle(answer);
+        self.settle(question, answer);
+    }
+
+    /// Answers those who asked. A change of the answer is an event.
+    fn settle(&self, question: &Question, answer: Result<()>) {
+        let is_ready = question.settle(answer);
+        if self.was_ready.swap(is_ready, Ordering::Relaxed) != is_ready {
+            self.events.notify();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Question>>> {
@@ -96,19 +115,20 @@ impl Ring for Readiness {
         if let Some(question) = question.filter(|question| question.asked.elapsed() >= self.limit) {
             let millis = self.limit.as_millis();
             let overdue = format!("the backend has not said for {millis} ms whether the model is ready");
-            question.settle(Err(Error::unavailable(overdue)));
+            self.settle(&question, Err(Error::unavailable(overdue)));
         }
     }
 }
 
 impl Question {
-    /// The first answer counts.
-    fn settle(&self, answer: Result<()>) {
+    /// The first answer counts. Says whether it is that the model is ready.
+    fn settle(&self, answer: Result<()>) -> bool {
         let mut state = self.lock();
-        state.answer.get_or_insert(answer);
+        let is_ready = state.answer.get_or_insert(answer).is_ok();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
+        is_ready
     }
 
     fn poll(&self, context: &Context<'_>) -> Poll<Result<()>> {

@@ -60,9 +60,9 @@ pub trait Scheduler: Send + Sync {
         false
     }
 
-    /// Whether further requests of any sequence are welcome.
-    fn has_sequences(&self) -> bool {
-        false
+    /// Calls `done` once no client can go on with a sequence here, perhaps at once. Only the latest one is called.
+    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        done();
     }
 
     /// No client can go on with its sequence any more.

@@ -15,19 +15,23 @@ use nereid_backend_api::{Error, InferRequest, MetricRegistry, NoPeers, Peers, Re
 use crate::backends::Backends;
 use crate::budget::Budget;
 use crate::caller::Caller;
+use crate::events::{Changes, Events};
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::interceptors::Interceptors;
-use crate::lifecycle::{Done, LifeCycle, Task};
+use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services};
 use crate::peers::ServerPeers;
 use crate::rate_limiter::{RateLimit, RateLimiter};
-use crate::source::{ModelId, ModelSource, Overrides};
+use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
 use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
 use crate::trace_control::{TraceControl, TraceStore};
 use crate::trace_settings::TraceSettings;
+
+/// Fetches mostly wait, so more of them run side by side than loads.
+const DEFAULT_FETCHES: usize = 16;
 
 /// What is fixed when the server starts.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +42,8 @@ pub struct ServerOptions {
     pub version: String,
     /// Whether it is ready only when every model is.
     pub strict_readiness: bool,
+    /// How many models are fetched side by side; 0 for 16.
+    pub max_fetches: usize,
     /// How many models are loaded side by side; at least 1.
     pub load_threads: usize,
     /// How often loading a version that failed is tried again.
@@ -79,7 +85,7 @@ pub enum ModelControl {
     None,
     /// Clients load and unload them.
     Explicit,
-    /// The server follows the repository, by looking at it now and then.
+    /// The server follows the repository, by polling it.
     Poll,
 }
 
@@ -116,13 +122,18 @@ impl Server {
             interceptors: options.interceptors.clone(),
             models: Weak::new(),
             peers: Arc::new(NoPeers),
+            events: Events::default(),
         };
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
-        let (threads, retries) = (options.load_threads, options.load_retries);
+        let limits = Limits {
+            fetches: if options.max_fetches == 0 { DEFAULT_FETCHES } else { options.max_fetches },
+            loads: options.load_threads,
+            retries: options.load_retries,
+        };
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
         Arc::new_cyclic(|server| {
             let services = Services { peers: Arc::new(ServerPeers::new(Weak::clone(server))), ..services };
-            let models = LifeCycle::new(backends.into(), source, services, threads, retries);
+            let models = LifeCycle::new(backends.into(), source, services, limits);
             Self { options, models, slots, trace, open: AtomicBool::new(false) }
         })
     }
@@ -145,6 +156,17 @@ impl Server {
     /// The models as they are now.
     pub fn models(&self) -> Guard<Arc<ModelTable>> {
         self.models.table().load()
+    }
+
+    /// Subscribes to changes: of the model table, of readiness, of the server itself.
+    pub fn changes(&self) -> Changes {
+        self.models.events().subscribe()
+    }
+
+    /// Whether [`ready`](Self::ready) depends on what backends say when they are asked: no event announces a change of
+    /// that before somebody asks.
+    pub fn asks_backends(&self) -> bool {
+        self.options.strict_readiness && self.models().ready().any(|model| model.executor().reports_readiness())
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their
@@ -231,13 +253,13 @@ impl Server {
     /// names of those that failed, and why.
     ///
     /// # Errors
-    /// The source cannot be looked at.
+    /// The source cannot be listed.
     pub fn start(&self, only: Option<Vec<String>>) -> Result<Vec<(String, Error)>> {
         // Where all are loaded, so are those that ensembles consist of.
         let with_members = only.is_some();
         let names = match only {
             Some(names) => names,
-            None => self.models.source().names()?,
+            None => names(&self.models.catalog().refresh())?,
         };
         let (done, outcomes) = channel();
         let loads = names.into_iter().map(|name| {
@@ -249,6 +271,7 @@ impl Server {
         drop(done);
         let failures = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
         self.open.store(true, Ordering::Release);
+        self.models.events().notify();
         Ok(failures)
     }
 
@@ -311,61 +334,74 @@ impl Server {
         }
     }
 
-    /// Looks for changes in the source and takes up those that are complete: models and versions that have come, gone
-    /// or changed. A change is complete when two looks have seen the same of it. Waits until all is done, but no longer
+    /// Polls the source for changes and takes up those that are complete: models and versions that have come, gone
+    /// or changed. A change is complete when two polls have seen the same of it. Waits until all is done, but no longer
     /// than it has patience for: models that are still being loaded are left to it, and passed over until they are.
     ///
-    /// Gives whether some change was seen that waits for another look.
+    /// Gives whether some change was seen that waits for another poll.
     ///
     /// # Errors
-    /// The source cannot be looked at; everything stays as it is.
-    pub fn look(&self, patience: Duration) -> Result<bool> {
-        let names = self.models.source().names()?;
+    /// The source cannot be listed; everything stays as it is.
+    pub fn poll(&self, patience: Duration) -> Result<bool> {
+        let names = names(&self.models.catalog().refresh())?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
-        let looks = self.models.idle(names).into_iter().map(|name| {
+        let polls = self.models.idle(names).into_iter().map(|name| {
             let done = done.clone();
             let ended: Done = Box::new(move |_| done.send(()).unwrap_or_default());
-            (name, Task::Look, ended)
+            (name, Task::Poll, ended)
         });
-        self.models.submit_all(looks.collect::<Vec<_>>());
+        self.models.submit_all(polls.collect::<Vec<_>>());
         drop(done);
         let end = Instant::now().checked_add(patience);
         let left = || end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
         while outcomes.recv_timeout(left()).is_ok() {}
-        Ok(self.models.awaits_look())
+        Ok(self.models.awaits_poll())
     }
 
     /// The repository's index: every version that is known, and the models of the source of which none is. A name
     /// that stands for several of the source, which cannot be served, is there with that as the reason.
     ///
+    /// The calling thread reads no source. Where the server polls, the last poll tells what the source has; otherwise it
+    /// is listed on another thread, once for all who ask meanwhile.
+    ///
     /// # Errors
-    /// The source cannot be looked at.
-    pub fn index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
-        let table = self.models();
-        let mut index: Vec<_> = table.index().map(|status| (status.id.clone(), Some(status))).collect();
-        let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
-        for name in self.models.source().names()? {
-            match self.models.source().ids(&name) {
-                Ok(ids) => {
-                    index.extend(ids.into_iter().filter(|id| !known.contains(id)).map(|id| (id, None)));
-                }
-                Err(error) => {
-                    let id = ModelId::plain(name);
-                    let state = VersionState::Unavailable(error);
-                    if !known.contains(&id) {
-                        index.push((id.clone(), Some(ModelStatus { id, version: None, state })));
-                    }
-                }
-            }
+    /// The source cannot be listed.
+    pub fn index(&self) -> impl Future<Output = Result<Vec<(String, Option<ModelStatus>)>>> + Send + use<> {
+        let (models, polled) = (Arc::clone(&self.models), self.polled());
+        async move {
+            let listing = match polled {
+                Some(listing) => listing,
+                None => models.catalog().refreshed().await,
+            };
+            index(&models.table().load(), &listing)
         }
-        index.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
+    }
+
+    /// [`index`](Self::index), for threads that may block.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn blocking_index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
+        let listing = self.polled().unwrap_or_else(|| self.models.catalog().refresh());
+        index(&self.models(), &listing)
+    }
+
+    /// What the last poll listed, where the server polls.
+    fn polled(&self) -> Option<Arc<Listing>> {
+        let polls = self.options.model_control == ModelControl::Poll;
+        polls.then(|| self.models.catalog().last()).flatten()
+    }
+
+    /// The fetches in progress. [`changes`](Self::changes) announces every progress they make.
+    pub fn fetches(&self) -> Vec<FetchStatus> {
+        self.models.fetches().status()
     }
 
     /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.
     pub fn begin_shutdown(&self) {
         self.open.store(false, Ordering::Release);
+        self.models.events().notify();
     }
 
     /// Executes what is queued and ends all instances.
@@ -375,7 +411,7 @@ impl Server {
         let ensembles = self.models().ensembles_before_members();
         ensembles.iter().for_each(|ensemble| ensemble.unload());
         drop(ensembles);
-        for model in self.models.table().swap(Arc::default()).ready() {
+        for model in self.models.clear().ready() {
             model.unload();
             tracing::info!("unloaded '{}' version {}", model.name(), model.version());
         }
@@ -392,6 +428,34 @@ impl Future for Resolving {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
+}
+
+fn names(listing: &Listing) -> Result<Vec<String>> {
+    let names = |listed: &Vec<Listed>| listed.iter().map(|listed| listed.name.clone()).collect();
+    listing.as_ref().map(names).map_err(Error::clone)
+}
+
+fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<ModelStatus>)>> {
+    let listed = listing.as_ref().map_err(Error::clone)?;
+    let mut index: Vec<_> = table.index().map(|status| (status.id.clone(), Some(status))).collect();
+    let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
+    for Listed { name, ids } in listed {
+        match ids {
+            Ok(ids) => {
+                let unknown = ids.iter().filter(|id| !known.contains(id));
+                index.extend(unknown.map(|id| (id.clone(), None)));
+            }
+            Err(error) => {
+                let id = ModelId::plain(name.clone());
+                let state = VersionState::Unavailable(error.clone());
+                if !known.contains(&id) {
+                    index.push((id.clone(), Some(ModelStatus { id, version: None, state })));
+                }
+            }
+        }
+    }
+    index.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
 }
 
 #[cfg(test)]

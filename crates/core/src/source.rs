@@ -1,41 +1,77 @@
 //! Where models come from, as the server sees it.
+//!
+//! Loading a model has three stages. The source fetches its files (async: it may take long, reports progress, and can be
+//! cancelled), they are read into a [`ModelSpec`] (which may block), and the life cycle loads that. Fetching has a limit of
+//! its own and holds up no load.
+
+mod blocking;
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::Pin;
 
 pub use nereid_backend_api::Overrides;
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::Result;
 
+pub use self::blocking::BlockingSource;
+pub(crate) use self::progress::Fetches;
+pub use self::progress::{FetchStatus, Progress};
 use crate::model::ModelSpec;
+
+/// What a source's methods return. It is driven on a thread that may block and belongs to no runtime, and dropped to cancel
+/// it.
+pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A repository, or several. What implements it knows files or buckets; the server does not.
 pub trait ModelSource: Send + Sync {
-    /// The names of the models that are there now, ascending.
+    /// The models that are there now, ascending by name, each name once.
     ///
     /// # Errors
-    /// It cannot be looked at now.
-    fn names(&self) -> Result<Vec<String>>;
+    /// The source cannot be read now.
+    fn list(&self) -> SourceFuture<'_, Vec<Listed>>;
 
-    /// The models that have this name, each in a namespace of its own; none, or one that is not there, if there are
+    /// The models that have this name, each in a namespace of its own; none, or one that does not exist, if there are
     /// none.
     ///
     /// # Errors
-    /// There are several in one namespace, so that none can be served.
-    fn ids(&self, name: &str) -> Result<Vec<ModelId>> {
-        Ok(vec![ModelId::plain(name)])
-    }
+    /// Several models in one namespace have the name, so that none can be served.
+    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>>;
 
-    /// Reads a model.
+    /// What tells whether a model has changed, without reading more than it must.
     ///
     /// # Errors
-    /// `NotFound` if it is not there; otherwise what is wrong with its description.
-    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec>;
+    /// `NotFound` if the model does not exist.
+    fn fingerprint<'a>(&'a self, id: &'a ModelId) -> SourceFuture<'a, Fingerprint>;
 
-    /// Tells whether a model has changed, without reading more than it must.
+    /// Makes the files of a model available on this machine.
     ///
     /// # Errors
-    /// `NotFound` if it is not there.
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint>;
+    /// `NotFound` if the model does not exist; otherwise what is wrong with the overrides, or why the files cannot be had.
+    fn fetch<'a>(
+        &'a self,
+        id: &'a ModelId,
+        overrides: &'a Overrides,
+        progress: &'a Progress,
+    ) -> SourceFuture<'a, Box<dyn FetchedModel>>;
+}
+
+/// A model whose files are on this machine.
+pub trait FetchedModel: Send {
+    /// Reads the model. It may block.
+    ///
+    /// # Errors
+    /// What is wrong with its description.
+    fn read(self: Box<Self>) -> Result<ModelSpec>;
+}
+
+/// A name in a source, and the models it stands for.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// As [`ModelSource::find`] returns.
+    pub ids: Result<Vec<ModelId>>,
 }
 
 /// What tells a model from others. Clients know names only; namespaces keep models of the same name apart.
@@ -61,6 +97,16 @@ impl fmt::Display for ModelId {
         }
         f.write_str(&self.name)
     }
+}
+
+/// Where a model's files are from. Versions of different origins share no files, whatever their fingerprints say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The source itself: fingerprints tell whether they have changed.
+    #[default]
+    Source,
+    /// A load request. The digest of their paths and contents tells them from those of others.
+    Request(u64),
 }
 
 /// Equal for a model that has not changed.
@@ -96,25 +142,6 @@ impl Fingerprint {
         }
         changes.join(", ")
     }
-}
-
-/// Models that are given, and never change.
-impl ModelSource for BTreeMap<String, Result<ModelSpec>> {
-    fn names(&self) -> Result<Vec<String>> {
-        Ok(self.keys().cloned().collect())
-    }
-
-    fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
-        self.get(&id.name).cloned().unwrap_or_else(|| Err(unknown(id)))
-    }
-
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
-        self.get(&id.name).map(|_| Fingerprint::default()).ok_or_else(|| unknown(id))
-    }
-}
-
-fn unknown(id: &ModelId) -> Error {
-    Error::not_found(format!("there is no model '{id}'"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::source::ModelId;
 #[derive(Clone, Default)]
 pub struct ModelTable {
     models: BTreeMap<String, BTreeMap<String, Entry>>,
+    generation: u64,
 }
 
 /// One model: its versions, or why it has none.
@@ -79,6 +80,20 @@ pub struct ModelStatus {
 }
 
 impl ModelTable {
+    /// How often the table has changed before it became this one.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The next one, without models.
+    pub(crate) fn emptied(&self) -> Self {
+        Self { models: BTreeMap::new(), generation: self.generation + 1 }
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.generation += 1;
+    }
+
     /// The version asked for, or the greatest ready one.
     ///
     /// # Errors
@@ -205,17 +220,17 @@ impl ModelTable {
         self.models.get_mut(&id.name)?.get_mut(&id.namespace)
     }
 
-    fn made(&mut self, id: &ModelId) -> &mut Entry {
+    fn entry_mut(&mut self, id: &ModelId) -> &mut Entry {
         self.models.entry(id.name.clone()).or_default().entry(id.namespace.clone()).or_default()
     }
 
     /// Sets a version's state.
     pub(crate) fn set_version(&mut self, id: &ModelId, version: u64, state: VersionState) {
-        self.made(id).versions.insert(version, state);
+        self.entry_mut(id).versions.insert(version, state);
     }
 
     pub(crate) fn set_failure(&mut self, id: &ModelId, error: Error) {
-        self.made(id).failure = Some(error);
+        self.entry_mut(id).failure = Some(error);
     }
 
     /// Forgets that a model failed.
@@ -232,8 +247,8 @@ impl ModelTable {
         }
     }
 
-    /// Versions that failed, other than those to be served, are no longer wanted.
-    pub(crate) fn forgive(&mut self, id: &ModelId, served: &[u64]) {
+    /// Marks failed versions as unloaded, except those still to be served.
+    pub(crate) fn clear_unavailable(&mut self, id: &ModelId, served: &[u64]) {
         if let Some(entry) = self.get_mut(id) {
             for (_, state) in entry.versions.iter_mut().filter(|(version, _)| !served.contains(version)) {
                 if matches!(state, VersionState::Unavailable(_)) {

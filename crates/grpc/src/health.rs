@@ -2,28 +2,36 @@
 //!
 //! As with the reference, the name of the service that a client asks for makes no difference.
 
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use nereid_core::Server;
+use nereid_core::{Changes, Server};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
-/// How often the server is looked at for those who watch.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often backends that tell their readiness are asked on behalf of a watching client: they announce no change.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Tells whether the server is ready.
+/// Reports whether the server is ready.
 #[derive(Clone)]
 pub(crate) struct Health {
     pub server: Arc<Server>,
-    /// When it comes, nobody can watch any longer.
+    /// Ends every watch, after the last status.
     pub shutdown: CancellationToken,
+}
+
+/// A client's watch.
+struct Watch {
+    health: Health,
+    changes: Changes,
+    known: Option<ServingStatus>,
 }
 
 impl Health {
@@ -31,18 +39,28 @@ impl Health {
         if self.server.ready().await { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
 
-    /// The next status other than `known`; `None` if the server ends and nothing is left to say.
-    async fn changed(&self, known: Option<ServingStatus>) -> Option<ServingStatus> {
+    /// Waits until backends should be asked again.
+    async fn ask_again(&self) {
+        if self.server.asks_backends() { sleep(ASK_AGAIN).await } else { pending().await }
+    }
+}
+
+impl Watch {
+    /// The next status other than the known one; `None` if the server ends and nothing is left to say.
+    async fn next(&mut self) -> Option<ServingStatus> {
         loop {
-            let status = self.status().await;
-            if Some(status) != known {
+            // What changes from here on leads to another round.
+            self.changes.generation();
+            let status = self.health.status().await;
+            if self.known.replace(status) != Some(status) {
                 return Some(status);
             }
             tokio::select! {
-                () = sleep(LOOK) => {}
-                () = self.shutdown.cancelled() => {
-                    let last = self.status().await;
-                    return (known != Some(last)).then_some(last);
+                generation = self.changes.next() => { generation?; }
+                () = self.health.ask_again() => {}
+                () = self.health.shutdown.cancelled() => {
+                    let last = self.health.status().await;
+                    return (self.known.replace(last) != Some(last)).then_some(last);
                 }
             }
         }
@@ -62,9 +80,10 @@ impl health_server::Health for Health {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let statuses = unfold((self.clone(), None), async |(health, known)| {
-            let status = health.changed(known).await?;
-            Some((Ok(response(status)), (health, Some(status))))
+        let watch = Watch { health: self.clone(), changes: self.server.changes(), known: None };
+        let statuses = unfold(watch, async |mut watch| {
+            let status = watch.next().await?;
+            Some((Ok(response(status)), watch))
         });
         Ok(Response::new(Box::pin(statuses)))
     }

@@ -18,7 +18,10 @@ use crate::proto::{
 ///
 /// # Errors
 /// The repositories cannot be read.
-pub(crate) fn index(server: &Server, request: &RepositoryIndexRequest) -> Result<RepositoryIndexResponse> {
+pub(crate) async fn index(
+    server: &Server,
+    request: &RepositoryIndexRequest,
+) -> Result<RepositoryIndexResponse> {
     check_repository(&request.repository_name)?;
     let wire = |IndexEntry { name, version, state, reason }| ModelIndex {
         name,
@@ -26,7 +29,7 @@ pub(crate) fn index(server: &Server, request: &RepositoryIndexRequest) -> Result
         state: state.unwrap_or_default().into(),
         reason: reason.unwrap_or_default(),
     };
-    let entries = repository_index(server, request.ready)?;
+    let entries = repository_index(server, request.ready).await?;
     Ok(RepositoryIndexResponse { models: entries.into_iter().map(wire).collect() })
 }
 

@@ -81,7 +81,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        answer(repository::index(&self.0.server, request.get_ref()))
+        answer(repository::index(&self.0.server, request.get_ref()).await)
     }
 
     async fn repository_model_load(

@@ -7,9 +7,7 @@ use bytes::Bytes;
 use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
-use nereid_core::{
-    Completion, Fingerprint, ModelControl, ModelId, ModelSpec, Server, ServerOptions, model_config,
-};
+use nereid_core::{ModelControl, ModelId, ModelSpec, Server, ServerOptions, model_config};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
@@ -69,19 +67,8 @@ impl Serving {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
         let spec = |(name, config): &(&str, String)| {
             let text = format!("name: \"{name}\" backend: \"scripted\" {config}");
-            let spec = ModelSpec {
-                id: ModelId::plain(*name),
-                directory: (*name).into(),
-                config: model_config::parse_text(&text).unwrap(),
-                completion: Completion::Off,
-                versions: vec![1],
-                labels: BTreeMap::new(),
-                warm_up_files: BTreeMap::new(),
-                state_files: BTreeMap::new(),
-                fingerprint: Fingerprint::default(),
-                fault: None,
-                keep: None,
-            };
+            let spec =
+                ModelSpec::new(ModelId::plain(*name), *name, model_config::parse_text(&text).unwrap(), [1]);
             ((*name).to_owned(), Ok(spec))
         };
         let source: BTreeMap<_, _> = configs.iter().map(spec).collect();

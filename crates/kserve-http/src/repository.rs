@@ -29,9 +29,9 @@ struct ControlRequest {
 }
 
 /// Every known version with its state, and the names of models that were never loaded.
-pub(crate) fn index(server: &Server, body: RequestBody) -> Result<Reply> {
+pub(crate) async fn index(server: &Server, body: RequestBody) -> Result<Reply> {
     let request: IndexRequest = parse(body)?;
-    Ok(reply::json(StatusCode::OK, &repository_index(server, request.ready)?))
+    Ok(reply::json(StatusCode::OK, &repository_index(server, request.ready).await?))
 }
 
 /// Loads a model; replies when it is loaded.

@@ -190,7 +190,7 @@ async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<R
         Action::Infer => infer::answer(call, body).await,
         Action::Generate => generate::one(call, body).await,
         Action::GenerateStream => generate::stream(call, body).await,
-        Action::RepositoryIndex => repository::index(server, body),
+        Action::RepositoryIndex => repository::index(server, body).await,
         Action::LoadModel => repository::load(server, target, body).await,
         Action::UnloadModel => repository::unload(server, target, body).await,
         Action::Live => Ok(reply::empty(StatusCode::OK)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nereid_core::backend_api::{
     Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
 };
-use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions, model_config};
+use nereid_core::{ModelId, ModelSpec, Server, ServerOptions, model_config};
 use nereid_http_transport::TransportOptions;
 use nereid_listener::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,19 +53,7 @@ pub(crate) fn http_options() -> HttpOptions {
 pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Arc<Server> {
     let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
     let text = format!("name: \"m\" backend: \"scripted\" {config}");
-    let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory: "m".into(),
-        config: model_config::parse_text(&text).unwrap(),
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
+    let spec = ModelSpec::new(ModelId::plain("m"), "m", model_config::parse_text(&text).unwrap(), [1]);
     let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let server = Server::new(options(), backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
     assert!(server.start(None).unwrap().is_empty());

@@ -9,8 +9,8 @@ use nereid_core::backend_api::{
     Backend, Batch, Error, InferRequest, Instance, InstanceContext, Model, ModelContext, Response, Result,
 };
 use nereid_core::{
-    Caller, Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId,
-    ModelSpec, Server, ServerOptions, model_config,
+    Caller, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec, Server,
+    ServerOptions, model_config,
 };
 use nereid_http_transport::serve;
 use nereid_listener::Address;
@@ -51,19 +51,10 @@ const OUTPUT: &str = "output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }";
 
 fn server(config: &str) -> Arc<Server> {
     let backend: Arc<dyn Backend> = Arc::new(Obedient);
-    let spec = ModelSpec {
-        id: ModelId { name: "m".into(), namespace: "models".into() },
-        directory: "m".into(),
-        config: model_config::parse_text(&format!("name: 'm' backend: 'obedient' {OUTPUT} {config}"))
-            .unwrap(),
-        completion: Completion::Off,
-        versions: vec![1, 3],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
+    let spec = {
+        let config = model_config::parse_text(&format!("name: 'm' backend: 'obedient' {OUTPUT} {config}"));
+        let id = ModelId { name: "m".into(), namespace: "models".into() };
+        ModelSpec::new(id, "m", config.unwrap(), [1, 3])
     };
     let backends = BTreeMap::from([("obedient".to_owned(), backend)]);
     let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));

@@ -7,7 +7,7 @@ mod index;
 mod metadata;
 mod statistics;
 
-pub use index::{IndexEntry, repository_index};
+pub use index::{IndexEntry, blocking_repository_index, repository_index};
 pub use metadata::{ModelMetadata, ServerMetadata, TensorMetadata};
 pub use statistics::{
     BatchStatistics, Durations, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics,

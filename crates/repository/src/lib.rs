@@ -8,9 +8,11 @@ mod data_files;
 mod fingerprint;
 mod model_folder;
 mod source;
+mod store;
 mod watch;
 
 pub use data_files::{DataFile, data_files};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use source::Repositories;
+pub use store::{Entry, Fetch, Fetched, LocalStore, Object, ObjectKind, Store};
 pub use watch::Watch;

@@ -1,31 +1,42 @@
 //! The repositories that a server serves from, as one source of models.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Fingerprint, ModelId, ModelSource, ModelSpec, Overrides};
+use nereid_core::{
+    FetchedModel, Fingerprint, Listed, LoadGuard, LoadHooks, ModelId, ModelSource, ModelSpec, Origin,
+    Overrides, Progress, SourceFuture,
+};
+use tempfile::TempDir;
 
 use crate::fingerprint;
 use crate::model_folder::{ReadOptions, read_model, read_model_as};
+use crate::store::{Fetch, LocalStore, Store};
 
-/// Folders that hold a folder for each model. Hidden folders are not models.
+/// Stores that hold a folder for each model. Hidden folders are not models.
 #[derive(Clone, Debug)]
 pub struct Repositories {
-    paths: Vec<PathBuf>,
+    stores: Vec<Arc<dyn Store>>,
     options: ReadOptions,
     namespacing: bool,
 }
 
 impl Repositories {
-    /// The repositories at these paths, whose models are read in this way. A path given twice counts once.
+    /// The repositories in these folders, whose models are read in this way. A path given twice counts once.
     pub fn new(paths: Vec<PathBuf>, options: ReadOptions) -> Self {
         let mut seen = BTreeSet::new();
-        let paths = paths.into_iter().filter(|path| seen.insert(path.clone())).collect();
-        Self { paths, options, namespacing: false }
+        let paths = paths.into_iter().filter(|path| seen.insert(path.clone()));
+        Self::over(paths.map(|path| Arc::new(LocalStore::new(path)) as _).collect(), options)
+    }
+
+    /// The repositories in these stores.
+    pub fn over(stores: Vec<Arc<dyn Store>>, options: ReadOptions) -> Self {
+        Self { stores, options, namespacing: false }
     }
 
     /// Makes each repository a namespace: models of the same name in several are then served side by side.
@@ -33,119 +44,183 @@ impl Repositories {
         Self { namespacing, ..self }
     }
 
+    /// The names of the models in a repository.
+    async fn names(&self, store: &dyn Store) -> Result<BTreeSet<String>> {
+        let entries = store.list("").await.map_err(|error| {
+            Error::not_found(format!("cannot read the model repository '{}': {error}", store.location()))
+        })?;
+        let folders = entries.into_iter().filter(|entry| entry.is_folder).map(|entry| entry.name);
+        Ok(folders.filter(|name| is_model_name(name)).collect())
+    }
+
     /// The repositories that have a model of this name.
-    fn places(&self, name: &str) -> impl Iterator<Item = &PathBuf> {
-        let is_name = is_model_name(name);
-        self.paths.iter().filter(move |path| is_name && path.join(name).is_dir())
-    }
-
-    /// The folder of a model.
-    fn folder(&self, id: &ModelId) -> Result<PathBuf> {
-        let name = &id.name;
-        if !is_model_name(name) {
-            return Err(Error::not_found(format!("'{name}' is not the name of a model's folder")));
-        }
-        let in_namespace = |path: &&PathBuf| id.namespace.is_empty() || namespace(path) == id.namespace;
-        let folders: Vec<_> = self.places(name).filter(in_namespace).map(|path| path.join(name)).collect();
-        match folders.as_slice() {
-            [folder] => Ok(folder.clone()),
-            [] => Err(Error::not_found(format!("no model repository has a folder '{name}'"))),
-            _ => Err(not_unique(name, &folders)),
-        }
-    }
-
-    /// A model whose files a client has sent.
-    fn read_sent(&self, name: &str, overrides: &Overrides) -> Result<ModelSpec> {
-        let Some(config) = &overrides.config else {
-            return Err(Error::invalid_arg(format!(
-                "files for model '{name}' are given without its configuration: give 'config' as well"
-            )));
-        };
-        let cannot =
-            |error: io::Error| Error::internal(format!("cannot keep the files of '{name}': {error}"));
-        let folder = tempfile::Builder::new().prefix("nereid-").tempdir().map_err(cannot)?;
-        for (path, contents) in &overrides.files {
-            let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
-            if !inside || path.as_os_str().is_empty() {
-                return Err(Error::invalid_arg(format!(
-                    "'{}' is not a path within the folder of model '{name}', such as 1/model.onnx",
-                    path.display()
-                )));
-            }
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().unwrap_or(folder.path())).map_err(cannot)?;
-            fs::write(&path, contents).map_err(cannot)?;
-        }
-        let mut spec = read_model_as(folder.path(), name, config, &self.options)?;
-        spec.keep = Some(Arc::new(folder));
-        // It is loaded again when the repository's own model changes.
-        spec.fingerprint = self.fingerprint(&ModelId::plain(name)).unwrap_or_default();
-        Ok(spec)
-    }
-}
-
-impl ModelSource for Repositories {
-    fn names(&self) -> Result<Vec<String>> {
-        let mut names = BTreeSet::new();
-        for path in &self.paths {
-            let unreadable = |error: io::Error| {
-                Error::not_found(format!("cannot read the model repository '{}': {error}", path.display()))
-            };
-            for entry in fs::read_dir(path).map_err(unreadable)? {
-                let entry = entry.map_err(unreadable)?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                // Follows links: a repository is often put together of them.
-                if is_model_name(&name) && entry.path().is_dir() {
-                    names.insert(name);
-                }
+    async fn places(&self, name: &str) -> Vec<&dyn Store> {
+        let mut places = Vec::new();
+        for store in self.stores.iter().filter(|_| is_model_name(name)) {
+            if store.list(name).await.is_ok() {
+                places.push(&**store);
             }
         }
-        Ok(names.into_iter().collect())
+        places
     }
 
-    fn ids(&self, name: &str) -> Result<Vec<ModelId>> {
+    /// What a name stands for that these repositories have.
+    fn ids(&self, name: &str, places: &[&dyn Store]) -> Result<Vec<ModelId>> {
         if self.namespacing {
-            let id = |path: &PathBuf| ModelId { name: name.to_owned(), namespace: namespace(path) };
-            return Ok(self.places(name).map(id).collect());
+            let id = |store: &&dyn Store| ModelId {
+                name: name.to_owned(),
+                namespace: store.location().to_owned(),
+            };
+            return Ok(places.iter().map(id).collect());
         }
         // In one repository, a name cannot stand for several folders.
-        if self.paths.len() > 1 {
-            let folders: Vec<_> = self.places(name).map(|path| path.join(name)).collect();
-            if folders.len() > 1 {
-                return Err(not_unique(name, &folders));
-            }
+        if places.len() > 1 {
+            return Err(not_unique(name, places));
         }
         Ok(vec![ModelId::plain(name)])
     }
 
-    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
+    /// The repository that has a model.
+    async fn place(&self, id: &ModelId) -> Result<&dyn Store> {
         let name = &id.name;
-        if !overrides.files.is_empty() {
-            return self.read_sent(name, overrides);
+        if !is_model_name(name) {
+            return Err(Error::not_found(format!("'{name}' cannot be the name of a model's folder")));
         }
-        let folder = self.folder(id)?;
-        let fingerprint = fingerprint::of_model(&folder)?;
-        let spec = match &overrides.config {
-            None => read_model(&folder, name, &self.options)?,
-            Some(config) => read_model_as(&folder, name, config, &self.options)?,
+        let mut places = self.places(name).await;
+        places.retain(|store| id.namespace.is_empty() || store.location() == id.namespace);
+        match places.as_slice() {
+            [store] => Ok(*store),
+            [] => Err(Error::not_found(format!("no model repository has a folder '{name}'"))),
+            _ => Err(not_unique(name, &places)),
+        }
+    }
+
+    async fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
+        Ok(fingerprint::of_model(&self.place(id).await?.stat(&id.name).await?))
+    }
+
+    async fn fetch_model(
+        &self,
+        id: &ModelId,
+        overrides: &Overrides,
+        progress: &Progress,
+    ) -> Result<ModelFiles> {
+        let (id, config, options) = (id.clone(), overrides.config.clone(), self.options.clone());
+        if !overrides.files.is_empty() {
+            let (folder, origin) = keep_sent(&id.name, overrides)?;
+            let path = folder.path().to_owned();
+            let guard = LoadGuard::new(SentFiles { _folder: folder });
+            // It is loaded again when the repository's own model changes.
+            let fingerprint = self.fingerprint_of(&id).await.unwrap_or_default();
+            return Ok(ModelFiles { id, path, config, options, fingerprint, origin, guard });
+        }
+        let store = self.place(&id).await?;
+        let fingerprint = fingerprint::of_model(&store.stat(&id.name).await?);
+        let fetched = store.fetch(Fetch { folder: &id.name, is_needed: &|_| true, progress }).await?;
+        let (path, guard) = (fetched.path, fetched.guard);
+        Ok(ModelFiles { id, path, config, options, fingerprint, origin: Origin::Source, guard })
+    }
+}
+
+impl ModelSource for Repositories {
+    fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
+        Box::pin(async {
+            let mut places = BTreeMap::<String, Vec<&dyn Store>>::new();
+            for store in &self.stores {
+                for name in self.names(&**store).await? {
+                    places.entry(name).or_default().push(&**store);
+                }
+            }
+            let listed =
+                |(name, places): (String, Vec<&dyn Store>)| Listed { ids: self.ids(&name, &places), name };
+            Ok(places.into_iter().map(listed).collect())
+        })
+    }
+
+    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
+        Box::pin(async move {
+            // One repository without a namespace has it or not, which fetching tells.
+            if !self.namespacing && self.stores.len() < 2 {
+                return Ok(vec![ModelId::plain(name)]);
+            }
+            self.ids(name, &self.places(name).await)
+        })
+    }
+
+    fn fingerprint<'a>(&'a self, id: &'a ModelId) -> SourceFuture<'a, Fingerprint> {
+        Box::pin(self.fingerprint_of(id))
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        id: &'a ModelId,
+        overrides: &'a Overrides,
+        progress: &'a Progress,
+    ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
+        Box::pin(async move { Ok(Box::new(self.fetch_model(id, overrides, progress).await?) as _) })
+    }
+}
+
+/// A model's folder on this machine.
+struct ModelFiles {
+    id: ModelId,
+    path: PathBuf,
+    /// A configuration in place of its own, as JSON.
+    config: Option<String>,
+    options: ReadOptions,
+    fingerprint: Fingerprint,
+    origin: Origin,
+    guard: LoadGuard,
+}
+
+impl FetchedModel for ModelFiles {
+    fn read(self: Box<Self>) -> Result<ModelSpec> {
+        let Self { id, path, config, options, fingerprint, origin, guard } = *self;
+        let spec = match &config {
+            None => read_model(&path, &id.name, &options)?,
+            Some(config) => read_model_as(&path, &id.name, config, &options)?,
         };
-        Ok(ModelSpec { id: id.clone(), fingerprint, ..spec })
-    }
-
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
-        fingerprint::of_model(&self.folder(id)?)
+        Ok(ModelSpec { id, fingerprint, origin, guard, ..spec })
     }
 }
 
-/// What a repository is called as a namespace.
-fn namespace(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
+/// Files that came with a load request. They go when the guard does.
+struct SentFiles {
+    _folder: TempDir,
 }
 
-fn not_unique(name: &str, folders: &[PathBuf]) -> Error {
-    let places: Vec<_> = folders.iter().map(|folder| format!("'{}'", folder.display())).collect();
+impl LoadHooks for SentFiles {}
+
+/// Writes the files that came with a load request to a folder of their own.
+fn keep_sent(name: &str, overrides: &Overrides) -> Result<(TempDir, Origin)> {
+    if overrides.config.is_none() {
+        return Err(Error::invalid_arg(format!(
+            "files for model '{name}' are given without its configuration: give 'config' as well"
+        )));
+    }
+    let cannot = |error: io::Error| Error::internal(format!("cannot keep the files of '{name}': {error}"));
+    let folder = tempfile::Builder::new().prefix("nereid-").tempdir().map_err(cannot)?;
+    let mut digest = DefaultHasher::new();
+    for (path, contents) in &overrides.files {
+        let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside || path.as_os_str().is_empty() {
+            return Err(Error::invalid_arg(format!(
+                "'{}' is not a path within the folder of model '{name}', such as 1/model.onnx",
+                path.display()
+            )));
+        }
+        (path, contents).hash(&mut digest);
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap_or(folder.path())).map_err(cannot)?;
+        fs::write(&path, contents).map_err(cannot)?;
+    }
+    Ok((folder, Origin::Request(digest.finish())))
+}
+
+fn not_unique(name: &str, places: &[&dyn Store]) -> Error {
+    let places: Vec<_> = places.iter().map(|store| format!("'{}/{name}'", store.location())).collect();
     Error::invalid_arg(format!(
-        "model '{name}' stands in more than one repository: {}; --model-namespacing=true would serve each",
+        "model '{name}' is in more than one repository: {}; --model-namespacing=true would serve each",
         places.join(", ")
     ))
 }

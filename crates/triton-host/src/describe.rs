@@ -2,7 +2,7 @@
 
 use nereid_backend_api::{Error, Result};
 use nereid_core::Server;
-use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, repository_index};
+use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, blocking_repository_index};
 use serde::Serialize;
 
 fn json(document: &impl Serialize) -> Result<String> {
@@ -26,5 +26,5 @@ pub(crate) fn statistics(server: &Server, name: &str, version: Option<u64>) -> R
 }
 
 pub(crate) fn index(server: &Server, only_ready: bool) -> Result<String> {
-    json(&repository_index(server, only_ready)?)
+    json(&blocking_repository_index(server, only_ready)?)
 }

@@ -80,6 +80,10 @@ impl Executor for Instances {
         vec![Box::pin(self.readiness.ask())]
     }
 
+    fn reports_readiness(&self) -> bool {
+        self.readiness.reports()
+    }
+
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.pool.model().memory_usage()
     }
@@ -92,8 +96,8 @@ impl Executor for Instances {
         self.scheduler.goes_on(sequence)
     }
 
-    fn has_sequences(&self) -> bool {
-        self.scheduler.has_sequences()
+    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        self.scheduler.when_sequences_end(done);
     }
 
     fn end_sequences(&self) {

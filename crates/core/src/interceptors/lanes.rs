@@ -10,7 +10,14 @@ use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 
 /// The sequences that have a request on its way.
 #[derive(Default)]
-pub(super) struct Lanes(Mutex<HashMap<CorrelationId, Arc<Lane<()>>>>);
+pub(super) struct Lanes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    lanes: HashMap<CorrelationId, Arc<Lane<()>>>,
+    /// Called once there is none.
+    when_empty: Option<Box<dyn FnOnce() + Send>>,
+}
 
 impl Lanes {
     /// A turn behind all that entered before; `None` for a request of no sequence.
@@ -18,8 +25,8 @@ impl Lanes {
         if *sequence == CorrelationId::None {
             return None;
         }
-        let mut lanes = self.lock();
-        let lane = Arc::clone(lanes.entry(sequence.clone()).or_default());
+        let mut state = self.lock();
+        let lane = Arc::clone(state.lanes.entry(sequence.clone()).or_default());
         let mut acquiring: Acquiring = Box::pin(lane.lock_owned());
         // The first poll is what takes a place in the lane, which is fair.
         let (acquiring, guard) = match acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -31,10 +38,21 @@ impl Lanes {
 
     /// Whether a request of that sequence is on its way.
     pub(super) fn contains(&self, sequence: &CorrelationId) -> bool {
-        self.lock().contains_key(sequence)
+        self.lock().lanes.contains_key(sequence)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<CorrelationId, Arc<Lane<()>>>> {
+    /// Calls `done` once no request of any sequence is on its way, perhaps at once. Only the latest one is called.
+    pub(super) fn when_empty(&self, done: Box<dyn FnOnce() + Send>) {
+        let mut state = self.lock();
+        if !state.lanes.is_empty() {
+            state.when_empty = Some(done);
+            return;
+        }
+        drop(state);
+        done();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,10 +86,15 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // The next request's task runs here, perhaps; nothing is locked.
         (self.acquiring, self.guard) = (None, None);
-        let mut lanes = self.lanes.lock();
+        let mut state = self.lanes.lock();
         // Who enters takes the lane under the same lock, so nobody is about to.
-        if lanes.get(&self.sequence).is_some_and(|lane| Arc::strong_count(lane) == 1) {
-            lanes.remove(&self.sequence);
+        if state.lanes.get(&self.sequence).is_some_and(|lane| Arc::strong_count(lane) == 1) {
+            state.lanes.remove(&self.sequence);
+        }
+        let emptied = if state.lanes.is_empty() { state.when_empty.take() } else { None };
+        drop(state);
+        if let Some(emptied) = emptied {
+            emptied();
         }
     }
 }
@@ -99,6 +122,27 @@ mod tests {
         assert!(come(&mut third));
         drop(third);
         assert!(!lanes.contains(&one));
+    }
+
+    #[test]
+    fn the_end_of_the_last_turn_is_reported_once() {
+        let lanes = Arc::new(Lanes::default());
+        let (ends, ended) = std::sync::mpsc::channel();
+        let report = |number: u32| {
+            let ends = ends.clone();
+            Box::new(move || ends.send(number).unwrap()) as Box<dyn FnOnce() + Send>
+        };
+        lanes.when_empty(report(1));
+        assert_eq!(ended.try_recv(), Ok(1));
+        let first = lanes.enter(&CorrelationId::Number(1)).unwrap();
+        let second = lanes.enter(&CorrelationId::Number(2)).unwrap();
+        lanes.when_empty(report(2));
+        drop(first);
+        assert!(ended.try_recv().is_err());
+        drop(second);
+        assert_eq!(ended.try_recv(), Ok(2));
+        drop(lanes.enter(&CorrelationId::Number(3)));
+        assert!(ended.try_recv().is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nereid_backend_api::{Error, Result};
 
 use super::tasks::Done;
-use super::{Known, LifeCycle};
+use super::{LifeCycle, Record};
 use crate::ensemble::{self, steps_of};
 use crate::model::{Model, ModelSpec};
 use crate::source::ModelId;
@@ -18,7 +18,7 @@ use crate::table::VersionState;
 
 /// An ensemble that is to be served, as it was read.
 #[derive(Clone)]
-pub(super) struct Wanted {
+pub(super) struct Pending {
     pub spec: ModelSpec,
     /// Whether it is to be loaded anew although it may be as it was.
     pub anew: bool,
@@ -26,13 +26,13 @@ pub(super) struct Wanted {
 
 /// Which ensembles consist of which models, all by name.
 #[derive(Default)]
-pub(super) struct Compositions {
+pub(super) struct Dependencies {
     members: BTreeMap<String, BTreeSet<String>>,
     /// Models that nobody asked for but an ensemble.
-    brought: BTreeSet<String>,
+    implied: BTreeSet<String>,
 }
 
-impl Compositions {
+impl Dependencies {
     /// The ensembles of that name consist of these; if of none, there are no such ensembles.
     pub(super) fn set(&mut self, name: &str, members: BTreeSet<String>) {
         if members.is_empty() {
@@ -52,18 +52,18 @@ impl Compositions {
     }
 
     /// A model is there because an ensemble needs it.
-    pub(super) fn bring(&mut self, name: &str) {
-        self.brought.insert(name.to_owned());
+    pub(super) fn imply(&mut self, name: &str) {
+        self.implied.insert(name.to_owned());
     }
 
     /// A model is wanted for itself, or not at all.
-    pub(super) fn forget_why(&mut self, name: &str) {
-        self.brought.remove(name);
+    pub(super) fn request(&mut self, name: &str) {
+        self.implied.remove(name);
     }
 
     /// Whether a model is there only because of ensembles, none of which is there any more.
     pub(super) fn is_left_over(&self, name: &str) -> bool {
-        self.brought.contains(name) && self.users(name).next().is_none()
+        self.implied.contains(name) && self.users(name).next().is_none()
     }
 
     /// The way from an ensemble back to itself, if it has one.
@@ -98,13 +98,13 @@ fn names(ensemble: Option<&nereid_model_config::proto::ModelEnsembling>) -> BTre
 
 impl LifeCycle {
     /// Serves an ensemble if it fits the models that are served now, and no longer if it does not.
-    pub(super) fn settle(
+    pub(super) fn reconcile(
         self: &Arc<Self>,
         id: &ModelId,
-        known: &mut Known,
+        known: &mut Record,
         circle: Option<&Error>,
     ) -> Result<()> {
-        let Some(Wanted { spec, anew }) = known.ensemble.clone() else { return Ok(()) };
+        let Some(Pending { spec, anew }) = known.ensemble.clone() else { return Ok(()) };
         let (mut unfit, mut fits_otherwise) = (Vec::new(), Vec::new());
         for model in self.served(id).iter().filter(|model| steps_of(model.config()).is_some()) {
             match ensemble::still_fits(model, &self.table.load()) {
@@ -117,14 +117,15 @@ impl LifeCycle {
             }
         }
         self.replace(id, unfit);
-        let fingerprint = spec.fingerprint.clone();
+        let (fingerprint, guard) = (spec.fingerprint.clone(), spec.guard.clone());
         let outcome = match circle {
-            None => self.bring(spec, anew || !fits_otherwise.is_empty(), known.served.as_ref()),
+            None => self.apply(spec, anew || !fits_otherwise.is_empty(), known.served.as_ref()),
             Some(error) => Err(self.refuse(&spec, error)),
         };
         if outcome.is_err() {
             self.replace(id, fits_otherwise);
         }
+        guard.report(&outcome);
         known.note(fingerprint, &outcome);
         if outcome.is_ok()
             && let Some(wanted) = &mut known.ensemble
@@ -158,7 +159,7 @@ impl LifeCycle {
     }
 
     /// The models that an ensemble consists of, as it is to be served or as it is.
-    pub(super) fn members_of(&self, id: &ModelId, known: &Known) -> BTreeSet<String> {
+    pub(super) fn members_of(&self, id: &ModelId, known: &Record) -> BTreeSet<String> {
         let wanted = known.ensemble.iter().flat_map(|wanted| member_names(&wanted.spec));
         let served = self.served(id);
         let served = served.iter().flat_map(|model| names(steps_of(model.config())));
@@ -167,9 +168,9 @@ impl LifeCycle {
 }
 
 /// Tells of an outcome when the last copy of it is gone.
-pub(super) struct Later(Mutex<Option<(Done, Result<()>)>>);
+pub(super) struct Deferred(Mutex<Option<(Done, Result<()>)>>);
 
-impl Later {
+impl Deferred {
     pub(super) fn new(done: Done, outcome: Result<()>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some((done, outcome)))))
     }
@@ -181,7 +182,7 @@ impl Later {
     }
 }
 
-impl Drop for Later {
+impl Drop for Deferred {
     fn drop(&mut self) {
         let told = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((done, outcome)) = told {

@@ -1,14 +1,17 @@
-//! Who does what, when: tasks of one model one after the other, those of different models side by side.
+//! What is to be done, and in which order: tasks of one model one after the other, those of different models side by side.
+//!
+//! A task that needs the source goes through two stages, fetching and loading; others are done at once. Threads take them
+//! from here ([`workers`](super::workers)).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
+use tokio::sync::oneshot::{Receiver, channel};
 
-use super::LifeCycle;
-use super::ensembles::{Compositions, Later};
-use super::family::{Family, all};
+use super::ensembles::{Deferred, Dependencies};
+use super::fetch::{Canceller, Fetched};
+use super::records::Records;
 use crate::source::Overrides;
 
 /// Tells how a task ended.
@@ -23,15 +26,15 @@ pub(crate) enum Task {
         /// Whether the models that an ensemble consists of are loaded, too.
         with_members: bool,
     },
-    /// Load it anew if it has changed and the change was there already at the last look; unload it if it has gone.
-    Look,
+    /// Load it anew if it has changed and the change was there already at the last poll; unload it if it has gone.
+    Poll,
     /// Unload it.
     Unload {
         /// And the models that are there only because it needed them.
         with_members: bool,
     },
     /// Bring an ensemble in line with its members. What it is to be was read before.
-    Settle {
+    Reconcile {
         /// How that went.
         so_far: Result<()>,
         /// Why it can never be served.
@@ -39,39 +42,85 @@ pub(crate) enum Task {
     },
 }
 
-/// So many tasks may wait.
-const TASKS: usize = 10_000;
+impl Task {
+    /// Whether the source is asked before anything is done.
+    fn needs_fetch(&self) -> bool {
+        matches!(self, Self::Load { .. } | Self::Poll)
+    }
+}
+
+/// How many tasks may wait.
+pub(super) const CAPACITY: usize = 10_000;
 
 #[derive(Default)]
 pub(super) struct Tasks {
     waiting: VecDeque<Job>,
     /// How many jobs wait of each model.
     counts: BTreeMap<String, usize>,
-    /// Models that a thread has a task of.
+    /// How many of those that wait need no fetch.
+    direct: usize,
+    /// Models that a job is being done of, or was fetched for.
     busy: BTreeSet<String>,
-    threads: usize,
-    closed: bool,
+    /// What cancels the fetches in progress, by model.
+    fetching: BTreeMap<String, Canceller>,
+    /// Jobs whose models are fetched, and what is known of these models.
+    fetched: VecDeque<(Job, Records, Vec<Fetched>)>,
+    /// How many threads fetch, and how many load.
+    pub(super) threads: PerStage<usize>,
+    pub(super) closed: bool,
     /// What is known of models that were loaded, or tried.
-    known: BTreeMap<String, Family>,
-    compositions: Compositions,
+    pub(super) known: BTreeMap<String, Records>,
+    pub(super) dependencies: Dependencies,
 }
 
-struct Job {
-    name: String,
-    task: Task,
-    /// The models whose jobs are done first. Never in a circle: see [`Compositions::circle`].
-    after: BTreeSet<String>,
-    done: Done,
+/// A stage of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Fetch,
+    Load,
+}
+
+/// Something for each stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PerStage<T> {
+    pub fetch: T,
+    pub load: T,
+}
+
+impl<T> PerStage<T> {
+    pub(super) fn of(&mut self, stage: Stage) -> &mut T {
+        match stage {
+            Stage::Fetch => &mut self.fetch,
+            Stage::Load => &mut self.load,
+        }
+    }
+}
+
+pub(super) struct Job {
+    pub name: String,
+    pub task: Task,
+    /// The models whose jobs are done first. Never in a circle: see [`Dependencies::circle`].
+    pub after: BTreeSet<String>,
+    pub done: Done,
 }
 
 impl Tasks {
-    fn push(&mut self, job: Job) {
+    pub(super) fn push(&mut self, job: Job) {
         *self.counts.entry(job.name.clone()).or_default() += 1;
+        if !job.task.needs_fetch() {
+            self.direct += 1;
+        }
+        if matches!(job.task, Task::Unload { .. }) {
+            self.fetching.remove(&job.name);
+        }
         self.waiting.push_back(job);
     }
 
     fn remove(&mut self, index: usize) -> Option<Job> {
         let job = self.waiting.remove(index)?;
+        if !job.task.needs_fetch() {
+            self.direct -= 1;
+        }
         if let Some(count) = self.counts.get_mut(&job.name) {
             *count -= 1;
             if *count == 0 {
@@ -81,30 +130,110 @@ impl Tasks {
         Some(job)
     }
 
-    fn is_concerned(&self, name: &str) -> bool {
+    /// How many jobs wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many jobs a stage may have to do.
+    pub(super) fn backlog(&self, stage: Stage) -> usize {
+        match stage {
+            Stage::Fetch => self.waiting.len() - self.direct,
+            Stage::Load => self.fetched.len() + self.direct,
+        }
+    }
+
+    pub(super) fn is_concerned(&self, name: &str) -> bool {
         self.busy.contains(name) || self.counts.contains_key(name)
     }
 
     /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it,
-    /// and there is none of those it comes after.
-    fn next(&mut self) -> Option<Job> {
+    /// and there is none of those it comes after. It is busy from now on.
+    fn next(&mut self, needs_fetch: bool) -> Option<(Job, Records)> {
         let mut passed = BTreeSet::new();
         let next = self.waiting.iter().position(|job| {
             let may_be_done = !self.busy.contains(&job.name)
                 && !passed.contains(job.name.as_str())
-                && !job.after.iter().any(|name| self.is_concerned(name));
+                && !job.after.iter().any(|name| self.is_concerned(name))
+                && job.task.needs_fetch() == needs_fetch;
             if !may_be_done {
                 passed.insert(job.name.as_str());
             }
             may_be_done
         });
-        self.remove(next?)
+        let job = self.remove(next?)?;
+        self.busy.insert(job.name.clone());
+        let records = self.known.remove(&job.name).unwrap_or_default();
+        Some((job, records))
     }
 
-    /// Has an ensemble settled, unless that waits to be done already: then `done` hears of that.
-    fn settle(&mut self, name: &str, done: Done) {
-        let waiting =
-            self.waiting.iter_mut().find(|job| job.name == name && matches!(job.task, Task::Settle { .. }));
+    /// The next job to fetch for, and what tells that this is cancelled.
+    pub(super) fn next_to_fetch(&mut self) -> Option<(Job, Records, Receiver<()>)> {
+        if self.backlog(Stage::Fetch) == 0 {
+            return None;
+        }
+        let (job, records) = self.next(true)?;
+        let (canceller, cancelled) = channel();
+        let is_unload = |other: &Job| other.name == job.name && matches!(other.task, Task::Unload { .. });
+        if !self.counts.contains_key(&job.name) || !self.waiting.iter().any(is_unload) {
+            self.fetching.insert(job.name.clone(), canceller);
+        }
+        Some((job, records, cancelled))
+    }
+
+    /// Its models are fetched.
+    pub(super) fn push_fetched(&mut self, job: Job, records: Records, fetched: Vec<Fetched>) {
+        self.fetched.push_back((job, records, fetched));
+    }
+
+    /// A fetch has ended.
+    pub(super) fn end_fetch(&mut self, name: &str) {
+        self.fetching.remove(name);
+    }
+
+    /// The next job to do, and what was fetched for it. Those that nothing is fetched for are quick, and go first.
+    pub(super) fn next_to_do(&mut self) -> Option<(Job, Records, Vec<Fetched>)> {
+        let direct = if self.direct > 0 { self.next(false) } else { None };
+        match direct {
+            Some((job, records)) => Some((job, records, Vec::new())),
+            None => self.fetched.pop_front(),
+        }
+    }
+
+    /// A job is done.
+    pub(super) fn end(&mut self, name: &str) {
+        self.busy.remove(name);
+    }
+
+    /// Takes out a job that a stage without threads cannot do: the one that came last.
+    pub(super) fn give_up_last(&mut self, stage: Stage) -> Option<Job> {
+        if stage == Stage::Load
+            && let Some((job, ..)) = self.fetched.pop_back()
+        {
+            self.busy.remove(&job.name);
+            return Some(job);
+        }
+        let needs_fetch = stage == Stage::Fetch;
+        let last = self.waiting.iter().rposition(|job| job.task.needs_fetch() == needs_fetch)?;
+        self.remove(last)
+    }
+
+    /// Takes no further jobs, cancels the fetches in progress, and gives back what waits.
+    pub(super) fn close(&mut self) -> Vec<Job> {
+        self.closed = true;
+        self.counts.clear();
+        self.direct = 0;
+        self.fetching.clear();
+        let fetched = std::mem::take(&mut self.fetched).into_iter().map(|(job, ..)| job);
+        std::mem::take(&mut self.waiting).into_iter().chain(fetched).collect()
+    }
+
+    /// Has an ensemble reconciled, unless that waits to be done already: then `done` hears of that.
+    pub(super) fn reconcile(&mut self, name: &str, done: Done) {
+        let waiting = self
+            .waiting
+            .iter_mut()
+            .find(|job| job.name == name && matches!(job.task, Task::Reconcile { .. }));
         if let Some(job) = waiting {
             let before = std::mem::replace(&mut job.done, Box::new(|_| {}));
             job.done = Box::new(move |outcome: Result<()>| {
@@ -113,16 +242,16 @@ impl Tasks {
             });
             return;
         }
-        let (after, circle) = self.before_settling(name);
-        let task = Task::Settle { so_far: Ok(()), circle };
+        let (after, circle) = self.before_reconciling(name);
+        let task = Task::Reconcile { so_far: Ok(()), circle };
         self.push(Job { name: name.to_owned(), task, after, done });
     }
 
-    /// The models that an ensemble is settled after; none if it consists of itself, and then the way on which it does.
-    fn before_settling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
+    /// The models that an ensemble is reconciled after; none if it consists of itself, and then the way on which it does.
+    fn before_reconciling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
         // Those in a circle would wait for each other.
-        match self.compositions.circle(name) {
-            None => (self.compositions.members(name), None),
+        match self.dependencies.circle(name) {
+            None => (self.dependencies.members(name), None),
             Some(way) => {
                 let way = way.join(" -> ");
                 let message = format!("circular dependency between ensembles: {way}");
@@ -131,188 +260,41 @@ impl Tasks {
         }
     }
 
-    /// An ensemble was read: it is settled when its members are. They are loaded before, if `with_members`.
-    fn settle_after_members(&mut self, name: &str, so_far: Result<()>, with_members: bool, done: Done) {
-        let (after, circle) = self.before_settling(name);
+    /// An ensemble was read: it is reconciled when its members are loaded. They are loaded before, if `with_members`.
+    pub(super) fn reconcile_after_members(
+        &mut self,
+        name: &str,
+        so_far: Result<()>,
+        with_members: bool,
+        done: Done,
+    ) {
+        let (after, circle) = self.before_reconciling(name);
         for member in after.iter().filter(|_| with_members) {
             if self.is_concerned(member) {
                 continue;
             }
             if !self.known.contains_key(member) {
-                self.compositions.bring(member);
+                self.dependencies.imply(member);
             }
             let task = Task::Load { overrides: Overrides::default(), with_members };
             self.push(Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) });
         }
-        self.push(Job { name: name.to_owned(), task: Task::Settle { so_far, circle }, after, done });
+        self.push(Job { name: name.to_owned(), task: Task::Reconcile { so_far, circle }, after, done });
     }
 
     /// Unloads those of an unloaded ensemble's members that were there because of it, if `with_members`.
-    fn unload_left_over(&mut self, members: &BTreeSet<String>, with_members: bool, later: &Arc<Later>) {
+    pub(super) fn unload_left_over(
+        &mut self,
+        members: &BTreeSet<String>,
+        with_members: bool,
+        later: &Arc<Deferred>,
+    ) {
         for member in members.iter().filter(|_| with_members) {
-            if self.compositions.is_left_over(member) {
+            if self.dependencies.is_left_over(member) {
                 let task = Task::Unload { with_members };
                 let (name, after) = (member.clone(), BTreeSet::new());
                 self.push(Job { name, task, after, done: later.part() });
             }
-        }
-    }
-}
-
-impl LifeCycle {
-    /// Has a task done, on another thread.
-    pub(crate) fn submit(self: &Arc<Self>, name: String, task: Task, done: Done) {
-        self.submit_all([(name, task, done)]);
-    }
-
-    /// Has tasks done that are all known before the first of them begins: an ensemble waits for those of its members.
-    pub(crate) fn submit_all(self: &Arc<Self>, new: impl IntoIterator<Item = (String, Task, Done)>) {
-        let mut tasks = self.lock();
-        let mut refused = Vec::new();
-        let mut taken = 0;
-        for (name, task, done) in new {
-            if tasks.closed {
-                refused.push((done, Error::unavailable("the server is shutting down")));
-            } else if tasks.waiting.len() >= TASKS {
-                let error = Error::unavailable(format!("{TASKS} loads and unloads are waiting already"));
-                refused.push((done, error));
-            } else {
-                if matches!(task, Task::Load { .. }) {
-                    tasks.compositions.forget_why(&name);
-                }
-                tasks.push(Job { name, task, after: BTreeSet::new(), done });
-                taken += 1;
-            }
-        }
-        drop(tasks);
-        (0..taken.min(self.threads)).for_each(|_| self.hire(self.lock()));
-        refused.into_iter().for_each(|(done, error)| done(Err(error)));
-    }
-
-    /// Gives a thread to what waits, if one more may be had.
-    fn hire(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>) {
-        if tasks.threads >= self.threads {
-            return;
-        }
-        tasks.threads += 1;
-        drop(tasks);
-        let this = Arc::clone(self);
-        let spawned = thread::Builder::new().name("nereid-load".into()).spawn(move || this.work());
-        if let Err(error) = spawned {
-            tracing::error!("cannot start a thread to load models: {error}");
-            let mut tasks = self.lock();
-            tasks.threads -= 1;
-            if tasks.threads == 0
-                && let Some(last) = tasks.waiting.len().checked_sub(1)
-                && let Some(job) = tasks.remove(last)
-            {
-                drop(tasks);
-                (job.done)(Err(Error::internal(format!("cannot start a thread to load models: {error}"))));
-            }
-        }
-    }
-
-    /// Takes no further tasks; those that wait are not done.
-    pub(crate) fn close(&self) {
-        let mut tasks = self.lock();
-        tasks.closed = true;
-        tasks.counts.clear();
-        let waiting = std::mem::take(&mut tasks.waiting);
-        drop(tasks);
-        for job in waiting {
-            (job.done)(Err(Error::unavailable("the server is shutting down")));
-        }
-    }
-
-    /// The models that were loaded, or tried, and not unloaded since.
-    pub(crate) fn known(&self) -> Vec<String> {
-        self.lock().known.keys().cloned().collect()
-    }
-
-    /// Those of the names that no task is waiting for or being done with.
-    pub(crate) fn idle(&self, mut names: BTreeSet<String>) -> BTreeSet<String> {
-        let tasks = self.lock();
-        names.retain(|name| !tasks.is_concerned(name));
-        names
-    }
-
-    /// Whether a look has seen a change that is taken up when another one has seen the same.
-    pub(crate) fn awaits_look(&self) -> bool {
-        self.lock().known.values().any(Family::awaits_look)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A thread's life: does tasks as long as there are any that can be done.
-    fn work(self: Arc<Self>) {
-        let mut tasks = self.lock();
-        loop {
-            let Some(Job { name, task, done, .. }) = tasks.next() else {
-                tasks.threads -= 1;
-                return;
-            };
-            tasks.busy.insert(name.clone());
-            let mut family = tasks.known.remove(&name).unwrap_or_default();
-            drop(tasks);
-            let with_members = match &task {
-                Task::Load { with_members, .. } | Task::Unload { with_members } => *with_members,
-                Task::Look | Task::Settle { .. } => false,
-            };
-            let is_unload = matches!(task, Task::Unload { .. });
-            let before = self.served_of_all(&name);
-            let outcome = self.act(&name, task, &mut family);
-            let has_changed = self.served_of_all(&name) != before;
-            let members = self.members_of_all(&name, &family);
-            let is_unsettled = family.is_unsettled();
-
-            tasks = self.lock();
-            tasks.busy.remove(&name);
-            let members_before = tasks.compositions.members(&name);
-            tasks.compositions.set(&name, members);
-            if is_unload {
-                tasks.compositions.forget_why(&name);
-            }
-            if !family.is_empty() {
-                tasks.known.insert(name.clone(), family);
-            }
-            let mut report = None;
-            if is_unsettled && !tasks.closed {
-                tasks.settle_after_members(&name, outcome, with_members, done);
-            } else {
-                let later = Later::new(done, outcome);
-                if !tasks.closed {
-                    let users: Vec<_> = tasks.compositions.users(&name).cloned().collect();
-                    for user in users.iter().filter(|_| has_changed) {
-                        tasks.settle(user, later.part());
-                    }
-                    if is_unload {
-                        tasks.unload_left_over(&members_before, with_members, &later);
-                    }
-                }
-                report = Some(later);
-            }
-            // This thread does what waits now; one more may help.
-            if tasks.waiting.len() > 1 {
-                self.hire(tasks);
-            } else {
-                drop(tasks);
-            }
-            drop(report);
-            tasks = self.lock();
-        }
-    }
-
-    fn act(self: &Arc<Self>, name: &str, task: Task, family: &mut Family) -> Result<()> {
-        match task {
-            Task::Load { overrides, .. } => self.load_all(name, &overrides, family),
-            Task::Look => self.look_at_all(name, family),
-            Task::Unload { .. } => {
-                self.unload_every(name, family);
-                Ok(())
-            }
-            Task::Settle { so_far, circle } => all([so_far, self.settle_all(name, circle.as_ref(), family)]),
         }
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use nereid_backend_api::{Backend, Error, ModelConfig, Peers, Result};
 use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
-use super::{Model, ModelSpec};
+use super::{Model, ModelSpec, Retirement};
 use crate::completion;
 use crate::ensemble::{Fitted, Graph};
-use crate::executor::Instances;
+use crate::events::Events;
+use crate::executor::{Executor, Instances};
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::interceptors::{Gate, Interceptors};
@@ -48,6 +49,8 @@ pub(crate) struct Services {
     pub peers: Arc<dyn Peers>,
     /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
     pub interceptors: Interceptors,
+    /// Where changes of readiness are announced.
+    pub events: Events,
 }
 
 impl Model {
@@ -100,24 +103,29 @@ impl Model {
         before: Option<&Self>,
     ) -> Result<Self> {
         let Fitted { config, labels } = fitted;
+        let signature = Signature::new(&config)?;
         let statistics = Self::statistics_after(before, &config, services);
         let models = Weak::clone(&services.models);
-        let executor = Graph::new(&config, models, Arc::clone(&statistics));
+        let executor: Arc<dyn Executor> = Arc::new(Graph::new(&config, models, Arc::clone(&statistics)));
+        let gate = Gate::new(&services.interceptors);
+        let id = (spec.id.clone(), version);
+        let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
             id: spec.id.clone(),
             version,
             given: spec.config.clone(),
-            signature: Signature::new(&config)?,
+            signature,
             config,
             labels,
             statistics,
-            gate: Gate::new(&services.interceptors),
-            executor: Box::new(executor),
+            gate,
+            executor,
             refusal: None,
             sequence_checks: None,
             max_unread: services.max_unread,
-            kept: spec.keep.clone(),
-            before: Weak::new(),
+            origin: spec.origin,
+            predecessor: ArcSwapOption::empty(),
+            retirement,
         })
     }
 
@@ -133,9 +141,12 @@ impl Model {
         let mut config = ModelConfig { instance_group: groups, ..self.config.clone() };
         let (model, statistics) = (instances.pool().model(), Arc::clone(&self.statistics));
         prefer_groups(&mut config, model.preferred_groups());
-        let made = Self::make(spec, self.version, Arc::clone(&model), config, statistics, services)?;
+        // The files are those that the model was loaded from.
+        let spec = ModelSpec { guard: self.guard().clone(), ..spec.clone() };
+        let made = Self::make(&spec, self.version, Arc::clone(&model), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);
-        Ok(Self { before: Arc::downgrade(self), ..made })
+        made.predecessor.store(Some(Arc::clone(self)));
+        Ok(made)
     }
 
     fn make(
@@ -171,7 +182,8 @@ impl Model {
             states,
         };
         let scheduler = configured::scheduler(&config, surroundings);
-        let readiness = Readiness::new(pool.model(), &services.timer, readiness::LIMIT);
+        let events = services.events.clone();
+        let readiness = Readiness::new(pool.model(), &services.timer, events, readiness::LIMIT);
         let refusal = (pool.len() == 0).then(|| {
             Error::unavailable(format!(
                 "model '{}' takes no requests: all of its instances are passive",
@@ -181,6 +193,10 @@ impl Model {
         let executor = Instances::start(pool, scheduler, readiness).map_err(|error| {
             Error::internal(format!("cannot start the threads of its instances: {error}"))
         })?;
+        let executor: Arc<dyn Executor> = Arc::new(executor);
+        let gate = Gate::new(&services.interceptors);
+        let id = (spec.id.clone(), version);
+        let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
             id: spec.id.clone(),
             version,
@@ -190,12 +206,13 @@ impl Model {
             signature,
             labels: spec.labels.clone(),
             statistics,
-            gate: Gate::new(&services.interceptors),
-            executor: Box::new(executor),
+            gate,
+            executor,
             refusal,
             max_unread: services.max_unread,
-            kept: spec.keep.clone(),
-            before: Weak::new(),
+            origin: spec.origin,
+            predecessor: ArcSwapOption::empty(),
+            retirement,
         })
     }
 }

@@ -1,6 +1,5 @@
 //! What a repository tells of a model, before anything of it is loaded.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +9,8 @@ use bytes::Bytes;
 use nereid_backend_api::{Error, ModelConfig, ModelContext, Peers};
 
 use crate::completion::Completion;
-use crate::source::{Fingerprint, ModelId};
+use crate::load_guard::LoadGuard;
+use crate::source::{Fingerprint, ModelId, Origin};
 
 /// The label of each index of a classification output.
 pub type Labels = Vec<String>;
@@ -38,11 +38,37 @@ pub struct ModelSpec {
     pub fault: Option<Error>,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
-    /// Kept as long as the model is loaded: a folder, say, that was made for it and is removed with it.
-    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+    /// Where its files are from.
+    pub origin: Origin,
+    /// Holds its files as long as a version loaded from them is there, and hears what becomes of them.
+    pub guard: LoadGuard,
 }
 
 impl ModelSpec {
+    /// A model that is complete as it stands: its configuration is not completed, and it has no files besides its
+    /// versions' own.
+    pub fn new(
+        id: ModelId,
+        directory: impl Into<PathBuf>,
+        config: ModelConfig,
+        versions: impl Into<Vec<u64>>,
+    ) -> Self {
+        Self {
+            id,
+            directory: directory.into(),
+            config,
+            completion: Completion::Off,
+            versions: versions.into(),
+            labels: BTreeMap::new(),
+            warm_up_files: BTreeMap::new(),
+            state_files: BTreeMap::new(),
+            fault: None,
+            fingerprint: Fingerprint::default(),
+            origin: Origin::Source,
+            guard: LoadGuard::default(),
+        }
+    }
+
     /// What its backend gets to load a version.
     pub(crate) fn context(&self, version: u64, peers: &Arc<dyn Peers>) -> ModelContext {
         ModelContext {

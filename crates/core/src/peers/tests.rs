@@ -11,7 +11,7 @@ use nereid_backend_api::{
 };
 
 use super::*;
-use crate::{Completion, Fingerprint, ModelControl, ModelId, ModelSpec, ServerOptions};
+use crate::{ModelControl, ModelId, ModelSpec, ServerOptions};
 
 /// What each model does follows from its name; what `asker` asks, from the id of the request.
 #[derive(Clone)]
@@ -131,19 +131,8 @@ fn spec(name: &str) -> ModelSpec {
         "name: '{name}' backend: 'asking' {decoupled}
          input {{ name: 'X' data_type: TYPE_UINT8 dims: [ 2 ] }} output {{ name: 'Y' data_type: TYPE_UINT8 dims: [ 2 ] }}"
     );
-    ModelSpec {
-        id: ModelId::plain(name),
-        directory: name.into(),
-        config: nereid_model_config::parse_text(&text).unwrap(),
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    }
+    let config = nereid_model_config::parse_text(&text).unwrap();
+    ModelSpec::new(ModelId::plain(name), name, config, [1])
 }
 
 /// A server that has loaded all models but those that the tests load.

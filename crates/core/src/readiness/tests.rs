@@ -43,7 +43,7 @@ impl Model for Silent {
 fn asked(timer: &Timer, limit: Duration) -> (Arc<Asked>, Sender<Result<()>>, Arc<Readiness>) {
     let (sender, answers) = channel();
     let model = Arc::new(Asked { answers: Mutex::new(answers), questions: AtomicUsize::new(0) });
-    let readiness = Readiness::new(Arc::clone(&model) as _, timer, limit);
+    let readiness = Readiness::new(Arc::clone(&model) as _, timer, Events::default(), limit);
     (model, sender, readiness)
 }
 
@@ -92,6 +92,6 @@ async fn a_backend_that_panics_is_not_ready() {
 
 #[tokio::test]
 async fn a_model_that_has_nothing_to_tell_is_not_asked() {
-    let readiness = Readiness::new(Arc::new(Silent), &Timer::default(), NEVER);
+    let readiness = Readiness::new(Arc::new(Silent), &Timer::default(), Events::default(), NEVER);
     assert_eq!(readiness.ask().await, Ok(()));
 }

@@ -59,6 +59,10 @@ struct State {
     closed: bool,
     /// When the alarm rings.
     armed: Option<Instant>,
+    /// Called once no sequence is open.
+    when_all_end: Option<Box<dyn FnOnce() + Send>>,
+    /// Set once no client can go on with a sequence.
+    retired: bool,
 }
 
 impl SequenceScheduler {
@@ -68,7 +72,8 @@ impl SequenceScheduler {
         permits: Option<Permits>,
         alarm: Alarm,
     ) -> Self {
-        let state = State { sequences, next_id: 1, closed: false, armed: None };
+        let state =
+            State { sequences, next_id: 1, closed: false, armed: None, when_all_end: None, retired: false };
         let calls = (0..instances).map(|_| Condvar::new()).collect();
         Self { state: Mutex::new(state), calls, permits, alarm }
     }
@@ -86,12 +91,16 @@ impl SequenceScheduler {
         if alarm.is_some() {
             state.armed = alarm;
         }
+        let all_ended = if state.sequences.has_open() { None } else { state.when_all_end.take() };
         drop(state);
         for instance in stirred {
             self.calls[instance].notify_one();
         }
         if let Some(expiry) = alarm {
             self.alarm.set(expiry);
+        }
+        if let Some(all_ended) = all_ended {
+            all_ended();
         }
     }
 
@@ -111,6 +120,9 @@ impl Scheduler for SequenceScheduler {
         state.enrol(&mut request);
         match state.sequences.push(request, now) {
             Ok(ticket) => {
+                if state.retired {
+                    state.sequences.end_all(now);
+                }
                 self.go_on(state);
                 Enqueued::Waits(ticket)
             }
@@ -191,12 +203,15 @@ impl Scheduler for SequenceScheduler {
         self.lock().sequences.is_open(sequence)
     }
 
-    fn has_sequences(&self) -> bool {
-        self.lock().sequences.has_open()
+    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+        let mut state = self.lock();
+        state.when_all_end = Some(done);
+        self.go_on(state);
     }
 
     fn end_sequences(&self) {
         let mut state = self.lock();
+        state.retired = true;
         state.sequences.end_all(Instant::now());
         self.go_on(state);
     }

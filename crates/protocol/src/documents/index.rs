@@ -1,7 +1,7 @@
 //! The repository's index.
 
 use nereid_backend_api::Result;
-use nereid_core::Server;
+use nereid_core::{ModelStatus, Server};
 use serde::Serialize;
 
 /// A model of the repository, or one of its versions. What is absent is left out.
@@ -25,8 +25,20 @@ pub struct IndexEntry {
 ///
 /// # Errors
 /// The repositories cannot be read.
-pub fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
-    let entries = server.index()?.into_iter().map(|(name, status)| match status {
+pub async fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
+    Ok(entries(server.index().await?, only_ready))
+}
+
+/// [`repository_index`], for threads that may block.
+///
+/// # Errors
+/// See there.
+pub fn blocking_repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
+    Ok(entries(server.blocking_index()?, only_ready))
+}
+
+fn entries(index: Vec<(String, Option<ModelStatus>)>, only_ready: bool) -> Vec<IndexEntry> {
+    let entries = index.into_iter().map(|(name, status)| match status {
         None => IndexEntry { name, ..IndexEntry::default() },
         Some(status) => IndexEntry {
             name,
@@ -35,5 +47,5 @@ pub fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEn
             reason: status.state.reason().map(str::to_owned),
         },
     });
-    Ok(entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect())
+    entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect()
 }

@@ -2,9 +2,26 @@
 
 use bytes::Bytes;
 use nereid_core::backend_api::ErrorCode;
+use nereid_core::block_on;
 use tempfile::TempDir;
 
 use super::*;
+
+/// What the server does in its stages, at once.
+impl Repositories {
+    fn all_names(&self) -> Result<Vec<String>> {
+        let listed = block_on(self.list())?;
+        Ok(listed.into_iter().map(|listed| listed.name).collect())
+    }
+
+    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
+        block_on(self.fetch(id, overrides, &Progress::default()))?.read()
+    }
+
+    fn look(&self, id: &ModelId) -> Result<Fingerprint> {
+        block_on(self.fingerprint(id))
+    }
+}
 
 const CONFIG: &str = r#"backend: "identity"
     input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] }
@@ -41,10 +58,10 @@ fn models_are_folders_that_are_not_hidden() {
     fs::write(first.path().join("README"), "").unwrap();
     // One of the repositories is gone.
     let source = repositories(&[&first, &folder(&["n"])]);
-    assert_eq!(source.names().unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(source.all_names().unwrap_err().code(), ErrorCode::NotFound);
     let second = folder(&["n", "m"]);
     let source = repositories(&[&first, &second]);
-    assert_eq!(source.names().unwrap(), ["m", "n"]);
+    assert_eq!(source.all_names().unwrap(), ["m", "n"]);
     assert_eq!(source.read(&ModelId::plain("n"), &Overrides::default()).unwrap().versions, [1]);
 }
 
@@ -56,7 +73,7 @@ fn a_model_that_stands_twice_or_nowhere_is_refused() {
     assert_eq!(error.code(), ErrorCode::InvalidArg);
     assert!(error.message().contains("more than one repository"), "{error}");
     for name in ["nope", "", ".", "..", "../m", "m/1", "/etc", ".git"] {
-        let error = source.fingerprint(&ModelId::plain(name)).unwrap_err();
+        let error = source.look(&ModelId::plain(name)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotFound, "{name}");
     }
 }
@@ -67,7 +84,7 @@ fn a_configuration_may_be_given_in_place_of_the_models_own() {
     let source = repositories(&[&folder]);
     let spec = source.read(&ModelId::plain("m"), &config(JSON)).unwrap();
     assert_eq!((spec.config.max_batch_size, spec.config.name.as_str(), spec.versions), (2, "m", vec![1]));
-    assert_eq!(spec.fingerprint, source.fingerprint(&ModelId::plain("m")).unwrap());
+    assert_eq!(spec.fingerprint, source.look(&ModelId::plain("m")).unwrap());
     for wrong in
         ["{", r#"{"name": "other"}"#, r#"{"nothing": 1}"#, r#"{"backend": "identity", "max_batch_size": -1}"#]
     {
@@ -113,17 +130,17 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
     let (first, second) = (folder(&["m", "n"]), folder(&["m"]));
     let paths = [&first, &second].map(|folder| folder.path().to_owned());
     let source = Repositories::new(paths.to_vec(), ReadOptions::default()).with_namespacing(true);
-    assert_eq!(source.names().unwrap(), ["m", "n"]);
-    let ids = source.ids("m").unwrap();
+    assert_eq!(source.all_names().unwrap(), ["m", "n"]);
+    let ids = block_on(source.find("m")).unwrap();
     let spaces: Vec<_> = ids.iter().map(|id| Path::new(&id.namespace)).collect();
     assert_eq!(spaces, [first.path(), second.path()]);
     for (id, folder) in ids.iter().zip([&first, &second]) {
         let model = source.read(id, &Overrides::default()).unwrap();
         assert_eq!((&model.id, model.directory), (id, folder.path().join("m")));
     }
-    assert_ne!(source.fingerprint(&ids[0]).unwrap(), source.fingerprint(&ids[1]).unwrap());
-    assert_eq!(source.ids("n").unwrap().len(), 1);
-    assert_eq!(source.ids("../m").unwrap(), []);
+    assert_ne!(source.look(&ids[0]).unwrap(), source.look(&ids[1]).unwrap());
+    assert_eq!(block_on(source.find("n")).unwrap().len(), 1);
+    assert_eq!(block_on(source.find("../m")).unwrap(), []);
     let elsewhere = ModelId { name: "m".into(), namespace: "elsewhere".into() };
     assert_eq!(source.read(&elsewhere, &Overrides::default()).unwrap_err().code(), ErrorCode::NotFound);
 }
@@ -132,12 +149,12 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
 fn without_namespaces_a_name_stands_for_one_folder() {
     let (first, second) = (folder(&["m"]), folder(&["m", "n"]));
     let source = repositories(&[&first, &second]);
-    assert_eq!(source.ids("n").unwrap(), [ModelId::plain("n")]);
-    let error = source.ids("m").unwrap_err();
+    assert_eq!(block_on(source.find("n")).unwrap(), [ModelId::plain("n")]);
+    let error = block_on(source.find("m")).unwrap_err();
     assert!(error.message().contains("more than one repository"), "{error}");
     assert!(error.message().contains("--model-namespacing=true"), "{error}");
     // A repository that is given twice is one.
     let twice = repositories(&[&first, &first]);
-    assert_eq!(twice.ids("m").unwrap(), [ModelId::plain("m")]);
-    twice.fingerprint(&ModelId::plain("m")).unwrap();
+    assert_eq!(block_on(twice.find("m")).unwrap(), [ModelId::plain("m")]);
+    twice.look(&ModelId::plain("m")).unwrap();
 }

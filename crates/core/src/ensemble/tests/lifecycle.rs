@@ -4,8 +4,8 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::source::Overrides;
-use crate::{ModelControl, VersionState};
+use crate::source::{BlockingSource, Overrides};
+use crate::{Fingerprint, ModelControl, VersionState};
 
 /// A source whose models change as the test likes. Every change of a model is seen.
 #[derive(Clone, Default)]
@@ -23,7 +23,7 @@ impl Changing {
     }
 }
 
-impl ModelSource for Changing {
+impl BlockingSource for Changing {
     fn names(&self) -> Result<Vec<String>> {
         Ok(self.0.lock().unwrap().keys().cloned().collect())
     }
@@ -34,7 +34,7 @@ impl ModelSource for Changing {
         Ok(ModelSpec { fingerprint: fingerprint(found.0), ..found.1.clone() })
     }
 
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
         let models = self.0.lock().unwrap();
         models.get(&id.name).map(|found| fingerprint(found.0)).ok_or_else(|| Error::not_found("gone"))
     }
@@ -82,7 +82,7 @@ impl World {
     /// Two looks: the second takes up what the first has seen.
     fn look(&self) {
         for _ in 0..2 {
-            self.server.look(std::time::Duration::from_secs(60)).unwrap();
+            self.server.poll(std::time::Duration::from_secs(60)).unwrap();
         }
     }
 
@@ -94,7 +94,7 @@ impl World {
 
     /// Why a model cannot be asked.
     fn reason(&self, name: &str) -> String {
-        let index = self.server.index().unwrap();
+        let index = self.server.blocking_index().unwrap();
         let states = index.into_iter().filter(|(known, _)| known == name).filter_map(|(_, status)| status);
         let reasons = states.filter_map(|status| match status.state {
             VersionState::Unavailable(error) => Some(error.message().to_owned()),

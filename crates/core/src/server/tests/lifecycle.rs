@@ -1,12 +1,14 @@
 //! Models that come and go while clients ask, from a source that changes.
 
 mod against_plain_rules;
+mod events;
+mod fetching;
 mod namespaces;
 
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use super::*;
-use crate::source::{ModelSource, Overrides};
+use crate::source::{BlockingSource, Overrides};
 
 /// A source whose one model `m` changes as the test likes.
 #[derive(Default)]
@@ -25,7 +27,7 @@ impl Changing {
     }
 }
 
-impl ModelSource for Changing {
+impl BlockingSource for Changing {
     fn names(&self) -> Result<Vec<String>> {
         Ok(self.0.lock().unwrap().iter().map(|_| "m".to_owned()).collect())
     }
@@ -42,7 +44,7 @@ impl ModelSource for Changing {
         Ok(ModelSpec { fingerprint, ..spec? })
     }
 
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
         let state = self.0.lock().unwrap();
         let found = state.as_ref().filter(|_| id.name == "m").map(|(_, fingerprint)| fingerprint.clone());
         found.ok_or_else(|| Error::not_found("gone"))
@@ -250,7 +252,7 @@ fn a_change_is_taken_up_when_two_looks_have_seen_the_same_of_it() {
     let world = world(ModelControl::Poll);
     world.server.start(None).unwrap();
     let look = || {
-        world.server.look(Duration::MAX).unwrap();
+        world.server.poll(Duration::MAX).unwrap();
         world.loads()
     };
     assert_eq!((world.loads(), look(), look()), (1, 0, 0));
@@ -282,16 +284,16 @@ fn what_failed_at_the_start_is_taken_up_when_it_is_mended() {
     let world = world(ModelControl::Poll);
     world.backend.broken.store(true, AtomicOrdering::Relaxed);
     world.server.start(None).unwrap();
-    world.server.look(Duration::MAX).unwrap();
-    world.server.look(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
     assert_eq!(
         (world.loads(), index(&world.server)),
         (1, vec!["m/1 UNAVAILABLE: broken on purpose".to_owned()])
     );
     world.backend.broken.store(false, AtomicOrdering::Relaxed);
     world.source.set(1, &[(1, 2)]);
-    world.server.look(Duration::MAX).unwrap();
-    world.server.look(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
+    world.server.poll(Duration::MAX).unwrap();
     assert_eq!(index(&world.server), ["m/1 READY"]);
 }
 

@@ -4,7 +4,7 @@ use nereid_backend_api::{CorrelationId, Request, SequenceFlags};
 
 use super::*;
 use crate::rate_limiter::ResourceLimit;
-use crate::source::{ModelSource, Overrides};
+use crate::source::{BlockingSource, Overrides};
 
 /// A source of one model, whose configuration the test changes.
 struct Given(Mutex<ModelConfig>);
@@ -17,7 +17,7 @@ impl Given {
     }
 }
 
-impl ModelSource for Given {
+impl BlockingSource for Given {
     fn names(&self) -> Result<Vec<String>> {
         Ok(vec!["m".into()])
     }
@@ -27,7 +27,7 @@ impl ModelSource for Given {
         Ok(ModelSpec { fingerprint: self.looks(), ..spec? })
     }
 
-    fn fingerprint(&self, _: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, _: &ModelId) -> Result<Fingerprint> {
         Ok(self.looks())
     }
 }
@@ -203,12 +203,10 @@ async fn a_generation_stops_when_its_client_leaves() {
         let model = server.model("m", None).unwrap();
         let generation = infer(&server, request()).unwrap();
         let behind = infer(&server, request()).unwrap();
-        assert!(model.has_sequences());
+        let (sender, ended) = channel();
+        model.when_sequences_end(Box::new(move || sender.send(()).unwrap_or_default()));
+        assert!(ended.try_recv().is_err());
         drop((generation, behind));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while model.has_sequences() {
-            assert!(Instant::now() < deadline, "{strategy}");
-            thread::yield_now();
-        }
+        ended.recv_timeout(Duration::from_secs(20)).expect(&strategy);
     }
 }

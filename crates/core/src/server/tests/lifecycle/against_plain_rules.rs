@@ -19,7 +19,7 @@ struct Serves(u8);
 
 impl Backend for Reads {
     fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        let content = self.0.fingerprint(&ModelId::plain("m"))?.versions[&context.version];
+        let content = self.0.fingerprint_of(&ModelId::plain("m"))?.versions[&context.version];
         if is_broken(content) {
             return Err(Error::internal("broken"));
         }
@@ -48,7 +48,7 @@ enum Event {
     Changes(Option<(u64, BTreeMap<u64, Content>)>),
     Load,
     Unload,
-    Look,
+    Poll,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,6 +68,8 @@ struct Plain {
     seen: Option<(u64, BTreeMap<u64, Content>)>,
     /// It has no versions at all.
     empty: bool,
+    /// Whether the last poll found it, where the repository is polled.
+    polled: Option<bool>,
 }
 
 impl Plain {
@@ -122,7 +124,8 @@ impl Plain {
         (self.served, self.failed, self.seen, self.empty) = (None, None, None, false);
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
+        self.polled = Some(self.folder.is_some());
         if self.folder.is_none() {
             return self.unload();
         }
@@ -146,7 +149,7 @@ impl Plain {
         if self.empty {
             lines.insert(0, "m UNAVAILABLE: model 'm' has no version folder to serve".into());
         }
-        if lines.is_empty() && self.folder.is_some() {
+        if lines.is_empty() && self.polled.unwrap_or(self.folder.is_some()) {
             lines.push("m".into());
         }
         lines
@@ -163,7 +166,7 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
         ModelControl::Explicit => {
             prop_oneof![4 => folders().prop_map(Event::Changes), 5 => Just(Event::Load), 2 => Just(Event::Unload)].boxed()
         }
-        _ => prop_oneof![2 => folders().prop_map(Event::Changes), 5 => Just(Event::Look)].boxed(),
+        _ => prop_oneof![2 => folders().prop_map(Event::Changes), 5 => Just(Event::Poll)].boxed(),
     };
     proptest::collection::vec(event, 1..24)
 }
@@ -176,7 +179,8 @@ fn check(control: ModelControl, events: &[Event]) {
     let server = Server::new(options, backends, Arc::clone(&source) as _);
     server.start(None).unwrap();
     let world = World { server, source, backend: Counting::default() };
-    let mut plain = Plain::default();
+    let polled = (control == ModelControl::Poll).then_some(false);
+    let mut plain = Plain { polled, ..Plain::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for event in events {
         match event {
@@ -193,9 +197,9 @@ fn check(control: ModelControl, events: &[Event]) {
                 world.unload().unwrap();
                 plain.unload();
             }
-            Event::Look => {
-                world.server.look(Duration::MAX).unwrap();
-                plain.look();
+            Event::Poll => {
+                world.server.poll(Duration::MAX).unwrap();
+                plain.poll();
             }
         }
         assert_eq!(world.settled(), plain.index(), "after {event:?}");

@@ -13,7 +13,7 @@ impl Spaces {
     }
 }
 
-impl ModelSource for Spaces {
+impl BlockingSource for Spaces {
     fn names(&self) -> Result<Vec<String>> {
         let any = self.0.lock().unwrap().keys().next().map(|_| "m".to_owned());
         Ok(any.into_iter().collect())
@@ -26,7 +26,7 @@ impl ModelSource for Spaces {
 
     fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
         let sent = (!overrides.files.is_empty()).then(Fingerprint::default);
-        let fingerprint = sent.map_or_else(|| self.fingerprint(id), Ok)?;
+        let fingerprint = sent.map_or_else(|| self.fingerprint_of(id), Ok)?;
         if fingerprint.whole == 9 {
             return Err(Error::invalid_arg("its configuration is wrong"));
         }
@@ -34,7 +34,7 @@ impl ModelSource for Spaces {
         Ok(ModelSpec { id: id.clone(), fingerprint, ..spec? })
     }
 
-    fn fingerprint(&self, id: &ModelId) -> Result<Fingerprint> {
+    fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
         let spaces = self.0.lock().unwrap();
         let contents = spaces.get(&id.namespace).filter(|_| id.name == "m");
         let whole = *contents.ok_or_else(|| Error::not_found(format!("there is no '{id}'")))?;
@@ -120,11 +120,11 @@ fn a_model_that_leaves_its_namespace_leaves_the_name_to_the_other() {
     let (source, server) = serving(ModelControl::Poll, &[("one", 1), ("two", 2)]);
     assert!(reached(&server).is_err());
     source.set(&[("two", 2)]);
-    server.look(Duration::MAX).unwrap();
+    server.poll(Duration::MAX).unwrap();
     assert_eq!(reached(&server).unwrap(), "two");
     source.set(&[("two", 2), ("three", 3)]);
-    assert!(server.look(Duration::MAX).unwrap(), "a change waits for another look");
+    assert!(server.poll(Duration::MAX).unwrap(), "a change waits for another look");
     assert_eq!(reached(&server).unwrap(), "two");
-    assert!(!server.look(Duration::MAX).unwrap());
+    assert!(!server.poll(Duration::MAX).unwrap());
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
 }

@@ -1,0 +1,110 @@
+//! What the source lists: a snapshot for those who may not wait for files to be read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use arc_swap::ArcSwapOption;
+use nereid_backend_api::{Error, Result};
+use tokio::sync::watch;
+
+use crate::block_on::block_on;
+use crate::source::{Listed, ModelSource};
+
+/// What a source lists, ascending by name.
+pub(crate) type Listing = Result<Vec<Listed>>;
+
+/// The last listing of a source.
+pub(crate) struct Catalog {
+    source: Arc<dyn ModelSource>,
+    last: ArcSwapOption<Listing>,
+    refreshes: Mutex<Refreshes>,
+    /// How many refreshes have ended.
+    ended: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Refreshes {
+    /// How many have begun, each on a thread that does the next one, too.
+    begun: u64,
+    is_running: bool,
+    /// Somebody wants one that begins later than the running one.
+    again: bool,
+}
+
+impl Catalog {
+    pub(crate) fn new(source: Arc<dyn ModelSource>) -> Arc<Self> {
+        let (last, refreshes) = (ArcSwapOption::empty(), Mutex::default());
+        Arc::new(Self { source, last, refreshes, ended: watch::Sender::new(0) })
+    }
+
+    /// Lists the source on this thread, which may block.
+    pub(crate) fn refresh(&self) -> Arc<Listing> {
+        let listing = Arc::new(block_on(self.source.list()));
+        self.last.store(Some(Arc::clone(&listing)));
+        listing
+    }
+
+    /// The last listing, if there is one.
+    pub(crate) fn last(&self) -> Option<Arc<Listing>> {
+        self.last.load_full()
+    }
+
+    /// A listing that begins after this call, on another thread. Those who ask meanwhile share the next one.
+    pub(crate) fn refreshed(self: &Arc<Self>) -> impl Future<Output = Arc<Listing>> + Send + use<> {
+        let mut ended = self.ended.subscribe();
+        let awaited = self.request();
+        let this = Arc::clone(self);
+        async move {
+            // The sender is as long-lived as `this`.
+            let _ = ended.wait_for(|ended| *ended >= awaited).await;
+            this.last().unwrap_or_else(|| Arc::new(Err(Error::internal("the model source was not listed"))))
+        }
+    }
+
+    /// The number of the refresh to wait for.
+    fn request(self: &Arc<Self>) -> u64 {
+        let mut refreshes = self.lock();
+        if refreshes.is_running {
+            refreshes.again = true;
+            return refreshes.begun + 1;
+        }
+        (refreshes.is_running, refreshes.begun) = (true, refreshes.begun + 1);
+        let begun = refreshes.begun;
+        drop(refreshes);
+        let this = Arc::clone(self);
+        if let Err(error) = Builder::new().name("nereid-list".into()).spawn(move || this.run()) {
+            let error = Error::unavailable(format!("cannot start a thread to list the models: {error}"));
+            self.last.store(Some(Arc::new(Err(error))));
+            while self.end() {}
+        }
+        begun
+    }
+
+    fn run(&self) {
+        loop {
+            self.refresh();
+            if !self.end() {
+                return;
+            }
+        }
+    }
+
+    /// A refresh has ended. Whether the next one begins.
+    fn end(&self) -> bool {
+        let mut refreshes = self.lock();
+        let ended = refreshes.begun;
+        let again = std::mem::take(&mut refreshes.again);
+        if again {
+            refreshes.begun += 1;
+        } else {
+            refreshes.is_running = false;
+        }
+        drop(refreshes);
+        self.ended.send_replace(ended);
+        again
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Refreshes> {
+        self.refreshes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,150 @@
+//! The stage before loading: finds out what has changed, and has the source fetch what is to be loaded.
+//!
+//! It has threads of its own, one for each fetch in progress, so that a slow source holds up no load of a model whose files
+//! are there. A fetch that has to wait is dropped when its model is to be unloaded or the server ends.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::{Either, select};
+use nereid_backend_api::{Error, ErrorCode, Result};
+use tokio::sync::oneshot;
+
+use super::records::Records;
+use super::{LifeCycle, Record, Task};
+use crate::block_on::block_on;
+use crate::source::{FetchedModel, Fingerprint, ModelId, Overrides};
+
+/// What a task is to do with a model of its name.
+pub(super) enum Fetched {
+    /// Load it.
+    Model(ModelToLoad),
+    /// Unload it, as it is no longer in the source.
+    Gone(ModelId),
+    /// Nothing: it could not be looked at.
+    Unknown(Error),
+}
+
+impl Fetched {
+    /// Whether a model is to be loaded or unloaded.
+    pub(super) fn needs_work(&self) -> bool {
+        matches!(self, Self::Model(_) | Self::Gone(_))
+    }
+}
+
+/// A model whose files were fetched, or could not be.
+pub(super) struct ModelToLoad {
+    pub id: ModelId,
+    /// Taken before the files were fetched: a change that comes meanwhile is one to be taken up later.
+    pub fingerprint: Result<Fingerprint>,
+    pub files: Result<Box<dyn FetchedModel>>,
+}
+
+/// What cancels a fetch when it is dropped.
+pub(super) type Canceller = oneshot::Sender<()>;
+
+impl LifeCycle {
+    /// What a task is to do, as far as the source is asked for that.
+    ///
+    /// # Errors
+    /// It was cancelled while it waited for the source.
+    pub(super) fn fetch_for(
+        &self,
+        name: &str,
+        task: &Task,
+        records: &mut Records,
+        cancelled: oneshot::Receiver<()>,
+    ) -> Result<Vec<Fetched>> {
+        let fetch = Box::pin(async {
+            match task {
+                Task::Load { overrides, .. } => self.fetch_every(name, overrides).await,
+                Task::Poll => self.fetch_changed(name, records).await,
+                Task::Unload { .. } | Task::Reconcile { .. } => Vec::new(),
+            }
+        });
+        // What does not have to wait is done in any case.
+        match block_on(select(fetch, cancelled)) {
+            Either::Left((fetched, _)) => Ok(fetched),
+            Either::Right(_) => {
+                Err(Error::unavailable(format!("the load of '{name}' was cancelled by an unload")))
+            }
+        }
+    }
+
+    /// Every model of that name. Files that come with the request are a model of no namespace.
+    async fn fetch_every(&self, name: &str, overrides: &Overrides) -> Vec<Fetched> {
+        let mut ids = if overrides.files.is_empty() { self.ids(name).await } else { Vec::new() };
+        if ids.is_empty() {
+            ids.push(ModelId::plain(name));
+        }
+        let mut fetched = Vec::new();
+        for id in ids {
+            let fingerprint = self.source.fingerprint(&id).await;
+            fetched.push(Fetched::Model(self.fetch(id, fingerprint, overrides).await));
+        }
+        fetched
+    }
+
+    /// The models of that name, and those that had it, whose change was there already at the last poll.
+    async fn fetch_changed(&self, name: &str, records: &mut Records) -> Vec<Fetched> {
+        let ids: BTreeSet<_> = records.ids(name).chain(self.ids(name).await).collect();
+        let mut fetched = Vec::new();
+        for id in ids {
+            let record = records.of(&id);
+            match self.source.fingerprint(&id).await {
+                Ok(now) => {
+                    if record.is_to_be_loaded(&id, &now) {
+                        fetched.push(Fetched::Model(self.fetch(id, Ok(now), &Overrides::default()).await));
+                    }
+                }
+                Err(error) if error.code() == ErrorCode::NotFound => {
+                    if record.served.is_some() || record.failed.is_some() {
+                        tracing::info!("'{id}' is no longer in the repository and is unloaded");
+                    }
+                    fetched.push(Fetched::Gone(id));
+                }
+                Err(error) => {
+                    tracing::warn!("cannot poll '{id}', which stays as it is: {error}");
+                    fetched.push(Fetched::Unknown(error));
+                }
+            }
+        }
+        fetched
+    }
+
+    async fn fetch(
+        &self,
+        id: ModelId,
+        fingerprint: Result<Fingerprint>,
+        overrides: &Overrides,
+    ) -> ModelToLoad {
+        let fetching = self.fetches.begin(&id);
+        let files = self.source.fetch(&id, overrides, &fetching.progress).await;
+        drop(fetching);
+        ModelToLoad { id, fingerprint, files }
+    }
+
+    /// The models of that name. Of a name that stands for several in one namespace, fetching says so.
+    async fn ids(&self, name: &str) -> Vec<ModelId> {
+        self.source.find(name).await.unwrap_or_else(|_| vec![ModelId::plain(name)])
+    }
+}
+
+impl Record {
+    /// Notes what a poll has seen. A change is taken up when two polls have seen the same of it.
+    fn is_to_be_loaded(&mut self, id: &ModelId, now: &Fingerprint) -> bool {
+        let before = self.seen.replace(now.clone());
+        if self.tried() == Some(now) {
+            return false;
+        }
+        let what = now.difference(self.tried());
+        let is_complete = before.as_ref() == Some(now);
+        if is_complete {
+            tracing::info!("'{id}' has changed ({what}), and not since the last poll; it is loaded");
+        } else {
+            tracing::info!(
+                "'{id}' has changed ({what}); it is loaded when the next poll sees no further change"
+            );
+        }
+        is_complete
+    }
+}

@@ -1,0 +1,113 @@
+//! All models of one name, in whatever namespaces: clients and polls name them together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, ErrorCode, Result};
+
+use super::fetch::Fetched;
+use super::{LifeCycle, Record};
+use crate::source::{ModelId, Overrides};
+
+/// What is known of the models of a name, by their namespaces.
+#[derive(Clone, Default)]
+pub(super) struct Records(BTreeMap<String, Record>);
+
+impl Records {
+    /// Whether nothing is known of any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.values().all(Record::is_empty)
+    }
+
+    /// Whether a change of one was seen by a poll and not loaded.
+    pub(super) fn awaits_poll(&self) -> bool {
+        self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
+    }
+
+    /// Whether an ensemble was read since it was reconciled.
+    pub(super) fn needs_reconciling(&self) -> bool {
+        self.0.values().any(|known| known.needs_reconciling)
+    }
+
+    /// All of which something is known.
+    pub(super) fn ids(&self, name: &str) -> impl Iterator<Item = ModelId> {
+        let id = move |namespace: &String| ModelId { name: name.to_owned(), namespace: namespace.clone() };
+        self.0.keys().map(id)
+    }
+
+    pub(super) fn of(&mut self, id: &ModelId) -> &mut Record {
+        self.0.entry(id.namespace.clone()).or_default()
+    }
+}
+
+impl LifeCycle {
+    /// Does with each model of a name what the source said.
+    pub(super) fn apply_fetched(
+        self: &Arc<Self>,
+        fetched: Vec<Fetched>,
+        overrides: &Overrides,
+        records: &mut Records,
+    ) -> Result<()> {
+        all(fetched.into_iter().map(|fetched| match fetched {
+            Fetched::Model(model) => {
+                let id = model.id.clone();
+                self.load(model, !overrides.is_empty(), records.of(&id))
+            }
+            Fetched::Gone(id) => {
+                self.unload(&id, records.of(&id));
+                Ok(())
+            }
+            Fetched::Unknown(error) => Err(error),
+        }))
+    }
+
+    /// Reconciles every ensemble of that name.
+    pub(super) fn reconcile_all(
+        self: &Arc<Self>,
+        name: &str,
+        circle: Option<&Error>,
+        records: &mut Records,
+    ) -> Result<()> {
+        let outcomes = records.0.iter_mut().map(|(namespace, known)| {
+            known.needs_reconciling = false;
+            self.reconcile(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known, circle)
+        });
+        all(outcomes)
+    }
+
+    /// The names of the models that the ensembles of that name consist of.
+    pub(super) fn members_of_all(&self, name: &str, records: &Records) -> BTreeSet<String> {
+        let of_one = |(namespace, known): (&String, &Record)| {
+            self.members_of(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known)
+        };
+        records.0.iter().flat_map(of_one).collect()
+    }
+
+    /// What of that name is served: of each version, which load of it.
+    pub(super) fn served_of_all(&self, name: &str) -> BTreeMap<(String, u64), usize> {
+        let table = self.table.load();
+        let served = table.ready_of(name);
+        served
+            .map(|model| ((model.id().namespace.clone(), model.version()), Arc::as_ptr(model) as usize))
+            .collect()
+    }
+
+    /// Unloads every model of that name.
+    pub(super) fn unload_every(self: &Arc<Self>, name: &str, records: &mut Records) {
+        let table = self.table.load_full();
+        for namespace in table.namespaces(name) {
+            let id = ModelId { name: name.to_owned(), namespace: namespace.clone() };
+            self.unload(&id, records.of(&id));
+        }
+        *records = Records::default();
+    }
+}
+
+/// What is wrong with any. That versions failed to load counts for more than that a model could not be read.
+pub(super) fn all(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);
+    let Some(first) = errors.first() else { return Ok(()) };
+    let messages: Vec<_> = errors.iter().map(Error::message).collect();
+    Err(Error::new(first.code(), messages.join("; ")))
+}

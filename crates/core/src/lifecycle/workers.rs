@@ -1,0 +1,231 @@
+//! The threads that do the tasks: some fetch, some load, all of them only as long as there is something to do.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread;
+
+use nereid_backend_api::{Error, Result};
+
+use super::LifeCycle;
+use super::ensembles::Deferred;
+use super::fetch::Fetched;
+use super::records::{Records, all};
+use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
+use crate::source::Overrides;
+
+impl LifeCycle {
+    /// Has a task done, on another thread.
+    pub(crate) fn submit(self: &Arc<Self>, name: String, task: Task, done: Done) {
+        self.submit_all([(name, task, done)]);
+    }
+
+    /// Has tasks done that are all known before the first of them begins: an ensemble waits for those of its members.
+    pub(crate) fn submit_all(self: &Arc<Self>, new: impl IntoIterator<Item = (String, Task, Done)>) {
+        let mut tasks = self.lock();
+        let mut refused = Vec::new();
+        for (name, task, done) in new {
+            if tasks.closed {
+                refused.push((done, shutting_down()));
+            } else if tasks.len() >= CAPACITY {
+                let error = Error::unavailable(format!("{CAPACITY} loads and unloads are waiting already"));
+                refused.push((done, error));
+            } else {
+                if matches!(task, Task::Load { .. }) {
+                    tasks.dependencies.request(&name);
+                }
+                tasks.push(Job { name, task, after: BTreeSet::new(), done });
+            }
+        }
+        self.spawn_workers(tasks, None);
+        refused.into_iter().for_each(|(done, error)| done(Err(error)));
+    }
+
+    /// Starts a thread for each stage that has more to do than the calling thread, which goes on with `own`. Every thread
+    /// that takes a job does this, too.
+    fn spawn_workers(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>, own: Option<Stage>) {
+        for (stage, limit) in [(Stage::Fetch, self.limits.fetches), (Stage::Load, self.limits.loads)] {
+            let others = usize::from(own == Some(stage));
+            let threads = tasks.threads.of(stage);
+            if *threads < limit.max(1) {
+                *threads += 1;
+                if tasks.backlog(stage) <= others || !self.spawn_worker(stage) {
+                    *tasks.threads.of(stage) -= 1;
+                }
+            }
+        }
+        let mut stranded = Vec::new();
+        for stage in [Stage::Fetch, Stage::Load] {
+            if *tasks.threads.of(stage) == 0 {
+                stranded.extend(tasks.give_up_last(stage));
+            }
+        }
+        drop(tasks);
+        for job in stranded {
+            (job.done)(Err(Error::internal("cannot start a thread to load models")));
+        }
+    }
+
+    fn spawn_worker(self: &Arc<Self>, stage: Stage) -> bool {
+        let this = Arc::clone(self);
+        let (name, work): (_, fn(Arc<Self>)) = match stage {
+            Stage::Fetch => ("nereid-fetch", Self::work_on_fetches),
+            Stage::Load => ("nereid-load", Self::work_on_loads),
+        };
+        let spawned = thread::Builder::new().name(name.into()).spawn(move || work(this));
+        spawned.inspect_err(|error| tracing::error!("cannot start a thread to load models: {error}")).is_ok()
+    }
+
+    /// Takes no further tasks; those that wait are not done, and fetches in progress are cancelled.
+    pub(crate) fn close(&self) {
+        let jobs = self.lock().close();
+        for job in jobs {
+            (job.done)(Err(shutting_down()));
+        }
+    }
+
+    /// The models that were loaded, or tried, and not unloaded since.
+    pub(crate) fn known(&self) -> Vec<String> {
+        self.lock().known.keys().cloned().collect()
+    }
+
+    /// Those of the names that no task is waiting for or being done with.
+    pub(crate) fn idle(&self, mut names: BTreeSet<String>) -> BTreeSet<String> {
+        let tasks = self.lock();
+        names.retain(|name| !tasks.is_concerned(name));
+        names
+    }
+
+    /// Whether a poll has seen a change that is taken up when another one has seen the same.
+    pub(crate) fn awaits_poll(&self) -> bool {
+        self.lock().known.values().any(Records::awaits_poll)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fetching thread's life.
+    fn work_on_fetches(self: Arc<Self>) {
+        loop {
+            let mut tasks = self.lock();
+            let Some((job, mut records, cancelled)) = tasks.next_to_fetch() else {
+                tasks.threads.fetch -= 1;
+                return;
+            };
+            self.spawn_workers(tasks, None);
+            let fetched = self.fetch_for(&job.name, &job.task, &mut records, cancelled);
+            let mut tasks = self.lock();
+            tasks.end_fetch(&job.name);
+            if tasks.closed {
+                tasks.end(&job.name);
+                drop(tasks);
+                (job.done)(Err(shutting_down()));
+                continue;
+            }
+            match fetched {
+                Ok(fetched) if fetched.iter().any(Fetched::needs_work) => {
+                    tasks.push_fetched(job, records, fetched);
+                    self.spawn_workers(tasks, Some(Stage::Fetch));
+                }
+                Ok(fetched) => {
+                    drop(tasks);
+                    let outcome = self.apply_fetched(fetched, &Overrides::default(), &mut records);
+                    self.finish(job, records, outcome, false, Stage::Fetch);
+                }
+                Err(error) => {
+                    drop(tasks);
+                    self.finish(job, records, Err(error), false, Stage::Fetch);
+                }
+            }
+        }
+    }
+
+    /// A loading thread's life.
+    fn work_on_loads(self: Arc<Self>) {
+        loop {
+            let mut tasks = self.lock();
+            let Some((mut job, mut records, fetched)) = tasks.next_to_do() else {
+                tasks.threads.load -= 1;
+                return;
+            };
+            self.spawn_workers(tasks, None);
+            let before = self.served_of_all(&job.name);
+            let outcome = self.act(&job.name, &mut job.task, fetched, &mut records);
+            let has_changed = self.served_of_all(&job.name) != before;
+            self.finish(job, records, outcome, has_changed, Stage::Load);
+        }
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        name: &str,
+        task: &mut Task,
+        fetched: Vec<Fetched>,
+        records: &mut Records,
+    ) -> Result<()> {
+        match task {
+            Task::Load { overrides, .. } => self.apply_fetched(fetched, overrides, records),
+            Task::Poll => self.apply_fetched(fetched, &Overrides::default(), records),
+            Task::Unload { .. } => {
+                self.unload_every(name, records);
+                Ok(())
+            }
+            Task::Reconcile { so_far, circle } => {
+                let so_far = std::mem::replace(so_far, Ok(()));
+                all([so_far, self.reconcile_all(name, circle.as_ref(), records)])
+            }
+        }
+    }
+
+    /// A job is done: what follows from it is submitted, and its outcome reported when that is done, too.
+    fn finish(
+        self: &Arc<Self>,
+        job: Job,
+        records: Records,
+        outcome: Result<()>,
+        has_changed: bool,
+        stage: Stage,
+    ) {
+        let Job { name, task, done, .. } = job;
+        let with_members = match &task {
+            Task::Load { with_members, .. } | Task::Unload { with_members } => *with_members,
+            Task::Poll | Task::Reconcile { .. } => false,
+        };
+        let is_unload = matches!(task, Task::Unload { .. });
+        let members = self.members_of_all(&name, &records);
+        let needs_reconciling = records.needs_reconciling();
+
+        let mut tasks = self.lock();
+        tasks.end(&name);
+        let members_before = tasks.dependencies.members(&name);
+        tasks.dependencies.set(&name, members);
+        if is_unload {
+            tasks.dependencies.request(&name);
+        }
+        if !records.is_empty() {
+            tasks.known.insert(name.clone(), records);
+        }
+        let mut report = None;
+        if needs_reconciling && !tasks.closed {
+            tasks.reconcile_after_members(&name, outcome, with_members, done);
+        } else {
+            let deferred = Deferred::new(done, outcome);
+            if !tasks.closed {
+                let users: Vec<_> = tasks.dependencies.users(&name).cloned().collect();
+                for user in users.iter().filter(|_| has_changed) {
+                    tasks.reconcile(user, deferred.part());
+                }
+                if is_unload {
+                    tasks.unload_left_over(&members_before, with_members, &deferred);
+                }
+            }
+            report = Some(deferred);
+        }
+        self.spawn_workers(tasks, Some(stage));
+        drop(report);
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::unavailable("the server is shutting down")
+}

@@ -1,0 +1,106 @@
+//! The end of a version: once its last holder lets go, its instances end on a thread of their own.
+//!
+//! Whoever found a version in the table holds it, and so does every request until it is answered. The last holder is
+//! often a client's I/O thread or an instance, and neither may run what a backend does when it ends. So all that ends is
+//! handed to a thread that lives for this alone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Builder;
+
+use crate::executor::Executor;
+use crate::interceptors::Gate;
+use crate::load_guard::LoadGuard;
+use crate::source::ModelId;
+
+/// Ends a version when dropped. It is the last field of [`Model`](super::Model), since fields are dropped in order: what
+/// it holds is then held by nobody else.
+pub(super) struct Retirement {
+    /// The model and its version.
+    id: (ModelId, u64),
+    parts: Option<Parts>,
+    is_ended: AtomicBool,
+    afterwards: OnceLock<Afterwards>,
+    /// Let go of when the backend is done with the files.
+    guard: LoadGuard,
+}
+
+type Afterwards = Box<dyn Fn() + Send + Sync>;
+
+/// What runs code of the backend when it ends.
+struct Parts {
+    gate: Option<Arc<Gate>>,
+    executor: Arc<dyn Executor>,
+}
+
+impl Retirement {
+    pub(super) fn new(
+        id: (ModelId, u64),
+        gate: Option<Arc<Gate>>,
+        executor: Arc<dyn Executor>,
+        guard: LoadGuard,
+    ) -> Self {
+        let parts = Some(Parts { gate, executor });
+        Self { id, parts, is_ended: AtomicBool::new(false), afterwards: OnceLock::new(), guard }
+    }
+
+    /// The guard of the version's files.
+    pub(super) fn guard(&self) -> &LoadGuard {
+        &self.guard
+    }
+
+    /// Calls `afterwards` when the last holder is gone and all has ended. Only the first one counts.
+    pub(super) fn then(&self, afterwards: impl Fn() + Send + Sync + 'static) {
+        let _ = self.afterwards.set(Box::new(afterwards));
+    }
+
+    /// Takes no further request, executes what is queued, and ends the instances, now and on this thread. The last holder
+    /// then lets go of the rest on its own thread.
+    pub(super) fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        if let Some(parts) = &self.parts {
+            parts.end();
+        }
+    }
+}
+
+impl Parts {
+    fn end(&self) {
+        if let Some(gate) = &self.gate {
+            gate.close();
+        }
+        self.executor.close();
+    }
+}
+
+impl Drop for Retirement {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else { return };
+        let afterwards = self.afterwards.take();
+        if *self.is_ended.get_mut() {
+            drop(parts);
+            afterwards.into_iter().for_each(|afterwards| afterwards());
+            return;
+        }
+        let ((id, version), guard) = (self.id.clone(), std::mem::take(&mut self.guard));
+        let spawned = Builder::new().name("nereid-drain".into()).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                parts.end();
+                drop(parts);
+                drop(guard);
+            }));
+            match ended {
+                Ok(()) => tracing::info!("unloaded '{id}' version {version}"),
+                Err(_) => {
+                    tracing::error!("the backend of '{id}' version {version} panicked when it was unloaded")
+                }
+            }
+            afterwards.into_iter().for_each(|afterwards| afterwards());
+        });
+        if let Err(error) = spawned {
+            let id = &self.id.0;
+            tracing::error!("cannot start a thread to unload '{id}', which stays in memory: {error}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The stage before loading: sources that take their time, and what is heard of the files they give.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicUsize;
+
+use futures_util::FutureExt;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::source::{FetchedModel, Listed, ModelSource, Origin, Progress, SourceFuture};
+use crate::{FetchStatus, LoadGuard, LoadHooks};
+
+/// A source of models that are fetched when there is a permit for that; `now` needs none.
+struct Remote {
+    permits: Semaphore,
+    fetching: AtomicUsize,
+    most: AtomicUsize,
+    heard: Arc<Mutex<Vec<String>>>,
+    /// The origin of the files, the number of instances, and whether they can be loaded.
+    model: Mutex<(Origin, i32, bool)>,
+    listed: AtomicUsize,
+    number: AtomicU64,
+}
+
+impl Default for Remote {
+    fn default() -> Self {
+        Self {
+            permits: Semaphore::new(0),
+            fetching: AtomicUsize::default(),
+            most: AtomicUsize::default(),
+            heard: Arc::default(),
+            model: Mutex::new((Origin::Source, 1, true)),
+            listed: AtomicUsize::default(),
+            number: AtomicU64::default(),
+        }
+    }
+}
+
+struct Files(ModelSpec);
+
+impl FetchedModel for Files {
+    fn read(self: Box<Self>) -> Result<ModelSpec> {
+        Ok(self.0)
+    }
+}
+
+/// Counts fetches in progress as long as it is there.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, AtomicOrdering::SeqCst);
+    }
+}
+
+/// Notes what it hears.
+struct Hears(String, Arc<Mutex<Vec<String>>>);
+
+impl Hears {
+    fn note(&self, what: &str) {
+        self.1.lock().unwrap().push(format!("{} {what}", self.0));
+    }
+}
+
+impl LoadHooks for Hears {
+    fn loaded(&self) {
+        self.note("loaded");
+    }
+
+    fn failed(&self, _: &Error) {
+        self.note("failed");
+    }
+
+    fn unloading(&self) {
+        self.note("unloading");
+    }
+
+    fn dropped(&self) {
+        self.note("dropped");
+    }
+}
+
+impl ModelSource for Remote {
+    fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
+        Box::pin(async {
+            self.listed.fetch_add(1, AtomicOrdering::SeqCst);
+            if self.permits.is_closed() {
+                return Err(Error::unavailable("the source is gone"));
+            }
+            let listed = |name: &str| Listed { name: name.into(), ids: Ok(vec![ModelId::plain(name)]) };
+            Ok(vec![listed("m")])
+        })
+    }
+
+    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
+        Box::pin(async move { Ok(vec![ModelId::plain(name)]) })
+    }
+
+    fn fingerprint<'a>(&'a self, _: &'a ModelId) -> SourceFuture<'a, Fingerprint> {
+        Box::pin(async {
+            Ok(Fingerprint { config: self.number.load(AtomicOrdering::SeqCst), ..Fingerprint::default() })
+        })
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        id: &'a ModelId,
+        _: &'a Overrides,
+        progress: &'a Progress,
+    ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
+        Box::pin(async move {
+            let fetching = self.fetching.fetch_add(1, AtomicOrdering::SeqCst) + 1;
+            let _counted = Counted(&self.fetching);
+            self.most.fetch_max(fetching, AtomicOrdering::SeqCst);
+            if id.name != "now" {
+                progress.expect(100);
+                progress.advance(40);
+                self.permits.acquire().await.map_err(|_| Error::unavailable("the source is gone"))?.forget();
+                progress.advance(60);
+            }
+            let number = self.number.fetch_add(1, AtomicOrdering::SeqCst);
+            let (origin, count, loads) = *self.model.lock().unwrap();
+            let group = ModelInstanceGroup { count, ..ModelInstanceGroup::default() };
+            let config = ModelConfig { name: id.name.clone(), instance_group: vec![group], ..config() };
+            let version = if loads { 1 } else { 2 };
+            let guard = LoadGuard::new(Hears(number.to_string(), Arc::clone(&self.heard)));
+            let fingerprint =
+                Fingerprint { config: number, versions: [(1, 1)].into(), ..Fingerprint::default() };
+            let spec = ModelSpec::new(id.clone(), "m", config, [version]);
+            Ok(Box::new(Files(ModelSpec { guard, origin, fingerprint, ..spec })) as _)
+        })
+    }
+}
+
+fn remote(options: ServerOptions) -> (Arc<Remote>, Arc<Server>) {
+    let source = Arc::new(Remote::default());
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
+    let options = ServerOptions { model_control: ModelControl::Explicit, ..options };
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    server.start(Some(Vec::new())).unwrap();
+    (source, server)
+}
+
+fn begin_load(server: &Server, name: &str) -> Receiver<Result<()>> {
+    let (done, outcome) = channel();
+    server.load_model(name, Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+    outcome
+}
+
+fn begin_unload(server: &Server, name: &str) -> Receiver<Result<()>> {
+    let (done, outcome) = channel();
+    server.unload_model(name, move |result| done.send(result).unwrap()).unwrap();
+    outcome
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn wait_for(what: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !what() {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_fetch_reports_its_progress_and_holds_up_no_load() {
+    let (source, server) = remote(ServerOptions { load_threads: 1, ..options() });
+    let mut changes = server.changes();
+    let slow: Vec<_> = ["a", "b", "c"].map(|name| begin_load(&server, name)).into();
+    wait_for(|| server.fetches().iter().filter(|fetch| fetch.fetched == 40).count() == 3);
+    let status = |name: &str| FetchStatus { id: ModelId::plain(name), fetched: 40, total: 100 };
+    assert_eq!(server.fetches(), ["a", "b", "c"].map(status));
+    assert!(changes.next().now_or_never().is_some());
+    begin_load(&server, "now").recv_timeout(LONG).unwrap().unwrap();
+    source.permits.add_permits(3);
+    for outcome in slow {
+        outcome.recv_timeout(LONG).unwrap().unwrap();
+    }
+    assert_eq!((server.fetches().len(), server.models().ready().count()), (0, 4));
+}
+
+#[test]
+fn fetches_have_a_limit_of_their_own() {
+    let (source, server) = remote(ServerOptions { max_fetches: 5, load_threads: 2, ..options() });
+    let outcomes: Vec<_> = (0..100).map(|number| begin_load(&server, &format!("m{number}"))).collect();
+    wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 5);
+    source.permits.add_permits(100);
+    for outcome in outcomes {
+        outcome.recv_timeout(LONG).unwrap().unwrap();
+    }
+    assert_eq!(source.most.load(AtomicOrdering::SeqCst), 5);
+    assert_eq!(server.models().ready().count(), 100);
+}
+
+#[test]
+fn an_unload_cancels_a_fetch_that_hangs_and_the_loads_behind_it() {
+    let (source, server) = remote(options());
+    let hanging = begin_load(&server, "m");
+    wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 1);
+    let behind = begin_load(&server, "m");
+    begin_unload(&server, "m").recv_timeout(LONG).unwrap().unwrap();
+    for outcome in [hanging, behind] {
+        let error = outcome.recv_timeout(LONG).unwrap().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unavailable);
+        assert!(error.message().contains("cancelled by an unload"), "{error}");
+    }
+    assert_eq!((source.fetching.load(AtomicOrdering::SeqCst), server.fetches().len()), (0, 0));
+    // It can be loaded again.
+    source.permits.add_permits(1);
+    begin_load(&server, "m").recv_timeout(LONG).unwrap().unwrap();
+    assert_eq!(index(&server), ["m/1 READY"]);
+}
+
+#[test]
+fn a_server_that_ends_cancels_all_fetches() {
+    let (source, server) = remote(ServerOptions { max_fetches: 2, ..options() });
+    let outcomes: Vec<_> = (0..6).map(|number| begin_load(&server, &format!("m{number}"))).collect();
+    wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 2);
+    server.unload_all();
+    for outcome in outcomes {
+        let error = outcome.recv_timeout(LONG).unwrap().unwrap_err();
+        assert!(error.message().contains("shutting down"), "{error}");
+    }
+    wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 0);
+}
+
+#[test]
+fn a_guard_hears_each_step_once_and_in_order() {
+    let (source, server) = remote(options());
+    let load = || begin_load(&server, "now").recv_timeout(LONG).unwrap();
+    let heard = |expected: &[&str]| {
+        wait_for(|| source.heard.lock().unwrap().len() >= expected.len());
+        let mut heard = std::mem::take(&mut *source.heard.lock().unwrap());
+        // Loads of different files end independently of each other.
+        heard.sort_by_key(|line| line.split(' ').next().map(str::to_owned));
+        assert_eq!(heard, expected);
+    };
+    load().unwrap();
+    heard(&["0 loaded"]);
+    let held = server.model("now", None).unwrap();
+    // Other files take the place of the first ones, whose requests go on.
+    *source.model.lock().unwrap() = (Origin::Request(1), 1, true);
+    load().unwrap();
+    heard(&["0 unloading", "1 loaded"]);
+    drop(held);
+    heard(&["0 dropped"]);
+    // A load that fails lets go of its files at once.
+    *source.model.lock().unwrap() = (Origin::Request(2), 1, false);
+    load().unwrap_err();
+    heard(&["2 failed", "2 dropped"]);
+    // With other instances alone, the files stay, and those that came again go.
+    *source.model.lock().unwrap() = (Origin::Request(1), 2, true);
+    load().unwrap();
+    assert_eq!(server.model("now", None).unwrap().config().instance_group[0].count, 2);
+    heard(&["3 loaded", "3 unloading", "3 dropped"]);
+    begin_unload(&server, "now").recv_timeout(LONG).unwrap().unwrap();
+    heard(&["1 unloading", "1 dropped"]);
+    // A server that ends lets go of all.
+    *source.model.lock().unwrap() = (Origin::Source, 1, true);
+    load().unwrap();
+    server.unload_all();
+    heard(&["4 loaded", "4 unloading", "4 dropped"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_index_is_listed_for_many_at_once_and_sees_what_was_there_before_it_was_asked_for() {
+    let (source, server) = remote(options());
+    let before = source.listed.load(AtomicOrdering::SeqCst);
+    let asked: Vec<_> = (0..200).map(|_| server.index()).collect();
+    for index in futures_util::future::join_all(asked).await {
+        assert_eq!(index.unwrap().len(), 1);
+    }
+    let listed = source.listed.load(AtomicOrdering::SeqCst) - before;
+    assert!((1..50).contains(&listed), "{listed} times");
+    source.permits.close();
+    assert_eq!(server.index().await.err().map(|error| error.code()), Some(ErrorCode::Unavailable));
+}
+
+#[test]
+fn the_index_of_a_server_that_polls_is_that_of_the_last_poll() {
+    let source = Arc::new(Remote::default());
+    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
+    let options = ServerOptions { model_control: ModelControl::Poll, ..options() };
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    source.permits.add_permits(1);
+    server.start(None).unwrap();
+    let listed = || source.listed.load(AtomicOrdering::SeqCst);
+    let before = listed();
+    let names: BTreeSet<_> = server.blocking_index().unwrap().into_iter().map(|(name, _)| name).collect();
+    assert_eq!((names, listed()), (BTreeSet::from(["m".to_owned()]), before));
+    source.permits.close();
+    server.poll(LONG).unwrap_err();
+    assert_eq!(server.blocking_index().err().map(|error| error.code()), Some(ErrorCode::Unavailable));
+}

@@ -1,0 +1,92 @@
+//! Where a repository's files are kept: a folder on this machine, or objects in a bucket.
+//!
+//! A store knows names, sizes and contents, and nothing of models. Paths are relative to the store, with `/` between their
+//! parts; the store itself is the empty path.
+
+#[cfg(test)]
+mod conformance;
+mod local;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nereid_core::{LoadGuard, Progress, SourceFuture};
+
+pub use self::local::LocalStore;
+
+/// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// What the store is called in messages and as a namespace, such as `/models` or `s3://bucket/models`.
+    fn location(&self) -> &str;
+
+    /// What is right below a folder, in any order.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such folder, `Unavailable` if it cannot be read now.
+    fn list<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Entry>>;
+
+    /// Everything below a folder at any depth, ascending by path, each after the folder it is in. Files that editors leave
+    /// behind (`.name`, `name~`) are passed over.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn stat<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Object>>;
+
+    /// Makes what is below a folder available as a folder on this machine. What is there already need not be copied.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched>;
+}
+
+/// Something right below a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+}
+
+/// Something below a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its path, relative to the folder.
+    pub path: String,
+    /// What it is.
+    pub kind: ObjectKind,
+}
+
+/// What an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// A folder, of which nothing is known but that it is there.
+    Folder,
+    /// A file.
+    File {
+        /// Its length in bytes.
+        size: u64,
+        /// Differs when the contents do: an ETag, or what a file system says of times and places.
+        stamp: String,
+    },
+}
+
+/// What to fetch.
+#[derive(Clone, Copy)]
+pub struct Fetch<'a> {
+    /// The folder.
+    pub folder: &'a str,
+    /// Which files below it are needed, by their paths relative to it. Others may come along.
+    pub is_needed: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Hears how far it is.
+    pub progress: &'a Progress,
+}
+
+/// A folder on this machine with what was fetched.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// Its path.
+    pub path: PathBuf,
+    /// Keeps its files as long as they are used.
+    pub guard: LoadGuard,
+}

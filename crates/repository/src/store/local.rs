@@ -1,0 +1,154 @@
+//! Folders on this machine. They are not copied: fetching one gives its path.
+
+use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use nereid_core::backend_api::{Error, ErrorCode, Result};
+use nereid_core::{LoadGuard, SourceFuture};
+
+use super::{Entry, Fetch, Fetched, Object, ObjectKind, Store};
+
+/// Folders nested deeper than this are not read: only a link that leads back is so deep.
+const DEPTH: usize = 16;
+
+/// Files of up to this many bytes are read for their stamps: nothing else tells two writes within one tick of the clock
+/// apart that leave the size as it was. Reading longer ones at every poll would cost too much; they go by size, times and
+/// inode.
+const SMALL: u64 = 64 << 10;
+
+/// A folder on this machine. Links in it are followed: repositories are often put together of them.
+#[derive(Clone, Debug)]
+pub struct LocalStore {
+    root: PathBuf,
+    location: String,
+}
+
+impl LocalStore {
+    /// The store in this folder, which need not exist yet.
+    pub fn new(root: PathBuf) -> Self {
+        let location = root.to_string_lossy().into_owned();
+        Self { root, location }
+    }
+
+    /// Where a folder of the store is.
+    fn locate(&self, folder: &str) -> Result<PathBuf> {
+        let is_inside = Path::new(folder).components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_inside {
+            return Err(Error::not_found(format!("'{folder}' is not a folder of '{}'", self.location)));
+        }
+        Ok(if folder.is_empty() { self.root.clone() } else { self.root.join(folder) })
+    }
+
+    fn read_list(&self, folder: &str) -> Result<Vec<Entry>> {
+        let path = self.locate(folder)?;
+        let unreadable = |error: io::Error| unreadable(&path, &error);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&path).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            entries.push(Entry { name, is_folder: entry.path().is_dir() });
+        }
+        Ok(entries)
+    }
+
+    fn read_stat(&self, folder: &str) -> Result<Vec<Object>> {
+        let mut objects = Vec::new();
+        walk(&self.locate(folder)?, "", DEPTH, &mut objects)?;
+        Ok(objects)
+    }
+}
+
+impl Store for LocalStore {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Entry>> {
+        Box::pin(async { self.read_list(folder) })
+    }
+
+    fn stat<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Object>> {
+        Box::pin(async { self.read_stat(folder) })
+    }
+
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+        Box::pin(async move {
+            let path = self.locate(fetch.folder)?;
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => Ok(Fetched { path, guard: LoadGuard::default() }),
+                Ok(_) => Err(Error::not_found(format!("'{}' is not a folder", path.display()))),
+                Err(error) => Err(unreadable(&path, &error)),
+            }
+        })
+    }
+}
+
+/// Adds what is below a folder, in the order of [`Store::stat`].
+fn walk(folder: &Path, prefix: &str, depth: usize, objects: &mut Vec<Object>) -> Result<()> {
+    for (name, metadata) in entries(folder)? {
+        let (path, inside) = (folder.join(&name), format!("{prefix}{name}"));
+        if metadata.is_dir() {
+            let below = format!("{inside}/");
+            objects.push(Object { path: inside, kind: ObjectKind::Folder });
+            if depth > 0 {
+                walk(&path, &below, depth - 1, objects)?;
+            }
+        } else {
+            let kind = ObjectKind::File { size: metadata.len(), stamp: stamp(&path, &metadata) };
+            objects.push(Object { path: inside, kind });
+        }
+    }
+    Ok(())
+}
+
+/// What tells a file's contents from others.
+fn stamp(path: &Path, metadata: &Metadata) -> String {
+    let mut hasher = DefaultHasher::new();
+    // The time of the last change of state ties two writes within one tick of the clock less often than that of the
+    // last write alone; the number of the inode tells a file put in the place of another.
+    let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec());
+    (metadata.dev(), metadata.ino(), times).hash(&mut hasher);
+    if metadata.is_file() && metadata.len() <= SMALL {
+        // A file that cannot be read is reported when the model is loaded.
+        contents(path).ok().hash(&mut hasher);
+    }
+    format!("{:x}", hasher.finish())
+}
+
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    File::open(path)?.take(SMALL).read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+/// What a folder holds, by name. What vanishes meanwhile, or is a link to nowhere, is not there.
+fn entries(folder: &Path) -> Result<Vec<(String, Metadata)>> {
+    let unreadable = |error: io::Error| unreadable(folder, &error);
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') || name.ends_with('~') {
+            continue;
+        }
+        if let Ok(metadata) = fs::metadata(entry.path()) {
+            entries.push((name, metadata));
+        }
+    }
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(entries)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorCode::NotFound,
+        _ => ErrorCode::Unavailable,
+    };
+    Error::new(code, format!("cannot read '{}': {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;
