@@ -13,6 +13,7 @@ mod health;
 mod infer;
 mod messages;
 mod metadata;
+pub mod offline;
 mod proto;
 mod repository;
 mod service;
