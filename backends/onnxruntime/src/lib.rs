@@ -1,7 +1,6 @@
 //! Runs ONNX models on ONNX Runtime, whose library is loaded when the server runs.
 //!
-//! The library is looked for in the places that [`find`] lists; [`OnnxRuntime::open`] takes it into use, once in the life
-//! of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
+//! [`find`] searches for the library, which [`OnnxRuntime::open`] loads and sets up, once in the life of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
 //! place of the file there may be a folder of that name, with the file `model.onnx` and its external data in it.
 //!
 //! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
@@ -15,7 +14,6 @@
 mod accelerators;
 mod binding;
 mod declared;
-mod discovery;
 mod engine;
 mod exit;
 mod library;
@@ -34,6 +32,7 @@ use nereid_backend_api::{
     Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
     InstanceKind, Model, ModelConfig, ModelContext, Result,
 };
+use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 
@@ -41,11 +40,24 @@ use crate::declared::Declared;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
-pub use crate::discovery::{Found, Place, Places, find};
 pub use crate::exit::leave;
 pub use crate::library::{OnnxRuntime, OpenError};
+pub use nereid_dylib::{Found, Place};
 
 const DEFAULT_FILENAME: &str = "model.onnx";
+
+const FRAMEWORK: Framework = Framework {
+    library: "libonnxruntime",
+    variable: Some("ORT_DYLIB_PATH"),
+    backend: "onnxruntime",
+    python_packages: &["onnxruntime/capi"],
+};
+
+/// Finds the library of ONNX Runtime: by the backend's setting `library`, by `ORT_DYLIB_PATH`, in the backend directory,
+/// in the active Python environment or in the system's places.
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+    FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
+}
 
 /// The backend over an open library.
 pub struct OnnxRuntimeBackend {
