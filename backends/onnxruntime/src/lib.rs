@@ -29,11 +29,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use nereid_backend_api::{
-    Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
-    InstanceKind, Model, ModelConfig, ModelContext, Result,
+    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
+    ModelConfig, ModelContext, Result,
 };
 use nereid_dylib::{Framework, SearchPlaces};
-use nereid_graph_executor::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
+use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 
 use crate::declared::Declared;
@@ -114,16 +114,11 @@ impl OnnxRuntimeBackend {
         signature.inputs.extend(
             initializers.into_iter().filter(|port| config.input.iter().any(|input| input.name == port.name)),
         );
-        let batch_inputs = BatchInput::all(&config)?;
-        check_inputs(&config, &batch_inputs, &signature)?;
-        let mut outputs = check_outputs(&config, &signature)?;
+        let mut graph = GraphModel::new(&context.name, &config, signature, &optional)?;
         // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
-        outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
-        let inputs = resolve_inputs(&config, signature.inputs, batch_inputs, &optional)?;
-        let batching = config.max_batch_size > 0;
-        let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs });
+        graph.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         Ok(OrtModel {
-            served,
+            graph: Arc::new(graph),
             options,
             path,
             first: Mutex::new(Some((first_kind(&config), session))),
@@ -133,7 +128,7 @@ impl OnnxRuntimeBackend {
 }
 
 struct OrtModel {
-    served: Arc<Served>,
+    graph: Arc<GraphModel>,
     options: SessionOptions,
     path: PathBuf,
     /// The session by which the model was looked at, for the first instance of that kind.
@@ -153,8 +148,8 @@ impl Model for OrtModel {
             _ => guarded(|| self.options.session(&self.path, context.kind))
                 .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
         };
-        let engine = OrtEngine::new(session, &self.served, &self.options)?;
-        Ok(Box::new(Executor::new(Arc::clone(&self.served), engine)))
+        let engine = OrtEngine::new(session, &self.graph, &self.options)?;
+        Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
     }
 }
 
