@@ -191,7 +191,7 @@ MISFITS = {
         identity("faulty", [2, 3]), "max_batch_size: 2", ["max_batch_size is 2", "input 'X'", "[2, 3]"],
     ),
     "no batch size, but shapes without the batch dimension": (
-        scale_model("faulty"), X + Y, ["'X' has the shape [3]", "[-1,3] in the model"],
+        scale_model("faulty"), X + Y, ["'X' has shape [3]", "[-1,3] in the model"],
     ),
     "a batch dimension listed among the others": (
         scale_model("faulty"), "max_batch_size: 4 " + X.replace("[ 3 ]", "[ -1, 3 ]"), ["'X'", "[-1,-1,3]", "[-1,3]"],

@@ -325,8 +325,9 @@ def test_pings_are_limited_as_asked(serve_identity):
     assert infer(client_of(server)) == [1, 2, 3]
 
 
-def test_pings_may_be_unlimited(serve_identity):
-    assert goaway_after_pings(serve_identity("--grpc-http2-max-ping-strikes=0"), 1000) is None
+@pytest.mark.parametrize("options", [[], ["--grpc-http2-max-ping-strikes=0"]], ids=["default", "zero"])
+def test_pings_may_be_unlimited(serve_identity, options):
+    assert goaway_after_pings(serve_identity(*options), 1000) is None
 
 
 def test_old_connections_are_replaced_without_a_failed_call(serve_identity):

@@ -18,10 +18,10 @@ ONES = {"inputs": [tensor("X", "FP32", [1, 3], [1.0] * 3)]}
 
 @pytest.fixture
 def environment(tmp_path):
-    """An environment that names no library: no variable does, and the path has no Python."""
+    """An environment that names no library: no variable does, and neither the path nor the user has Python packages."""
     named = {"ORT_DYLIB_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"}
     kept = {name: value for name, value in os.environ.items() if name not in named}
-    return kept | {"PATH": str(tmp_path)}
+    return kept | {"PATH": str(tmp_path), "PYTHONNOUSERSITE": "1"}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor};
 use nereid_core::{Caller, ModelId, ModelSource, Overrides, Server, ServerOptions};
 use nereid_model_config::proto::ModelParameter;
-use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, Places, find};
+use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, find};
 use nereid_repository::{ReadOptions, Repositories};
 use ort::session::{Session, SessionInputValue};
 use ort::value::TensorRef;
@@ -95,7 +95,7 @@ fn session(model: &str) -> Session {
 }
 
 fn serve() -> Arc<Server> {
-    let found = find(&Places::of_process(None, None));
+    let found = find(None, None);
     let settings = BackendSettings::default();
     let runtime = OnnxRuntime::open(&found.path, &settings).expect("ORT_DYLIB_PATH names a library");
     println!("ONNX Runtime {}, one thread\n", runtime.version());

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
-use nereid_graph_executor::{Contents, Engine, Given, Port, Served, Target};
+use nereid_graph_executor::{Contents, Engine, GraphModel, Port, RunInput, Target};
 use ort::session::RunOptions;
 
 use crate::binding::{Binding, Written};
@@ -17,7 +17,7 @@ use crate::options::{OwnSession, SessionOptions};
 /// One instance's session.
 pub(crate) struct OrtEngine {
     binding: Binding,
-    model: Arc<Served>,
+    model: Arc<GraphModel>,
     options: RunOptions,
     /// Whether outputs had the shapes that the model declares, as far as was seen.
     declares_truly: bool,
@@ -26,7 +26,11 @@ pub(crate) struct OrtEngine {
 }
 
 impl OrtEngine {
-    pub(crate) fn new(session: OwnSession, model: &Arc<Served>, options: &SessionOptions) -> Result<Self> {
+    pub(crate) fn new(
+        session: OwnSession,
+        model: &Arc<GraphModel>,
+        options: &SessionOptions,
+    ) -> Result<Self> {
         let inputs = model.inputs.iter().map(|input| input.port.name.as_str());
         let outputs = model.outputs.iter().map(|output| output.port.name.as_str());
         let binding = Binding::new(session, inputs, outputs).map_err(failed)?;
@@ -36,7 +40,7 @@ impl OrtEngine {
 
     fn outputs(
         &mut self,
-        inputs: &[(usize, Given<Value>)],
+        inputs: &[(usize, RunInput<Value>)],
         targets: &mut [Option<Target>],
     ) -> Result<Vec<Option<Raw>>> {
         let model = &self.model;
@@ -85,7 +89,7 @@ impl Engine for OrtEngine {
 
     fn run(
         &mut self,
-        inputs: Vec<Option<Given<Value>>>,
+        inputs: Vec<Option<RunInput<Value>>>,
         targets: &mut [Option<Target>],
     ) -> Result<Vec<Option<Raw>>> {
         if self.model.outputs.is_empty() {

@@ -1,7 +1,6 @@
 //! Runs ONNX models on ONNX Runtime, whose library is loaded when the server runs.
 //!
-//! The library is looked for in the places that [`find`] lists; [`OnnxRuntime::open`] takes it into use, once in the life
-//! of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
+//! [`find`] searches for the library, which [`OnnxRuntime::open`] loads and sets up, once in the life of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
 //! place of the file there may be a folder of that name, with the file `model.onnx` and its external data in it.
 //!
 //! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
@@ -15,7 +14,6 @@
 mod accelerators;
 mod binding;
 mod declared;
-mod discovery;
 mod engine;
 mod exit;
 mod library;
@@ -31,21 +29,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use nereid_backend_api::{
-    Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
-    InstanceKind, Model, ModelConfig, ModelContext, Result,
+    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
+    ModelConfig, ModelContext, Result,
 };
-use nereid_graph_executor::{Executor, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs};
+use nereid_dylib::{Framework, SearchPlaces};
+use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
-pub use crate::discovery::{Found, Place, Places, find};
 pub use crate::exit::leave;
 pub use crate::library::{OnnxRuntime, OpenError};
+pub use nereid_dylib::{Found, Place};
 
 const DEFAULT_FILENAME: &str = "model.onnx";
+
+const FRAMEWORK: Framework = Framework {
+    library: "libonnxruntime",
+    variable: Some("ORT_DYLIB_PATH"),
+    backend: "onnxruntime",
+    python_packages: &["onnxruntime/capi"],
+};
+
+/// Finds the library of ONNX Runtime: by the backend's setting `library`, by `ORT_DYLIB_PATH`, in the backend directory,
+/// in the active Python environment or in the system's places.
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+    FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
+}
 
 /// The backend over an open library.
 pub struct OnnxRuntimeBackend {
@@ -102,16 +114,11 @@ impl OnnxRuntimeBackend {
         signature.inputs.extend(
             initializers.into_iter().filter(|port| config.input.iter().any(|input| input.name == port.name)),
         );
-        let batch_inputs = BatchInput::all(&config)?;
-        check_inputs(&config, &batch_inputs, &signature)?;
-        let mut outputs = check_outputs(&config, &signature)?;
+        let mut graph = GraphModel::new(&context.name, &config, signature, &optional)?;
         // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
-        outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
-        let inputs = resolve_inputs(&config, signature.inputs, batch_inputs, &optional)?;
-        let batching = config.max_batch_size > 0;
-        let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs });
+        graph.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         Ok(OrtModel {
-            served,
+            graph: Arc::new(graph),
             options,
             path,
             first: Mutex::new(Some((first_kind(&config), session))),
@@ -121,7 +128,7 @@ impl OnnxRuntimeBackend {
 }
 
 struct OrtModel {
-    served: Arc<Served>,
+    graph: Arc<GraphModel>,
     options: SessionOptions,
     path: PathBuf,
     /// The session by which the model was looked at, for the first instance of that kind.
@@ -141,8 +148,8 @@ impl Model for OrtModel {
             _ => guarded(|| self.options.session(&self.path, context.kind))
                 .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
         };
-        let engine = OrtEngine::new(session, &self.served, &self.options)?;
-        Ok(Box::new(Executor::new(Arc::clone(&self.served), engine)))
+        let engine = OrtEngine::new(session, &self.graph, &self.options)?;
+        Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
     }
 }
 

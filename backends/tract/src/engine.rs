@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use nereid_backend_api::{Request, Result, Shape, Tensor};
-use nereid_graph_executor::{Contents, Engine, Given, Port, Served, Target};
+use nereid_graph_executor::{Contents, Engine, GraphModel, Port, RunInput, Target};
 use tract_onnx::prelude::{TValue, TVec};
 
 use crate::convert;
@@ -21,8 +21,8 @@ pub(crate) struct TractEngine {
 
 impl TractEngine {
     /// Whether a plan for the request is there. Of a request that cannot be executed it does not matter.
-    pub(crate) fn has_plan(&self, model: &Served, request: &Request) -> bool {
-        let Ok(shapes) = model.alone(request) else { return false };
+    pub(crate) fn has_plan(&self, model: &GraphModel, request: &Request) -> bool {
+        let Ok(shapes) = model.input_shapes(request) else { return false };
         let shape = |(shape, default): (Option<Shape>, &Option<TValue>)| {
             shape.or_else(|| default.as_ref().map(convert::shape_of))
         };
@@ -45,13 +45,13 @@ impl Engine for TractEngine {
 
     fn run(
         &mut self,
-        inputs: Vec<Option<Given<TValue>>>,
+        inputs: Vec<Option<RunInput<TValue>>>,
         _: &mut [Option<Target>],
     ) -> Result<Vec<Option<TValue>>> {
         let (mut shapes, mut values) = (Shapes::new(), TVec::new());
         for (input, default) in inputs.into_iter().zip(self.defaults.iter()) {
             match (input, default) {
-                (Some(Given { shape, value }), _) => {
+                (Some(RunInput { shape, value }), _) => {
                     shapes.push(shape);
                     values.push(value);
                 }

@@ -25,18 +25,16 @@ mod signature;
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Backend, BackendCapabilities, BackendSettings, BatchInput, Error, Instance, InstanceContext,
-    InstanceKind, Model, ModelConfig, ModelContext, Request, Result,
+    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
+    ModelConfig, ModelContext, Request, Result,
 };
-use nereid_graph_executor::{
-    Executor, Port, Served, check_inputs, check_outputs, optional_inputs, resolve_inputs,
-};
+use nereid_graph_executor::{Executor, GraphModel, Port, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 use tract_onnx::prelude::TValue;
 
 use crate::engine::TractEngine;
 use crate::graph::OnnxFile;
-use crate::plans::{Plans, Shapes};
+use crate::plans::Plans;
 use crate::signature::datum_type;
 
 /// Name and version of the engine, as the log gives them.
@@ -77,7 +75,7 @@ impl Backend for TractBackend {
 }
 
 struct TractModel {
-    served: Arc<Served>,
+    graph: Arc<GraphModel>,
     engine: TractEngine,
     completed: Option<ModelConfig>,
 }
@@ -94,11 +92,11 @@ impl Model for TractModel {
                 context.name, context.kind
             )));
         }
-        Ok(Box::new(Executor::new(Arc::clone(&self.served), self.engine.clone())))
+        Ok(Box::new(Executor::new(Arc::clone(&self.graph), self.engine.clone())))
     }
 
     fn runs_at_once(&self, request: &Request) -> bool {
-        self.engine.has_plan(&self.served, request)
+        self.engine.has_plan(&self.graph, request)
     }
 }
 
@@ -120,27 +118,23 @@ fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel
     })?;
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
     let signature = file.signature()?;
-    let batch_inputs = BatchInput::all(&config)?;
-    check_inputs(&config, &batch_inputs, &signature)?;
-    let mut outputs = check_outputs(&config, &signature)?;
+    let mut model = GraphModel::new(&context.name, &config, signature, &optional)?;
     // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
-    outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
-    let names: Vec<_> = outputs.iter().map(|output| output.port.name.as_str()).collect();
+    model.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
+    let names: Vec<_> = model.outputs.iter().map(|output| output.port.name.as_str()).collect();
     let plan_cache_size = cache_size::plan_cache_size(&config, file.weights())?;
     let graph = file.into_graph(&names)?;
 
-    let inputs = resolve_inputs(&config, signature.inputs, batch_inputs, &optional)?;
-    let defaults = inputs.iter().map(|input| default(&input.port, &mut defaults)).collect::<Result<_>>()?;
-    let types = inputs.iter().map(|input| (input.port.name.clone(), datum_type(input.port.data_type)));
+    let defaults =
+        model.inputs.iter().map(|input| default(&input.port, &mut defaults)).collect::<Result<_>>()?;
+    let types = model.inputs.iter().map(|input| (input.port.name.clone(), datum_type(input.port.data_type)));
     let plans = Arc::new(Plans::new(graph, types.collect(), plan_cache_size));
-    let batching = config.max_batch_size > 0;
-    // A graph that cannot run is found out now rather than by its first client, if its shapes are known now.
-    if let Some(shapes) = inputs.iter().map(|input| input.only_shape(batching)).collect::<Option<Shapes>>() {
+    // A graph that cannot run fails the load rather than its first request, if its shapes are known now.
+    if let Some(shapes) = model.fixed_shapes() {
         plans.get(&shapes)?;
     }
-    let served = Arc::new(Served { name: context.name.clone(), batching, inputs, outputs });
     let engine = TractEngine { plans, defaults };
-    Ok(TractModel { served, engine, completed: context.complete.then_some(config) })
+    Ok(TractModel { graph: Arc::new(model), engine, completed: context.complete.then_some(config) })
 }
 
 /// The value that the file has for an input, held against what the file declares of it.

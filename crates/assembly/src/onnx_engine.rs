@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendSettings, Error, Result};
-use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, Places, find};
+use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, find};
 use nereid_tract::TractBackend;
 
 const MISSING: &str = "no ONNX Runtime library was found: not by the setting 'library' or ORT_DYLIB_PATH, nor in the \
@@ -28,7 +28,7 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<d
         }
     };
     let library = settings.get("library").map(PathBuf::from);
-    let found = find(&Places::of_process(library, Some(directory.to_owned())));
+    let found = find(library, Some(directory.to_owned()));
     match OnnxRuntime::open(&found.path, settings) {
         Ok(runtime) => {
             tracing::info!(

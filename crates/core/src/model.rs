@@ -5,7 +5,7 @@ mod retirement;
 mod spec;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
@@ -123,7 +123,9 @@ impl Model {
     pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        same && spec.origin == self.origin && spec.labels == self.labels && self.executor.instances().is_some()
+        same && spec.origin == self.origin
+            && spec.labels == self.labels
+            && self.executor.instances().is_some()
     }
 
     /// Its name and namespace.

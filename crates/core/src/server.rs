@@ -166,7 +166,8 @@ impl Server {
     /// Whether [`ready`](Self::ready) depends on what backends say when they are asked: no event announces a change of
     /// that before somebody asks.
     pub fn asks_backends(&self) -> bool {
-        self.options.strict_readiness && self.models().ready().any(|model| model.executor().reports_readiness())
+        self.options.strict_readiness
+            && self.models().ready().any(|model| model.executor().reports_readiness())
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their

@@ -1,16 +1,16 @@
-//! Holds a model's configuration against what its file says, and learns from both what to serve.
+//! Checks a model's configuration against its graph.
 //!
-//! A dimension that varies in the model may be fixed by the configuration, but not the other way round.
+//! The configuration may fix a dimension that is variable in the graph, but not the other way round.
 
 use nereid_backend_api::{BatchInput, BatchOutput, DataType, Error, ModelConfig, Result, Shape};
 use nereid_model_config::proto::ModelSequenceBatching;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::State;
 
-use crate::executor::Output;
+use crate::model::Output;
 use crate::signature::{Port, Signature};
 
-/// What the configuration says of one input or output.
+/// An input or output in the configuration.
 struct Configured<'a> {
     role: &'static str,
     name: &'a str,
@@ -18,37 +18,37 @@ struct Configured<'a> {
     dims: Dims<'a>,
 }
 
-/// What the configuration says of the dimensions in which the graph has a tensor.
+/// What the configuration requires of the graph's dimensions.
 enum Dims<'a> {
-    /// These, behind the batch dimension.
-    Like(&'a [i64]),
+    /// These behind the batch dimension; where they have -1, so must the graph.
+    Exactly(&'a [i64]),
     /// A single one, over the elements of all requests.
     Ragged,
-    /// These, behind the batch dimension, where -1 goes with any size that the graph has.
-    About(&'a [i64]),
-    /// Nothing: the parts that requests get have the configured dimensions, not the whole.
-    Unsaid,
+    /// These behind the batch dimension, where -1 matches any size.
+    Matching(&'a [i64]),
+    /// Nothing: only the parts that requests get have the configured dimensions.
+    Any,
 }
 
-/// Checks the inputs: each configured one exists and fits, and each that the graph needs will be given.
+/// Checks that each configured input exists and fits, and that each input that the graph needs is configured.
 ///
 /// # Errors
 /// `InvalidArg` that names the input and what would be right.
-pub fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
+pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
     let batching = config.max_batch_size > 0;
     for input in &config.input {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
-        let dims = if input.allow_ragged_batch { Dims::Ragged } else { Dims::Like(dims) };
+        let dims = if input.allow_ragged_batch { Dims::Ragged } else { Dims::Exactly(dims) };
         let data_type = DataType::from_proto(input.data_type());
         find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
     }
     for (name, data_type) in controls(config) {
-        let dims = Dims::Like(&[1]);
+        let dims = Dims::Exactly(&[1]);
         find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
     }
     for state in states(config) {
         let (name, data_type) = (&state.input_name, DataType::from_proto(state.data_type()));
-        let dims = Dims::About(&state.dims);
+        let dims = Dims::Matching(&state.dims);
         find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
     }
     let listed = |port: &&Port| {
@@ -76,29 +76,29 @@ pub fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Sig
     }))
 }
 
-/// Checks the configured outputs, in their order, and behind them those that only replace states. They may be fewer than
-/// the graph has, even none: the model then answers without outputs.
+/// Checks the configured outputs and returns them in their order, followed by those that only replace states. They may be
+/// fewer than the graph has, even none: responses then have no outputs.
 ///
 /// # Errors
 /// `InvalidArg` that names the output and what would be right.
-pub fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
+pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
     let batching = config.max_batch_size > 0;
     let batch_outputs = BatchOutput::all(config)?;
     let is_state = |name: &str| states(config).any(|state| state.output_name == name);
-    let answered = config.output.iter().map(|output| {
+    let configured = config.output.iter().map(|output| {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
         let data_type = DataType::from_proto(output.data_type());
         let scatter = batch_outputs.iter().find(|cut| cut.target() == output.name).cloned();
-        let said = if scatter.is_some() { Dims::Unsaid } else { Dims::Like(dims) };
-        let configured = Configured { role: "output", name: &output.name, data_type, dims: said };
+        let required = if scatter.is_some() { Dims::Any } else { Dims::Exactly(dims) };
+        let configured = Configured { role: "output", name: &output.name, data_type, dims: required };
         let port = find(&signature.outputs, configured, batching)?.clone();
         let shape = port.is_scalar().then(|| Shape::from(dims.as_slice()));
-        Ok(Output { port, shape, scatter, answered: true, is_state: is_state(&output.name) })
+        Ok(Output { port, shape, scatter, in_response: true, is_state: is_state(&output.name) })
     });
-    let mut outputs = answered.collect::<Result<Vec<_>>>()?;
+    let mut outputs = configured.collect::<Result<Vec<_>>>()?;
     for state in states(config) {
         let (name, data_type) = (&state.output_name, DataType::from_proto(state.data_type()));
-        let dims = Dims::About(&state.dims);
+        let dims = Dims::Matching(&state.dims);
         let port = find(&signature.outputs, Configured { role: "output", name, data_type, dims }, batching)?;
         if !outputs.iter().any(|output| output.port.name == port.name) {
             let shape = port.is_scalar().then(|| Shape::from(state.dims.as_slice()));
@@ -106,7 +106,7 @@ pub fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output
                 port: port.clone(),
                 shape,
                 scatter: None,
-                answered: false,
+                in_response: false,
                 is_state: true,
             });
         }
@@ -118,7 +118,7 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
     let Configured { role, name, data_type, dims } = configured;
     let Some(port) = ports.iter().find(|port| port.name == name) else {
         return Err(Error::invalid_arg(format!(
-            "the configuration lists the {role} '{name}', but the model's {role}s are {}",
+            "unknown {role} '{name}' in the configuration (the model's {role}s: {})",
             names(ports)
         )));
     };
@@ -132,25 +132,25 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
         }
         None => {
             return Err(Error::invalid_arg(format!(
-                "{role} '{name}' has no data_type in the configuration (it is {} in the model): give all of each \
-                 {role}, or leave out all {role}s to have them completed",
+                "{role} '{name}' has no data_type in the configuration (it is {} in the model): complete each {role}, \
+                 or remove all {role}s to have them completed",
                 port.data_type
             )));
         }
     }
     let (dims, exactly) = match dims {
-        Dims::Like(dims) => (dims, true),
-        Dims::About(dims) => (dims, false),
+        Dims::Exactly(dims) => (dims, true),
+        Dims::Matching(dims) => (dims, false),
         Dims::Ragged => return ragged(port),
-        Dims::Unsaid => return Ok(port),
+        Dims::Any => return Ok(port),
     };
     let mut shape = Shape::from(dims);
     if batching {
         shape.push_front(-1);
         if port.dims.as_ref().is_some_and(|dims| dims.first().is_some_and(Option::is_some)) {
             return Err(Error::invalid_arg(format!(
-                "max_batch_size is over 0, so the first dimension of {role} '{name}' must be variable, but the \
-                 model has {}; set max_batch_size to 0 and list all dimensions",
+                "max_batch_size is above 0, so the first dimension of {role} '{name}' must be variable, but the model \
+                 has {}; set max_batch_size to 0 and list all dimensions",
                 port.describe_dims()
             )));
         }
@@ -161,7 +161,7 @@ fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Re
     }
     let batch = if batching { " with the batch dimension" } else { "" };
     Err(Error::invalid_arg(format!(
-        "{role} '{name}' has the shape {shape}{batch} in the configuration, but {} in the model",
+        "{role} '{name}' has shape {shape}{batch} in the configuration, but {} in the model",
         port.describe_dims()
     )))
 }
@@ -190,7 +190,7 @@ fn sequence_batching(config: &ModelConfig) -> Option<&ModelSequenceBatching> {
     }
 }
 
-/// Inputs that tell the model about the sequence, without being listed as inputs, and their types.
+/// The control inputs, which tell the model about the sequence and are not listed as inputs, with their types.
 fn controls(config: &ModelConfig) -> impl Iterator<Item = (&str, Option<DataType>)> {
     let inputs = sequence_batching(config).into_iter().flat_map(|sequence| &sequence.control_input);
     inputs.flat_map(|input| {

@@ -1,18 +1,18 @@
-//! The contents of an output, and how they are cut into the parts of several requests.
+//! The contents of an output, and how they are sliced into the parts of several requests.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use nereid_backend_api::{Buffer, Result, Shape, Tensor, push_bytes_element};
 
-/// What an engine gave for an output, ready to be cut apart.
+/// The contents of an output, ready to be sliced.
 #[derive(Debug)]
 pub enum Contents {
-    /// Elements of a fixed size, in the engine's own memory. They are handed on without a copy.
+    /// Elements of a fixed size, in the engine's own memory. They are passed on without a copy.
     Fixed(Bytes),
     /// Strings.
     Strings(Vec<Vec<u8>>),
-    /// The output of one request, where the caller wanted it.
+    /// The output of one request, in the memory that the client chose.
     Placed(Buffer),
 }
 
@@ -20,7 +20,7 @@ impl Contents {
     /// The contents of some of `total` equal parts.
     ///
     /// # Errors
-    /// `InvalidArg` if a string is longer than the protocol can say.
+    /// `InvalidArg` if a string is longer than its length prefix can say.
     pub fn part(&self, range: Range<usize>, total: usize) -> Result<Buffer> {
         let cut = |len: usize| {
             let part = len.checked_div(total).unwrap_or(0);
@@ -40,9 +40,9 @@ impl Contents {
     }
 }
 
-/// Whether the dimensions of a tensor that are not 0 multiply to more bytes than memory has, at so many bytes an
-/// element. An empty tensor may claim such dimensions and pass the checks of its contents, but engines multiply them.
-pub(crate) fn impossible_size(tensor: &Tensor, element: usize) -> bool {
+/// Whether the nonzero dimensions of a tensor multiply to more bytes than can be addressed. An empty tensor with such
+/// dimensions passes the check of its contents, but engines multiply them.
+pub(crate) fn exceeds_memory(tensor: &Tensor, element: usize) -> bool {
     let nonzero = |shape: &Shape| {
         shape.iter().filter(|&&dim| dim != 0).try_fold(element, |size, &dim| {
             size.checked_mul(usize::try_from(dim).ok()?).filter(|&size| size <= isize::MAX as usize)
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_cut_into_no_parts() {
+    fn an_empty_output_has_no_parts() {
         assert!(Contents::Fixed(Bytes::new()).part(0..0, 0).unwrap().is_empty());
     }
 
     #[test]
-    fn an_empty_tensor_may_have_impossible_dimensions() {
+    fn an_empty_tensor_may_have_dimensions_that_exceed_memory() {
         let tensor = |shape: &[i64]| Tensor::new("X", DataType::Fp32, shape, Bytes::new());
-        assert!(impossible_size(&tensor(&[0, i64::MAX, 4]), 4));
-        assert!(!impossible_size(&tensor(&[0, 1 << 20, 1 << 20]), 4));
+        assert!(exceeds_memory(&tensor(&[0, i64::MAX, 4]), 4));
+        assert!(!exceeds_memory(&tensor(&[0, 1 << 20, 1 << 20]), 4));
     }
 }

@@ -1,5 +1,5 @@
-//! Where each input of the graph comes from: a request gives it, all requests of a batch give it in a row, the file
-//! has a value for it, or it is made from the shapes of other inputs.
+//! Where each input of the graph comes from: each request provides it (ragged or not, optional or not), or it is made for
+//! the batch from the shapes of other inputs.
 //!
 //! Decided once, when the model is loaded. Knows nothing of how batches are run.
 
@@ -10,32 +10,32 @@ use crate::signature::Port;
 /// An input of the graph.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// What the graph takes.
+    /// The graph's input.
     pub port: Port,
-    /// Where that comes from.
+    /// Where its contents come from.
     pub source: Source,
 }
 
 /// Where the contents of an input come from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Each request gives it.
+    /// Each request provides it.
     Requests {
-        /// Requests give it in shapes of their own, and the graph takes the elements of all in one dimension.
+        /// Requests provide it in different shapes, and the graph takes the elements of all in one dimension.
         /// Otherwise the first dimensions of a batch add up and the others are the same.
         ragged: bool,
-        /// A request may leave it out: the file has a value for it.
+        /// A request may leave it out: the model has a value for it.
         optional: bool,
     },
-    /// The batch gives it.
+    /// It is made for the batch.
     Batch(BatchInput),
 }
 
-/// The names of the optional inputs of a configuration. `has_value` tells whether the file has a value for an input.
+/// The names of the optional inputs of a configuration. `has_value` says whether the model has a value for an input.
 ///
 /// # Errors
-/// Says which input cannot be optional: the model has no value for it, or takes batches. Or what `has_value` says.
-pub fn optional(
+/// An input cannot be optional: the model has no value for it, or takes batches. And the errors of `has_value`.
+pub fn optional_inputs(
     config: &ModelConfig,
     mut has_value: impl FnMut(&str) -> Result<bool>,
 ) -> Result<Vec<String>> {
@@ -45,28 +45,24 @@ pub fn optional(
             let name = &input.name;
             let refused = |why| Err(Error::invalid_arg(format!("input '{name}' cannot be optional: {why}")));
             if config.max_batch_size > 0 {
-                return refused(
-                    "max_batch_size is over 0, and a batch has one value of each input for every item",
-                );
+                return refused("max_batch_size is above 0, and every item of a batch needs a value");
             }
             if input.allow_ragged_batch {
-                return refused("allow_ragged_batch is set for it too");
+                return refused("it has allow_ragged_batch");
             }
             if !has_value(name)? {
-                return refused(
-                    "the model has no value of its own for it, which an initializer of that name would be",
-                );
+                return refused("the model has no default value for it");
             }
             Ok(name.clone())
         })
         .collect()
 }
 
-/// Where the graph's inputs come from. They have been checked to be configured, one way or another.
+/// The sources of the graph's inputs, all of which the configuration lists one way or another.
 ///
 /// # Errors
-/// Says which batch input the graph does not take.
-pub fn resolve(
+/// Names the batch input that the graph does not take.
+pub(crate) fn resolve(
     config: &ModelConfig,
     ports: Vec<Port>,
     mut batch_inputs: Vec<BatchInput>,
@@ -91,7 +87,7 @@ fn check_batch_input(batch_input: &BatchInput, ports: &[Port]) -> Result<()> {
     let Some(port) = ports.iter().find(|port| port.name == target) else {
         let names: Vec<_> = ports.iter().map(|port| format!("'{}'", port.name)).collect();
         return Err(Error::invalid_arg(format!(
-            "a batch_input has the target_name '{target}', but the model's inputs are {}",
+            "batch_input: unknown target_name '{target}' (the model's inputs: {})",
             names.join(", ")
         )));
     };
@@ -104,7 +100,7 @@ fn check_batch_input(batch_input: &BatchInput, ports: &[Port]) -> Result<()> {
     }
     if !port.accepts(&batch_input.dims()) {
         return Err(Error::invalid_arg(format!(
-            "batch_input '{target}' has the shape {}, but the model takes {}",
+            "batch_input '{target}' has shape {}, but the model takes {}",
             batch_input.dims(),
             port.describe_dims()
         )));
@@ -113,11 +109,10 @@ fn check_batch_input(batch_input: &BatchInput, ports: &[Port]) -> Result<()> {
 }
 
 impl Input {
-    /// The shape in which the graph takes it for that request alone; `None` if the request leaves an optional input
-    /// out.
+    /// Its shape in a run of that request alone; `None` if the request leaves an optional input out.
     ///
     /// # Errors
-    /// `InvalidArg` if the request lacks what it takes.
+    /// `InvalidArg` if the request lacks an input that it needs.
     pub fn shape(&self, request: &Request) -> Result<Option<Shape>> {
         let (ragged, optional) = match &self.source {
             Source::Batch(made) => return made.shape(&[request]).map(Some),
@@ -130,21 +125,21 @@ impl Input {
         };
         if ragged {
             let count = tensor.shape.element_count().and_then(|count| i64::try_from(count).ok());
-            let impossible = || {
+            let too_large = || {
                 let (name, shape) = (&self.port.name, &tensor.shape);
-                Error::invalid_arg(format!("input '{name}' has the impossible shape {shape}"))
+                Error::invalid_arg(format!("input '{name}': shape {shape} exceeds the address space"))
             };
-            return Ok(Some([count.ok_or_else(impossible)?].into()));
+            return Ok(Some([count.ok_or_else(too_large)?].into()));
         }
-        // A scalar cannot be configured as such: its configuration says [1].
+        // A configuration cannot say that an input is a scalar: it says [1].
         if self.port.is_scalar() && tensor.shape.element_count() == Some(1) {
             return Ok(Some(Shape::scalar()));
         }
         Ok(Some(tensor.shape.clone()))
     }
 
-    /// Its shape for a request of one item, if that does not depend on the request.
-    pub fn only_shape(&self, batching: bool) -> Option<Shape> {
+    /// Its shape in a request of one item, if that is the same for all requests.
+    pub(crate) fn fixed_shape(&self, batching: bool) -> Option<Shape> {
         if !matches!(self.source, Source::Requests { ragged: false, .. }) {
             return None;
         }

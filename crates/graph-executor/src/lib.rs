@@ -1,22 +1,28 @@
-//! What all engines for ONNX models do alike: a model's configuration is held against what its file declares, requests
-//! are joined into batches, and outputs are cut apart again.
+//! Executes batches on anything that runs a graph: what the backends of all such frameworks share.
 //!
-//! An engine implements [`Engine`] and hands it to [`Executor`], which is the instance that a backend gives to the
-//! server. The rules of joining and cutting, ragged inputs and optional ones included, are written here once, so that
-//! a model answers the same whichever engine runs it.
+//! A backend's author does three things. When a model is loaded, describe the graph as a [`Signature`] and make a
+//! [`GraphModel`] of it, which checks the configuration against the graph. Implement [`Engine`] on the framework's
+//! session: gather an input, run, read an output. And return [`Executor::new`] as the model's instance.
 //!
-//! The crate opens no file and runs no graph: it knows neither protobuf nor any engine.
+//! Everything else is written here once, so that a model answers alike whichever engine runs it: grouping requests whose
+//! inputs fit together, gathering them into batches, ragged and optional inputs, batch inputs and batch outputs,
+//! scattering outputs to requests, states of sequences, and outputs in memory that the client chose.
+//!
+//! The crate opens no file and runs no graph: it knows no model format and no framework.
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod contents;
+mod engine;
 mod executor;
 mod inputs;
+mod model;
 mod signature;
 
-pub use check::{inputs as check_inputs, outputs as check_outputs};
 pub use contents::Contents;
-pub use executor::{Engine, Executor, Given, Output, Served, Shapes, Target};
-pub use inputs::{Input, Source, optional as optional_inputs, resolve as resolve_inputs};
+pub use engine::{Engine, RunInput, Target};
+pub use executor::Executor;
+pub use inputs::{Input, Source, optional_inputs};
+pub use model::{GraphModel, Output, Shapes};
 pub use signature::{Dims, Port, Signature};

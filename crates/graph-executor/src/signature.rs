@@ -1,17 +1,17 @@
-//! What an ONNX model declares: the names, types and dimensions of its inputs and outputs.
+//! The signature of a graph: the names, types and dimensions of its inputs and outputs.
 //!
-//! Knows nothing of the model's configuration, nor of how it was read.
+//! Knows nothing of the model's configuration, nor of the file that declares the graph.
 
 use nereid_backend_api::{DataType, Shape};
 use nereid_model_config::{ModelTensor, ModelTensors};
 use smallvec::SmallVec;
 
-/// The inputs a request must give, and the outputs the graph makes, in the file's order.
+/// The inputs and outputs of a graph, in its order.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// What a request gives.
+    /// The inputs that a run must have, and those that the configuration lists although the model has a value for them.
     pub inputs: Vec<Port>,
-    /// What the graph makes.
+    /// The outputs that a run can compute.
     pub outputs: Vec<Port>,
 }
 
@@ -22,7 +22,7 @@ pub struct Port {
     pub name: String,
     /// The type of its elements.
     pub data_type: DataType,
-    /// `None` if the file does not even say how many dimensions there are.
+    /// Its dimensions; `None` if its rank is open.
     pub dims: Option<Dims>,
 }
 
@@ -30,7 +30,7 @@ pub struct Port {
 pub type Dims = SmallVec<[Option<i64>; 4]>;
 
 impl Signature {
-    /// What a configuration can be completed from.
+    /// The signature in the form from which a configuration is completed.
     pub fn tensors(&self) -> ModelTensors {
         let tensor = |port: &Port| ModelTensor {
             name: port.name.clone(),
@@ -48,7 +48,7 @@ impl Port {
         self.dims.as_ref().is_some_and(|dims| dims.is_empty())
     }
 
-    /// Whether a tensor of `shape` may stand here. In `shape`, -1 is a size that is not known yet.
+    /// Whether a tensor of `shape` fits. In `shape`, -1 is a size that is not known yet.
     pub fn accepts(&self, shape: &[i64]) -> bool {
         self.dims.as_ref().is_none_or(|dims| {
             dims.len() == shape.len()
@@ -56,7 +56,7 @@ impl Port {
         })
     }
 
-    /// Whether all tensors of `shape` may stand here. In `shape`, -1 is any size, which the file has to leave open, too.
+    /// Whether all tensors of `shape` fit. In `shape`, -1 is any size, which the graph must leave open too.
     pub fn accepts_all(&self, shape: &[i64]) -> bool {
         let leaves_open = |dims: &Dims| dims.iter().zip(shape).all(|(own, &dim)| dim != -1 || own.is_none());
         self.accepts(shape) && self.dims.as_ref().is_none_or(leaves_open)

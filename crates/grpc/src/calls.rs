@@ -20,11 +20,12 @@ use tonic::codegen::{BoxFuture, StdError};
 use tower_service::Service as Tower;
 
 use crate::companions::{Companions, HEALTH};
+use crate::inference;
 use crate::messages::{MAX_MESSAGE_SIZE, Messages};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::tracing::Called;
-use crate::{Compression, Face, GrpcOptions, deadline, tracing};
+use crate::{Compression, Face, GrpcOptions, codec, deadline, tracing};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
@@ -36,7 +37,7 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 #[derive(Clone)]
 pub struct Calls {
     face: Arc<Face>,
-    /// Answers the calls whose answers may be compressed.
+    /// Answers the calls of inference that are compressed, either way.
     inference: GrpcInferenceServiceServer<Service>,
     others: GrpcInferenceServiceServer<Service>,
     companions: Arc<Companions>,
@@ -129,17 +130,21 @@ where
         if let Err(status) = self.permitted(group, request.headers()) {
             return Answering::Refused(Some(status));
         }
-        let mut request = request.map(Messages::new);
+        let mut request = request;
         if group == Some(ApiGroup::Inference) && self.face.server.trace().is_on() {
             request.extensions_mut().insert(Called::now());
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         let answer = if group == Some(ApiGroup::Inference) {
-            self.inference.call(request)
+            if codec::applies(request.headers(), self.face.options.compression) {
+                inference::call(Arc::clone(&self.face), request)
+            } else {
+                self.inference.call(request.map(Messages::new))
+            }
         } else if let Some(companion) = self.companions.find(request.uri().path()) {
-            companion(request.map(Body::new))
+            companion(request.map(|body| Body::new(Messages::new(body))))
         } else {
-            self.others.call(request)
+            self.others.call(request.map(Messages::new))
         };
         Answering::Called { answer, limit }
     }

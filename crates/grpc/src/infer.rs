@@ -1,4 +1,4 @@
-//! Inference over gRPC: a message to a request, the answer to a message.
+//! Inference over gRPC: from a message to a request, and from a response to a reply.
 
 mod contents;
 mod decode;
@@ -8,16 +8,16 @@ mod region;
 
 use std::sync::Arc;
 
-use nereid_core::backend_api::{Error, InferRequest, Parameters, Response, Result, Tensor};
+use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::{Regions, RequestMemory};
-use tonic::Request;
 use tonic::metadata::MetadataMap;
 
+use crate::codec::{InferMessage, Reply};
 use crate::infer::decode::Decoded;
 use crate::metadata::version;
-use crate::proto::{ModelInferRequest, ModelInferResponse};
+use crate::proto::ModelInferRequest;
 use crate::tracing::{Called, Sending};
 use crate::{Face, forward};
 
@@ -25,7 +25,7 @@ use crate::{Face, forward};
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn decoded(message: ModelInferRequest, regions: &Regions) -> Result<InferRequest> {
+pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferRequest> {
     decode::decode(message, regions).map(|decoded| decoded.request)
 }
 
@@ -46,10 +46,10 @@ impl Asked {
     ///
     /// # Errors
     /// Why the answer cannot be read.
-    pub(crate) fn encode(&self, response: Response) -> Result<ModelInferResponse> {
-        let message = encode::encode(&self.answers, response)?;
+    pub(crate) fn encode(&self, response: Response) -> Result<Reply> {
+        let reply = encode::encode(&self.answers, response)?;
         self.memory.check()?;
-        Ok(message)
+        Ok(reply)
     }
 }
 
@@ -60,7 +60,7 @@ impl Asked {
 pub(crate) fn ask(
     face: &Face,
     model: &Arc<Model>,
-    message: ModelInferRequest,
+    message: InferMessage,
     trace: Option<&Sending>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<Asked> {
@@ -78,17 +78,17 @@ pub(crate) fn ask(
 /// What is wrong with the request, or what went wrong in executing it.
 pub(crate) async fn answer(
     face: &Face,
-    request: Request<ModelInferRequest>,
-) -> (Result<ModelInferResponse>, Option<Sending>) {
-    let (metadata, extensions, message) = request.into_parts();
-    let called = extensions.get::<Called>();
+    metadata: &MetadataMap,
+    called: Option<Called>,
+    message: InferMessage,
+) -> (Result<Reply>, Option<Sending>) {
     // Resolved first: a request to an unknown model is not decoded.
     let model = match resolve(face, &message).await {
         Ok(model) => model,
         Err(error) => return (Err(error), None),
     };
-    let trace = called.and_then(|called| Sending::draw(face, &message, &metadata, *called));
-    let outcome = answer_with(face, &model, &metadata, message, trace.as_ref()).await;
+    let trace = called.and_then(|called| Sending::draw(face, &message, metadata, called));
+    let outcome = answer_with(face, &model, metadata, message, trace.as_ref()).await;
     if let Some(trace) = &trace {
         trace.begin();
     }
@@ -104,9 +104,9 @@ async fn answer_with(
     face: &Face,
     model: &Arc<Model>,
     metadata: &MetadataMap,
-    message: ModelInferRequest,
+    message: InferMessage,
     trace: Option<&Sending>,
-) -> Result<ModelInferResponse> {
+) -> Result<Reply> {
     let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
     let mut asked = ask(face, model, message, trace, forward)?;
     let response = asked.answers.single().await;

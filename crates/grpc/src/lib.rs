@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod codec;
 mod companions;
 mod deadline;
 mod forward;
 mod health;
 mod infer;
+mod inference;
 mod messages;
 mod metadata;
 pub mod offline;

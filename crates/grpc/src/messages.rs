@@ -1,8 +1,8 @@
-//! Messages as they arrive: how long each is going to be is believed only when nearly all of it is there.
+//! Messages as they arrive. A length prefix is trusted only when nearly all of its message is there.
 //!
-//! Before a message come five bytes that announce its length, up to 4 GiB. Whoever decodes messages takes memory for all
-//! of one at once. A client that announces much and sends nothing must not make the server do so, so what has come of a
-//! long message waits here, in the pieces it came in.
+//! A message begins with five bytes that announce its length, up to 4 GiB, and tonic's decoder reserves all of that at
+//! once. A client that announces much and sends nothing must not make the server do so: the pieces of a long message wait
+//! here until nearly all have arrived.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,26 +13,26 @@ use http_body::{Body, Frame};
 use tonic::Status;
 use tonic::codegen::StdError;
 
-/// The longest message either way, in bytes: that of the reference.
+/// The longest message in either direction, in bytes, as in the reference.
 pub(crate) const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
-/// A flag that tells whether the message is compressed, and its length.
-const HEAD: usize = 5;
+/// Length of the prefix: a flag that says whether the message is compressed, and the message's length.
+pub(crate) const HEAD: usize = 5;
 
-/// So many bytes are believed to come.
-const BELIEVED: usize = 1 << 20;
+/// Largest length prefix trusted before the data arrives.
+const MAX_UNVERIFIED_LEN: usize = 1 << 20;
 
 /// The body of a call.
 pub(crate) struct Messages<B> {
     body: B,
-    /// What has come of the head of a message, and how many bytes of it.
+    /// The head of the next message, and how many bytes of it have arrived.
     head: [u8; HEAD],
     head_length: usize,
-    /// How many bytes of the message are still to come, behind its head.
+    /// How many bytes of the message are missing behind its head.
     missing: usize,
-    /// What has come of a message of which too much is missing.
+    /// The pieces of a message of which too much is missing.
     held: VecDeque<Bytes>,
-    /// What may be decoded.
+    /// Pieces that may be decoded.
     ready: VecDeque<Bytes>,
 }
 
@@ -42,7 +42,7 @@ impl<B> Messages<B> {
         Self { body, head: [0; HEAD], head_length: 0, missing: 0, held, ready }
     }
 
-    /// Follows the messages through a piece, and returns where in it the message begins that is not complete at its end.
+    /// Follows the messages through a piece and returns the offset of the message that is incomplete at its end.
     ///
     /// # Errors
     /// `ResourceExhausted` for a message that is too long.
@@ -63,20 +63,21 @@ impl<B> Messages<B> {
                 self.head_length += some;
                 if self.head_length == HEAD {
                     self.head_length = 0;
-                    self.missing = announced(self.head)?;
+                    self.missing = announced_length(self.head)?;
                 }
             }
         }
         Ok(begin)
     }
 
-    /// Takes a piece. What of it may be decoded at once is returned.
+    /// Takes a piece and returns what may be decoded now.
     fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>, Status> {
         let begin = self.follow(&piece)?;
-        let doubtful = if self.missing > BELIEVED { piece.split_off(begin) } else { Bytes::new() };
+        let unverified =
+            if self.missing > MAX_UNVERIFIED_LEN { piece.split_off(begin) } else { Bytes::new() };
         let mut decodable = None;
         if !piece.is_empty() {
-            // What was held is complete, or nearly so.
+            // The message that was held is complete, or nearly so.
             self.ready.append(&mut self.held);
             decodable = match self.ready.pop_front() {
                 Some(first) => {
@@ -86,20 +87,24 @@ impl<B> Messages<B> {
                 None => Some(piece),
             };
         }
-        if !doubtful.is_empty() {
-            self.held.push_back(doubtful);
+        if !unverified.is_empty() {
+            self.held.push_back(unverified);
         }
         Ok(decodable)
     }
 }
 
-fn announced(head: [u8; HEAD]) -> Result<usize, Status> {
+/// The length that a message's head announces.
+///
+/// # Errors
+/// `ResourceExhausted` for a message that is too long.
+pub(crate) fn announced_length(head: [u8; HEAD]) -> Result<usize, Status> {
     let [_, length @ ..] = head;
     // Saturates only where no message of that length could be held at all.
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
     if length > MAX_MESSAGE_SIZE {
         return Err(Status::resource_exhausted(format!(
-            "a message of {length} bytes was announced; messages may be up to {MAX_MESSAGE_SIZE} bytes long"
+            "message of {length} bytes exceeds the limit of {MAX_MESSAGE_SIZE} bytes"
         )));
     }
     Ok(length)

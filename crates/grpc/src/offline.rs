@@ -6,16 +6,15 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http_body::{Body, Frame};
 use nereid_core::backend_api::{Error, InferRequest, Result};
 use nereid_shared_memory::Regions;
-use prost::Message as _;
 use tonic::Code;
 
+use crate::codec::Pieces;
 use crate::infer;
 use crate::messages::Messages;
-use crate::proto::ModelInferRequest;
 use crate::transport::Scanner;
 
 /// The request in a ModelInfer message that arrived in these pieces.
@@ -23,9 +22,9 @@ use crate::transport::Scanner;
 /// # Errors
 /// What is wrong with it.
 pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
-    let mut arrived = Arrived::of(pieces);
-    let message = ModelInferRequest::decode(&mut arrived)
-        .map_err(|error| Error::invalid_arg(format!("not a ModelInferRequest: {error}")))?;
+    let mut arrived = Pieces::default();
+    pieces.iter().for_each(|piece| arrived.push(Bytes::copy_from_slice(piece)));
+    let message = arrived.decode().map_err(|status| Error::invalid_arg(status.message()))?;
     infer::decoded(message, &Regions::default())
 }
 
@@ -63,27 +62,6 @@ impl Arrived {
     fn of(pieces: &[&[u8]]) -> Self {
         let pieces = pieces.iter().filter(|piece| !piece.is_empty());
         Self(pieces.map(|piece| Bytes::copy_from_slice(piece)).collect())
-    }
-}
-
-impl Buf for Arrived {
-    fn remaining(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.0.front().map_or(&[], |piece| piece)
-    }
-
-    fn advance(&mut self, mut count: usize) {
-        while let Some(piece) = self.0.front_mut().filter(|_| count > 0) {
-            let taken = count.min(piece.len());
-            piece.advance(taken);
-            count -= taken;
-            if piece.is_empty() {
-                self.0.pop_front();
-            }
-        }
     }
 }
 

@@ -1,18 +1,25 @@
 //! The calls of the service, one by one: each is handed to the file that answers it.
+//!
+//! Calls of inference come here only if they are compressed; `inference.rs` answers the others.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::stream::{Stream, TryStreamExt};
 use nereid_core::backend_api::Result;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
+use crate::codec::{InferMessage, Reply, StreamReply};
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
 use crate::stream::Conversation;
+use crate::tracing::Called;
 use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
 pub(crate) struct Service(pub(crate) Arc<Face>);
 
+type StreamItem = std::result::Result<ModelStreamInferResponse, Status>;
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
 fn answer<T>(outcome: Result<T>) -> Answer<T> {
@@ -50,8 +57,10 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let (outcome, trace) = infer::answer(&self.0, request).await;
-        let mut answer = answer(outcome);
+        let (metadata, extensions, message) = request.into_parts();
+        let called = extensions.get::<Called>().copied();
+        let (outcome, trace) = infer::answer(&self.0, &metadata, called, message.into()).await;
+        let mut answer = answer(outcome.map(Reply::into_message));
         match (trace, &mut answer) {
             (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
             (Some(trace), Err(_)) => trace.end(),
@@ -60,13 +69,17 @@ impl GrpcInferenceService for Service {
         answer
     }
 
-    type ModelStreamInferStream = Conversation;
+    type ModelStreamInferStream = Pin<Box<dyn Stream<Item = StreamItem> + Send>>;
 
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
-        Ok(Response::new(Conversation::new(Arc::clone(&self.0), request)))
+        let (metadata, extensions, requests) = request.into_parts();
+        let called = extensions.get::<Called>().copied();
+        let requests = requests.map_ok(InferMessage::from);
+        let conversation = Conversation::new(Arc::clone(&self.0), metadata, called, requests);
+        Ok(Response::new(Box::pin(conversation.map_ok(StreamReply::into_message))))
     }
 
     async fn model_statistics(

@@ -21,14 +21,15 @@ use nereid_core::backend_api::{Error, Parameters, Result};
 use nereid_core::{Model, Resolving};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status, Streaming};
 
 use self::answers::{Decoupled, Refused, Single, Told};
 use self::load::Load;
+use crate::codec::{InferMessage, StreamReply};
 use crate::infer::{self, Asked};
 use crate::metadata::version;
-use crate::proto::{ModelInferRequest, ModelStreamInferResponse};
+use crate::proto::ModelInferRequest;
 use crate::tracing::{Called, Sending};
 use crate::{Face, deadline, forward};
 
@@ -37,14 +38,14 @@ use crate::{Face, deadline, forward};
 pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 
 /// A message of the stream, or the status it ends with.
-type Item = std::result::Result<ModelStreamInferResponse, Status>;
+type Item = std::result::Result<StreamReply, Status>;
 
 /// The answers to a stream of requests.
-pub(crate) struct Conversation {
+pub(crate) struct Conversation<R> {
     face: Arc<Face>,
-    requests: Streaming<ModelInferRequest>,
+    requests: R,
     /// The request that was read last, while its model is looked for.
-    resolving: Option<(ModelInferRequest, Resolving)>,
+    resolving: Option<(InferMessage, Resolving)>,
     /// Whether further requests may come.
     reading: bool,
     /// Whether that is not so because the server shuts down.
@@ -76,19 +77,20 @@ enum Queued {
     Waiting(Single),
 }
 
-impl Conversation {
-    /// Answers what comes over the stream, until the server shuts down.
-    pub(crate) fn new(face: Arc<Face>, request: Request<Streaming<ModelInferRequest>>) -> Self {
-        let metadata = request.metadata();
+impl<R> Conversation<R>
+where
+    R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
+{
+    /// Answers `requests` of a call with this metadata, until the server shuts down. `awaited` is when the first of them
+    /// was awaited, if anything is traced.
+    pub(crate) fn new(face: Arc<Face>, metadata: MetadataMap, awaited: Option<Called>, requests: R) -> Self {
         let mut parameters = Parameters::default();
-        let forwarded = forward::headers(&face.options, metadata, &mut parameters);
+        let forwarded = forward::headers(&face.options, &metadata, &mut parameters);
         let ends_at_error =
             metadata.get(END_AT_ERROR).is_some_and(|value| value.as_encoded_bytes() == b"true");
         let limit = deadline::of(metadata.as_ref());
-        let awaited = request.extensions().get::<Called>().copied();
-        let metadata = metadata.clone();
         Self {
-            requests: request.into_inner(),
+            requests,
             resolving: None,
             reading: true,
             cut_off: false,
@@ -162,7 +164,7 @@ impl Conversation {
     }
 
     /// Hands a request to its model.
-    fn take(&mut self, message: ModelInferRequest, model: Result<Arc<Model>>) {
+    fn take(&mut self, message: InferMessage, model: Result<Arc<Model>>) {
         let (id, version) = (message.id.clone(), message.model_version.clone());
         // Of a model that is not there it is not known.
         let decoupled = model.as_ref().is_ok_and(|model| model.is_decoupled());
@@ -188,7 +190,7 @@ impl Conversation {
         Sending::draw(&self.face, message, &self.metadata, since)
     }
 
-    fn ask(&self, model: &Arc<Model>, message: ModelInferRequest, trace: Option<&Sending>) -> Result<Asked> {
+    fn ask(&self, model: &Arc<Model>, message: InferMessage, trace: Option<&Sending>) -> Result<Asked> {
         infer::ask(&self.face, model, message, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
@@ -225,7 +227,10 @@ impl Conversation {
     }
 }
 
-impl Stream for Conversation {
+impl<R> Stream for Conversation<R>
+where
+    R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
+{
     type Item = Item;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {

@@ -1,5 +1,5 @@
-//! Connections: accepting them, serving gRPC on each, and ending them in good order: when the server stops, when they have
-//! become too old, when their client is gone, and when it does not speak HTTP/2 or pings too often.
+//! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when their
+//! client is gone, does not speak HTTP/2, or pings too often.
 
 mod frames;
 mod guarded;
@@ -24,14 +24,14 @@ use self::guarded::Guarded;
 pub use self::pings::PingRules;
 use crate::calls::Calls;
 
-/// What is spoken on the connections, as TLS clients name it.
+/// The ALPN protocols of the connections.
 pub const PROTOCOLS: &[&str] = &["h2"];
 
-/// How long a client may take until its first frame.
-const BEGINNING: Duration = Duration::from_secs(20);
+/// The time within which a client must send its first frame.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Calls in progress on one connection. The reference has no limit, and clients hold further calls back once they know of
-/// one, so it is far above what anybody opens.
+/// Most calls in progress on one connection. The reference has no limit, and clients hold back calls beyond it, so it is
+/// far above what clients open.
 const MAX_CALLS: u32 = 1 << 16;
 
 /// How connections are kept and ended.
@@ -39,13 +39,13 @@ const MAX_CALLS: u32 = 1 << 16;
 pub struct TransportOptions {
     /// How often the server pings a client that sends nothing; `None` for never.
     pub keepalive_time: Option<Duration>,
-    /// How long the client may take to answer.
+    /// How long the client may take to answer such a ping.
     pub keepalive_timeout: Duration,
-    /// How often a client may ping.
-    pub pings: PingRules,
-    /// After this time a connection takes no further calls; `None` for never.
+    /// How often a client may ping; `None` for no limit. Limits cost a look at every frame.
+    pub pings: Option<PingRules>,
+    /// The age at which a connection accepts no further calls; `None` for none.
     pub max_age: Option<Duration>,
-    /// After this further time it is closed, whatever is in progress on it; `None` for never.
+    /// The further time after which it is closed with its calls; `None` for none.
     pub max_age_grace: Option<Duration>,
 }
 
@@ -54,16 +54,16 @@ impl Default for TransportOptions {
         Self {
             keepalive_time: Some(Duration::from_secs(2 * 3600)),
             keepalive_timeout: Duration::from_secs(20),
-            pings: PingRules::default(),
+            pings: None,
             max_age: None,
             max_age_grace: None,
         }
     }
 }
 
-/// Answers `calls` on `listener` until `shutdown`, then lets calls in progress end.
+/// Answers `calls` on `listener` until `shutdown`, then drains its connections.
 ///
-/// Returns when the last connection is closed; whoever awaits it decides how long that may take.
+/// Returns when the last connection is closed; the caller decides how long that may take.
 pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
@@ -79,7 +79,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
             };
             match opened {
                 Ok(connection) => converse(connection, calls, options, shutdown).await,
-                Err(error) => tracing::debug!("a gRPC connection was not opened: {error}"),
+                Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
         });
     }
@@ -105,7 +105,7 @@ where
         let old = async {
             tokio::select! {
                 outcome = connection.as_mut() => Some(outcome),
-                () = after(options.max_age.map(spread)) => None,
+                () = after(options.max_age.map(with_jitter)) => None,
                 () = shutdown.cancelled() => None,
             }
         };
@@ -124,7 +124,7 @@ where
         outcome = served => if let Err(error) = outcome {
             tracing::debug!("a gRPC connection ended: {error}");
         },
-        () = silent(&begun) => tracing::debug!("a gRPC connection was closed: its client did not begin to speak HTTP/2"),
+        () = silent(&begun) => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
     }
 }
 
@@ -136,8 +136,7 @@ async fn after(time: Option<Duration>) {
     }
 }
 
-/// Returns when a connection that was too old is to be closed, whatever is in progress on it. A server that stops has its
-/// own limit.
+/// Returns when the grace of an aged connection is over. A server that shuts down has its own limit.
 async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
     if options.max_age.is_none() || shutdown.is_cancelled() {
         std::future::pending().await
@@ -146,16 +145,16 @@ async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
     }
 }
 
-/// Returns if the client does not begin in time.
+/// Returns if the client sends no frame in time.
 async fn silent(begun: &Arc<AtomicBool>) {
-    sleep(BEGINNING).await;
+    sleep(FIRST_FRAME_TIMEOUT).await;
     if begun.load(Ordering::Relaxed) {
         std::future::pending().await
     }
 }
 
-/// An age up to a tenth less or more, so that connections that were opened together do not all come back together.
-fn spread(age: Duration) -> Duration {
+/// An age with up to a tenth of jitter, so that connections opened together do not all reconnect together.
+fn with_jitter(age: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
     age.mul_f64(0.9 + 0.2 * random)
 }

@@ -278,9 +278,6 @@ pub(crate) fn value_or<T>(fallback: T, act: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// One exported function: its name and where it is.
-pub(crate) type Export = (&'static str, *const ());
-
 /// Exports functions that give an error or null, and lists them in `EXPORTS`. That each looks as `triton-sys` declares
 /// it is checked by the compiler.
 macro_rules! exports {
@@ -303,7 +300,7 @@ macro_rules! exports {
             const _: triton_sys::signatures::$name = $name;
         )*
 
-        pub(crate) const EXPORTS: &[$crate::boundary::Export] = &[$((stringify!($name), $name as *const ())),*];
+        pub(crate) const EXPORTS: &[::nereid_plugin::HostFunction] = &[$((stringify!($name), $name as *const ())),*];
     };
 }
 
@@ -324,7 +321,7 @@ macro_rules! values {
             const _: triton_sys::signatures::$name = $name;
         )*
 
-        pub(crate) const VALUES: &[$crate::boundary::Export] = &[$((stringify!($name), $name as *const ())),*];
+        pub(crate) const VALUES: &[::nereid_plugin::HostFunction] = &[$((stringify!($name), $name as *const ())),*];
     };
 }
 

@@ -1,11 +1,8 @@
-//! All functions that this program offers to the libraries it loads, and that it does offer them.
+//! All functions that this program exports to the libraries it loads.
 
-use nereid_backend_api::{Error, Result};
+use nereid_plugin::HostFunction;
 
-use crate::boundary::Export;
-use crate::library::offered;
-
-const TABLES: &[&[Export]] = &[
+pub(crate) const TABLES: &[&[HostFunction]] = &[
     crate::allocator::EXPORTS,
     crate::attributes::EXPORTS,
     crate::backend::EXPORTS,
@@ -35,22 +32,7 @@ const TABLES: &[&[Export]] = &[
     crate::trace::EXPORTS,
 ];
 
-/// The names of all functions that are offered.
+/// The names of all exported functions.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLES.iter().flat_map(|table| table.iter()).map(|(name, _)| *name)
-}
-
-/// Checks that libraries find these functions: a program offers its functions only where it was linked to do so.
-///
-/// # Errors
-/// Names one that they would not find, or another of the same name that they would find first.
-pub(crate) fn check() -> Result<()> {
-    for (name, address) in TABLES.iter().flat_map(|table| table.iter()) {
-        if offered(name).is_none_or(|found| found.cast_const().cast() != *address) {
-            return Err(Error::internal(format!(
-                "this program was linked without offering its function {name} to libraries"
-            )));
-        }
-    }
-    Ok(())
 }

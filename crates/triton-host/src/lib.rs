@@ -39,7 +39,6 @@ mod parameter;
 mod request;
 mod response;
 mod server;
-mod soname;
 mod state;
 mod statistics;
 mod text;

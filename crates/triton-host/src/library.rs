@@ -1,15 +1,14 @@
-//! A backend's library and the functions in it.
+//! The functions of a backend's library and of a batching library.
 
-use std::ffi::{CString, c_void};
 use std::path::Path;
 
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nereid_backend_api::{Error, Result};
+use nereid_plugin::{Kind, Plugin, PluginError};
 use triton_sys::signatures as entry;
 
-use crate::{exports, soname};
+use crate::exports;
 
-/// The functions of a backend; most may be missing.
+/// The functions of a backend; most are optional.
 pub(crate) struct Entries {
     pub initialize: Option<entry::TRITONBACKEND_Initialize>,
     pub finalize: Option<entry::TRITONBACKEND_Finalize>,
@@ -22,7 +21,7 @@ pub(crate) struct Entries {
     pub execute: entry::TRITONBACKEND_ModelInstanceExecute,
 }
 
-/// The functions of a library that chooses batches: all of them have to be there.
+/// The functions of a library that chooses batches: all of them are required.
 pub(crate) struct BatchEntries {
     pub initialize: entry::TRITONBACKEND_ModelBatcherInitialize,
     pub finalize: entry::TRITONBACKEND_ModelBatcherFinalize,
@@ -31,92 +30,68 @@ pub(crate) struct BatchEntries {
     pub end: entry::TRITONBACKEND_ModelBatchFinalize,
 }
 
-/// Loads a backend. The library stays for as long as the process: threads of its own may be at work in it.
+/// Loads a backend.
 ///
 /// # Errors
-/// `InvalidArg` that says what is wrong with the file.
+/// Says what is wrong with the file.
 pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
-    let library = open(path)?;
-    let execute = "TRITONBACKEND_ModelInstanceExecute";
-    // SAFETY: each type is that of the function of this name, as the header has it; the library is never unloaded.
+    let library = open(Kind::BACKEND, path)?;
+    // SAFETY: each type is that of the function of this name in `tritonbackend.h`.
     let entries = unsafe {
         Entries {
-            initialize: find(library, "TRITONBACKEND_Initialize"),
-            finalize: find(library, "TRITONBACKEND_Finalize"),
-            attributes: find(library, "TRITONBACKEND_GetBackendAttribute"),
-            model_initialize: find(library, "TRITONBACKEND_ModelInitialize"),
-            model_finalize: find(library, "TRITONBACKEND_ModelFinalize"),
-            instance_initialize: find(library, "TRITONBACKEND_ModelInstanceInitialize"),
-            instance_finalize: find(library, "TRITONBACKEND_ModelInstanceFinalize"),
-            instance_ready: find(library, "TRITONBACKEND_ModelInstanceReady"),
-            execute: find(library, execute).ok_or_else(|| missing(path, execute))?,
+            initialize: library.function("TRITONBACKEND_Initialize"),
+            finalize: library.function("TRITONBACKEND_Finalize"),
+            attributes: library.function("TRITONBACKEND_GetBackendAttribute"),
+            model_initialize: library.function("TRITONBACKEND_ModelInitialize"),
+            model_finalize: library.function("TRITONBACKEND_ModelFinalize"),
+            instance_initialize: library.function("TRITONBACKEND_ModelInstanceInitialize"),
+            instance_finalize: library.function("TRITONBACKEND_ModelInstanceFinalize"),
+            instance_ready: library.function("TRITONBACKEND_ModelInstanceReady"),
+            execute: library.require("TRITONBACKEND_ModelInstanceExecute").map_err(refused)?,
         }
     };
     Ok(entries)
 }
 
-/// Loads a library that chooses batches; nothing if it has none of the functions for that.
+/// Loads a library that chooses batches; `None` if it has none of the functions for that.
 ///
 /// # Errors
-/// As [`open_backend`], and where it has some of the functions only.
+/// As [`open_backend`], and if it has only some of the functions.
 pub(crate) fn open_batcher(path: &Path) -> Result<Option<BatchEntries>> {
-    let library = open(path)?;
-    macro_rules! sought {
+    let library = open(Kind::BATCHING_STRATEGY, path)?;
+    macro_rules! function {
         ($name:ident) => {
             // SAFETY: as in `open_backend`.
-            unsafe { find::<entry::$name>(library, stringify!($name)) }.ok_or(stringify!($name))
+            unsafe { library.require::<entry::$name>(stringify!($name)) }
         };
     }
     let found = (
-        sought!(TRITONBACKEND_ModelBatcherInitialize),
-        sought!(TRITONBACKEND_ModelBatcherFinalize),
-        sought!(TRITONBACKEND_ModelBatchInitialize),
-        sought!(TRITONBACKEND_ModelBatchIncludeRequest),
-        sought!(TRITONBACKEND_ModelBatchFinalize),
+        function!(TRITONBACKEND_ModelBatcherInitialize),
+        function!(TRITONBACKEND_ModelBatcherFinalize),
+        function!(TRITONBACKEND_ModelBatchInitialize),
+        function!(TRITONBACKEND_ModelBatchIncludeRequest),
+        function!(TRITONBACKEND_ModelBatchFinalize),
     );
     if let (Err(_), Err(_), Err(_), Err(_), Err(_)) = found {
         return Ok(None);
     }
-    let absent = |name| missing(path, name);
     Ok(Some(BatchEntries {
-        initialize: found.0.map_err(absent)?,
-        finalize: found.1.map_err(absent)?,
-        begin: found.2.map_err(absent)?,
-        include: found.3.map_err(absent)?,
-        end: found.4.map_err(absent)?,
+        initialize: found.0.map_err(refused)?,
+        finalize: found.1.map_err(refused)?,
+        begin: found.2.map_err(refused)?,
+        include: found.3.map_err(refused)?,
+        end: found.4.map_err(refused)?,
     }))
 }
 
-fn open(path: &Path) -> Result<&'static Library> {
-    exports::check()?;
-    soname::provide_for(path)?;
-    // SAFETY: it is the operator who puts backends into the folders of backends and models: they run what they find
-    // there, with all rights of the server. Its initialisers are trusted like the rest of its code.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|error| {
-        Error::invalid_arg(format!("cannot load the library '{}': {error}", path.display()))
-    })?;
-    Ok(Box::leak(Box::new(library)))
+fn open(kind: Kind, path: &Path) -> Result<Plugin> {
+    kind.load(path, exports::TABLES).map_err(refused)
 }
 
-fn missing(path: &Path, name: &str) -> Error {
-    Error::invalid_arg(format!("the library '{}' has no function {name}", path.display()))
-}
-
-/// The function of that name.
-///
-/// # Safety
-/// `F` is the type of a pointer to that function.
-unsafe fn find<F: Copy>(library: &'static Library, name: &str) -> Option<F> {
-    // SAFETY: the caller's promise; the library is never unloaded.
-    unsafe { library.get::<F>(CString::new(name).ok()?.as_bytes_with_nul()) }.ok().map(|function| *function)
-}
-
-/// The address of a function that this process offers to the libraries it loads.
-pub(crate) fn offered(name: &str) -> Option<*mut c_void> {
-    let process = Library::this();
-    let name = CString::new(name).ok()?;
-    // SAFETY: the symbol is taken as an address and not used otherwise.
-    let address = unsafe { process.get::<*mut c_void>(name.as_bytes_with_nul()) };
-    address.ok().map(|symbol| symbol.as_raw_ptr())
+/// The error of a load: the library's fault, unless this program is at fault.
+fn refused(error: PluginError) -> Error {
+    match error {
+        PluginError::NotExported(_) | PluginError::StandIn { .. } => Error::internal(error.to_string()),
+        _ => Error::invalid_arg(error.to_string()),
+    }
 }

@@ -155,5 +155,5 @@ fn a_model_without_instance_groups_gets_those_that_its_backend_prefers() {
 fn a_library_without_the_one_required_function_is_refused() {
     let served = serve("-DLACKS_EXECUTE");
     let (_, error) = &served.failures[0];
-    assert!(error.message().contains("has no function TRITONBACKEND_ModelInstanceExecute"), "{error}");
+    assert!(error.message().contains("does not export TRITONBACKEND_ModelInstanceExecute"), "{error}");
 }

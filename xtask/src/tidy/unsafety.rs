@@ -13,7 +13,9 @@ use super::tree::TextFile;
 const UNSAFE_ROOMS: &[&str] = &[
     "backends/onnxruntime",
     "crates/cuda",
+    "crates/dylib",
     "crates/placement",
+    "crates/plugin",
     "crates/shared-memory",
     "crates/triton-host",
     "sdk/triton-backend",

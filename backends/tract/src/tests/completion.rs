@@ -101,7 +101,7 @@ fn what_does_not_fit_the_file_is_refused() {
     assert!(message.contains("max_batch_size is 2, but input 'X'"), "{message}");
     // A list that is given is not completed.
     let message = refusal(&identity(Element::Float, &[-1, 3]), config(0, &[("OTHER", x.1, x.2)], &[]));
-    assert!(message.contains("'OTHER', but the model's inputs are 'X'"), "{message}");
+    assert!(message.contains("'OTHER' in the configuration (the model's inputs: 'X')"), "{message}");
     let mut partial = config(4, &[x], &[]);
     partial.input[0].data_type = 0;
     let message = refusal(&identity(Element::Float, &[-1, 3]), partial);
@@ -109,7 +109,7 @@ fn what_does_not_fit_the_file_is_refused() {
     // Without a batch size, and with nothing to complete, the model is one without batches.
     let whole = config(0, &[x], &[("Y", DataType::Fp32, &[3])]);
     let message = refusal(&identity(Element::Float, &[-1, 3]), whole);
-    assert!(message.contains("'X' has the shape [3] in the configuration, but [-1,3]"), "{message}");
+    assert!(message.contains("'X' has shape [3] in the configuration, but [-1,3]"), "{message}");
 }
 
 #[test]

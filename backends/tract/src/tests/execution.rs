@@ -274,7 +274,7 @@ fn a_request_that_does_not_fit_is_refused_by_what_is_wrong() {
     assert_eq!(refused(fp32("W", &[1, 3], &[0.0; 3])), "model 'm': the request lacks input 'X'");
     assert_eq!(
         refused(Tensor::new("X", DataType::Int32, [1, 3], vec![0; 12])),
-        "model 'm': input 'X' is of type INT32, but the model takes FP32"
+        "model 'm': input 'X' has datatype INT32, but the model takes FP32"
     );
     assert!(refused(fp32("X", &[1, 3], &[0.0; 2])).contains("has 8 bytes of data"));
     model.batch_size = |_| 2;

@@ -99,9 +99,9 @@ fn an_element_type_that_the_engine_lacks_is_refused_with_those_it_has() {
 fn names_that_the_model_lacks_are_refused_with_those_it_has() {
     let file = add(&[3]);
     let message = refusal(&file, config(0, &[X, Y, ("W", DataType::Fp32, &[3])], &[]));
-    assert!(message.ends_with("the configuration lists the input 'W', but the model's inputs are 'X', 'Y'"));
+    assert!(message.ends_with("unknown input 'W' in the configuration (the model's inputs: 'X', 'Y')"));
     let message = refusal(&file, config(0, &[X, Y], &[("W", DataType::Fp32, &[3])]));
-    assert!(message.ends_with("the configuration lists the output 'W', but the model's outputs are 'Z'"));
+    assert!(message.ends_with("unknown output 'W' in the configuration (the model's outputs: 'Z')"));
 }
 
 #[test]
@@ -168,10 +168,10 @@ fn a_variable_dimension_of_the_model_may_be_fixed_but_not_the_other_way_round() 
     fits(0, &[], &[1]).unwrap();
     assert!(fits(0, &[2, 3], &[-1, 3]).is_err() && fits(8, &[-1, 3], &[-1]).is_err());
     let message = fits(0, &[2, 3], &[2, 4]).unwrap_err();
-    assert!(message.ends_with("input 'X' has the shape [2,4] in the configuration, but [2,3] in the model"));
+    assert!(message.ends_with("input 'X' has shape [2,4] in the configuration, but [2,3] in the model"));
     let message = fits(8, &[-1, 3], &[2, 3]).unwrap_err();
     assert!(message.ends_with(
-        "input 'X' has the shape [-1,2,3] with the batch dimension in the configuration, but [-1,3] in the model"
+        "input 'X' has shape [-1,2,3] with the batch dimension in the configuration, but [-1,3] in the model"
     ));
     let message = fits(8, &[2, 3], &[3]).unwrap_err();
     assert!(message.contains("the first dimension of input 'X' must be variable"), "{message}");

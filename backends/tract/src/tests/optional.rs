@@ -54,7 +54,7 @@ fn the_value_may_be_a_scalar_or_of_another_length_than_a_request_gives() {
 #[test]
 fn an_input_without_a_value_cannot_be_optional() {
     let message = refusal(&product(&[1], vec![]), optional(&[1]));
-    assert!(message.contains("input 'W' cannot be optional: the model has no value of its own"), "{message}");
+    assert!(message.contains("input 'W' cannot be optional: the model has no default value"), "{message}");
     let mut unknown = optional(&[1]);
     unknown.input[1].name = "V".into();
     let message = refusal(&product(&[1], vec![floats("W", &[1], &[3.0])]), unknown);
@@ -67,11 +67,11 @@ fn an_optional_input_takes_a_model_without_batching_and_is_not_ragged() {
     let mut batching = optional(&[1]);
     batching.max_batch_size = 8;
     let message = refusal(&file, batching);
-    assert!(message.contains("input 'W' cannot be optional: max_batch_size is over 0"), "{message}");
+    assert!(message.contains("input 'W' cannot be optional: max_batch_size is above 0"), "{message}");
     let mut ragged = optional(&[1]);
     ragged.input[1].allow_ragged_batch = true;
     let message = refusal(&file, ragged);
-    assert!(message.contains("input 'W' cannot be optional: allow_ragged_batch is set"), "{message}");
+    assert!(message.contains("input 'W' cannot be optional: it has allow_ragged_batch"), "{message}");
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn ragged_inputs_are_held_to_the_batch_size_and_the_type() {
     let error = model.infer(row(&[1.0])).unwrap_err();
     assert!(error.message().contains("shape [1,1] in a request of batch size 2"), "{error}");
     let error = model.infer(vec![Tensor::new("X", DataType::Int32, [2, 1], vec![0; 8])]).unwrap_err();
-    assert!(error.message().contains("is of type INT32, but the model takes FP32"), "{error}");
+    assert!(error.message().contains("has datatype INT32, but the model takes FP32"), "{error}");
 }
 
 #[test]
@@ -301,11 +301,11 @@ fn batch_inputs_that_do_not_fit_the_model_are_refused() {
     let both = batch_input("BATCH_ELEMENT_COUNT", "U", "TYPE_INT32")
         + &batch_input("BATCH_ELEMENT_COUNT", "T", "TYPE_INT32");
     let message = refused(&sums, &both);
-    assert!(message.ends_with("a batch_input has the target_name 'U', but the model's inputs are 'X', 'T'"));
+    assert!(message.ends_with("batch_input: unknown target_name 'U' (the model's inputs: 'X', 'T')"));
     let message = refused(&sums, &batch_input("BATCH_ELEMENT_COUNT", "T", "TYPE_FP32"));
     assert!(message.ends_with("batch_input 'T' is FP32 in the configuration, but INT32 in the model"));
     let message = refused(&sums, &batch_input("BATCH_ITEM_SHAPE", "T", "TYPE_INT32"));
-    assert!(message.ends_with("batch_input 'T' has the shape [-1,1], but the model takes [-1]"), "{message}");
+    assert!(message.ends_with("batch_input 'T' has shape [-1,1], but the model takes [-1]"), "{message}");
     let unknown = batch_input("BATCH_ELEMENT_COUNT", "T", "TYPE_INT32").replace(r#""X""#, r#""W""#);
     let message = refused(&sums, &unknown);
     assert!(message.contains("batch_input[0]: its source_input 'W' is not an input"), "{message}");

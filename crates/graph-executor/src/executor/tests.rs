@@ -1,4 +1,4 @@
-//! That tensors are handed through without a copy: requests' inputs to the engine, its outputs to the responses.
+//! Tensors pass through without a copy: requests' inputs to the engine, its outputs to the responses.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -45,7 +45,7 @@ impl Engine for Placed {
 
     fn run(
         &mut self,
-        inputs: Vec<Option<Given<Vec<Place>>>>,
+        inputs: Vec<Option<RunInput<Vec<Place>>>>,
         targets: &mut [Option<Target>],
     ) -> Result<Vec<Option<(Shape, Bytes)>>> {
         let given = inputs.into_iter().flatten().next().unwrap();
@@ -119,7 +119,7 @@ fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]
         data_type: DataType::Uint8,
         dims: Some([None].iter().chain(dims).copied().collect()),
     };
-    let served = Served {
+    let served = GraphModel {
         name: "m".into(),
         batching: true,
         inputs: vec![Input { port: port("X"), source: Source::Requests { ragged: false, optional: false } }],
@@ -127,7 +127,7 @@ fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]
             port: port("Y"),
             shape: None,
             scatter: None,
-            answered: true,
+            in_response: true,
             is_state: false,
         }],
     };
@@ -189,14 +189,20 @@ fn outputs_of_unknown_size_and_parts_of_larger_ones_are_copied_to_where_they_are
 fn an_output_that_is_a_state_is_kept_for_its_sequence_and_answered_only_if_it_is_configured() {
     let port = |name: &str| Port { name: name.into(), data_type: DataType::Uint8, dims: None };
     for answered in [true, false] {
-        let served = Served {
+        let served = GraphModel {
             name: "m".into(),
             batching: true,
             inputs: vec![Input {
                 port: port("X"),
                 source: Source::Requests { ragged: false, optional: false },
             }],
-            outputs: vec![Output { port: port("Y"), shape: None, scatter: None, answered, is_state: true }],
+            outputs: vec![Output {
+                port: port("Y"),
+                shape: None,
+                scatter: None,
+                in_response: answered,
+                is_state: true,
+            }],
         };
         let engine = Placed::default();
         let answers = Arc::<Answers>::default();

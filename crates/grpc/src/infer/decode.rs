@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use nereid_core::backend_api::{
     Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
 };
@@ -12,8 +11,9 @@ use nereid_shared_memory::{Regions, RequestMemory};
 use super::contents;
 use super::parameters::{self, Choice, choice};
 use super::region::RegionPart;
+use crate::codec::InferMessage;
+use crate::proto::InferParameter;
 use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
-use crate::proto::{InferParameter, ModelInferRequest};
 
 /// Asks for an answer of its own that says that a decoupled model gives no further one.
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
@@ -31,14 +31,15 @@ pub(super) struct Decoded {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub(super) fn decode(message: ModelInferRequest, regions: &Regions) -> Result<Decoded> {
+pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<Decoded> {
+    let InferMessage { message, raw } = message;
     let mut decoded = Decoded {
         request: InferRequest { id: message.id, ..InferRequest::default() },
         memory: RequestMemory::default(),
         empty_final: false,
     };
     decoded.read_parameters(message.parameters)?;
-    decoded.read_inputs(message.inputs, message.raw_input_contents, regions)?;
+    decoded.read_inputs(message.inputs, raw, regions)?;
     decoded.read_outputs(message.outputs, regions)?;
     decoded.request.allocator = decoded.memory.allocator();
     Ok(decoded)
@@ -60,7 +61,7 @@ impl Decoded {
     fn read_inputs(
         &mut self,
         inputs: Vec<InferInputTensor>,
-        raw: Vec<Bytes>,
+        raw: Vec<Buffers>,
         regions: &Regions,
     ) -> Result<()> {
         let (given, is_raw) = (raw.len(), !raw.is_empty());
@@ -71,28 +72,29 @@ impl Decoded {
             let data_type = DataType::from_protocol_name(&input.datatype)
                 .ok_or_else(|| unknown_data_type(&name, &input.datatype))?;
             let region = RegionPart::read(&name, &input.parameters)?;
-            let buffer = match (region, input.contents) {
+            let one = |buffer: Buffer| Buffers::from_buf([buffer]);
+            let buffers = match (region, input.contents) {
                 (Some(_), Some(_)) => {
                     return Err(Error::invalid_arg(format!(
                         "input '{name}' has contents, though it lies in shared memory; it takes one of the two"
                     )));
                 }
-                (Some(region), None) => self.memory.input(region.find(regions)?, data_type),
+                (Some(region), None) => one(self.memory.input(region.find(regions)?, data_type)),
                 (None, Some(_)) if is_raw => {
                     return Err(Error::invalid_arg(format!(
                         "input '{name}' has contents, though the request has raw_input_contents; inputs take one of \
                          the two"
                     )));
                 }
-                (None, Some(contents)) => Buffer::host(contents::joined(contents, data_type, &name)?),
-                (None, None) => Buffer::host(raw.next().ok_or_else(|| {
+                (None, Some(contents)) => one(Buffer::host(contents::joined(contents, data_type, &name)?)),
+                (None, None) => raw.next().ok_or_else(|| {
                     Error::invalid_arg(format!(
                         "there are no contents for input '{name}': the request has {given} raw_input_contents"
                     ))
-                })?),
+                })?,
             };
             let shape = Shape::from(input.shape.as_slice());
-            self.request.inputs.push(Tensor { name, data_type, shape, buffers: Buffers::from_buf([buffer]) });
+            self.request.inputs.push(Tensor { name, data_type, shape, buffers });
         }
         // What is left over means nothing, as with the reference.
         Ok(())

@@ -1,28 +1,29 @@
 //! A response to a message.
 
-use bytes::Bytes;
 use nereid_core::ResponseStream;
-use nereid_core::backend_api::{Buffer, Error, Response, Result, Tensor};
+use nereid_core::backend_api::{Buffer, Buffers, Error, Response, Result, Tensor};
 
 use super::parameters;
+use crate::codec::Reply;
 use crate::proto::ModelInferResponse;
 use crate::proto::model_infer_response::InferOutputTensor;
 
-/// The answer to a request that was executed. Contents in one piece are not copied.
+/// The reply to a request that was executed. Contents are not copied.
 ///
 /// # Errors
 /// `Unsupported` for an output in device memory.
-pub(super) fn encode(answers: &ResponseStream, response: Response) -> Result<ModelInferResponse> {
+pub(super) fn encode(answers: &ResponseStream, response: Response) -> Result<Reply> {
+    let mut raw = Vec::with_capacity(response.outputs.len());
     let mut message = ModelInferResponse {
         model_name: answers.model_name().into(),
         model_version: answers.model_version().to_string(),
         id: answers.request_id().into(),
         parameters: parameters::to_wire(&response.parameters),
         outputs: Vec::with_capacity(response.outputs.len()),
-        raw_output_contents: Vec::with_capacity(response.outputs.len()),
+        raw_output_contents: Vec::new(),
     };
     for output in response.outputs {
-        message.raw_output_contents.push(contents(&output)?);
+        raw.push(contents(&output)?);
         message.outputs.push(InferOutputTensor {
             name: output.name,
             datatype: output.data_type.protocol_name().into(),
@@ -30,19 +31,17 @@ pub(super) fn encode(answers: &ResponseStream, response: Response) -> Result<Mod
             ..InferOutputTensor::default()
         });
     }
-    Ok(message)
+    Ok(Reply { response: message, raw })
 }
 
-/// The contents as one run of bytes; none if they lie where the client wanted them already.
-fn contents(output: &Tensor) -> Result<Bytes> {
-    match output.buffers.as_slice() {
-        buffers if buffers.iter().any(Buffer::is_placed) => Ok(Bytes::new()),
-        [buffer] => buffer.as_host().cloned().ok_or_else(|| {
-            Error::unsupported(format!(
-                "output '{}' lies in device memory, which is not read here",
-                output.name
-            ))
-        }),
-        _ => Ok(output.contiguous()?.into_owned().into()),
+/// The contents in host memory; none if they are where the client wanted them already.
+fn contents(output: &Tensor) -> Result<Buffers> {
+    if output.buffers.iter().any(Buffer::is_placed) {
+        return Ok(Buffers::new());
     }
+    if output.buffers.iter().any(|buffer| buffer.as_host().is_none()) {
+        let name = &output.name;
+        return Err(Error::unsupported(format!("output '{name}' is in device memory, which cannot be sent")));
+    }
+    Ok(output.buffers.clone())
 }

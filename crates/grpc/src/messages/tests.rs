@@ -44,8 +44,16 @@ fn small_messages_pass_piece_by_piece() {
 
 #[test]
 fn every_cut_of_messages_comes_through_as_it_was() {
-    let sent = [message(3, 1), message(BELIEVED + 9, 2), message(5, 3), message(2 * BELIEVED, 4)].concat();
-    for length in [1000, 16 << 10, BELIEVED - 1, BELIEVED + 20, 3 * BELIEVED, sent.len()] {
+    let sent = [
+        message(3, 1),
+        message(MAX_UNVERIFIED_LEN + 9, 2),
+        message(5, 3),
+        message(2 * MAX_UNVERIFIED_LEN, 4),
+    ]
+    .concat();
+    for length in
+        [1000, 16 << 10, MAX_UNVERIFIED_LEN - 1, MAX_UNVERIFIED_LEN + 20, 3 * MAX_UNVERIFIED_LEN, sent.len()]
+    {
         let seen: Result<Vec<_>, _> = through(cut(&sent, length)).into_iter().collect();
         assert!(seen.unwrap().concat() == sent, "cut every {length} bytes");
     }
@@ -60,7 +68,7 @@ fn every_cut_of_messages_comes_through_as_it_was() {
 
 #[tokio::test]
 async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
-    let long = message(3 * BELIEVED, 7);
+    let long = message(3 * MAX_UNVERIFIED_LEN, 7);
     let first = [message(1, 1), long[..100].to_vec()].concat();
     let (sender, receiver) = tokio::sync::mpsc::channel::<Bytes>(1);
     let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
@@ -80,17 +88,17 @@ async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
     sender.try_send(first.into()).unwrap();
     // What stands before it does not wait.
     assert_eq!(next(1), message(1, 1));
-    sender.try_send(long[100..2 * BELIEVED].to_vec().into()).unwrap();
+    sender.try_send(long[100..2 * MAX_UNVERIFIED_LEN].to_vec().into()).unwrap();
     assert!(next(0).is_empty());
-    sender.try_send(long[2 * BELIEVED..2 * BELIEVED + HEAD].to_vec().into()).unwrap();
-    assert_eq!(next(3), long[..2 * BELIEVED + HEAD]);
-    sender.try_send(long[2 * BELIEVED + HEAD..].to_vec().into()).unwrap();
-    assert_eq!(next(1), long[2 * BELIEVED + HEAD..]);
+    sender.try_send(long[2 * MAX_UNVERIFIED_LEN..2 * MAX_UNVERIFIED_LEN + HEAD].to_vec().into()).unwrap();
+    assert_eq!(next(3), long[..2 * MAX_UNVERIFIED_LEN + HEAD]);
+    sender.try_send(long[2 * MAX_UNVERIFIED_LEN + HEAD..].to_vec().into()).unwrap();
+    assert_eq!(next(1), long[2 * MAX_UNVERIFIED_LEN + HEAD..]);
 }
 
 #[test]
 fn what_ends_too_early_or_is_too_long_is_refused() {
-    let long = message(2 * BELIEVED, 7);
+    let long = message(2 * MAX_UNVERIFIED_LEN, 7);
     let refused = |pieces: Vec<Bytes>| through(pieces).pop().unwrap().unwrap_err();
     let early = refused(cut(&long[..1000], 300));
     assert_eq!(

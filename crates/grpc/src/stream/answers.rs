@@ -8,9 +8,10 @@ use nereid_core::backend_api::{Error, Result};
 use tonic::Status;
 
 use super::load::Share;
+use crate::codec::{Reply, StreamReply};
 use crate::infer::Asked;
 use crate::proto::infer_parameter::ParameterChoice;
-use crate::proto::{InferParameter, ModelInferResponse, ModelStreamInferResponse};
+use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
 use crate::tracing::Sending;
 
@@ -19,7 +20,7 @@ const FINAL: &str = "triton_final_response";
 
 /// A message, and the status of the execution whose error it tells.
 pub(super) struct Told {
-    pub message: ModelStreamInferResponse,
+    pub message: StreamReply,
     pub status: Option<Status>,
     /// What hears of the message, if its request is traced.
     pub trace: Option<Sending>,
@@ -27,17 +28,14 @@ pub(super) struct Told {
 
 impl Told {
     fn failed(response: ModelInferResponse, error: &Error) -> Self {
-        let message = ModelStreamInferResponse {
-            error_message: error.message().to_owned(),
-            infer_response: Some(response),
-        };
+        let reply = Reply { response, raw: Vec::new() };
+        let message = StreamReply { error_message: error.message().to_owned(), reply };
         Self { message, status: Some(status::of(error)), trace: None }
     }
 
-    fn answered(mut response: ModelInferResponse, last: bool) -> Self {
-        set_final(&mut response, last);
-        let message =
-            ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) };
+    fn answered(mut reply: Reply, last: bool) -> Self {
+        set_final(&mut reply.response, last);
+        let message = StreamReply { error_message: String::new(), reply };
         Self { message, status: None, trace: None }
     }
 }
@@ -82,12 +80,12 @@ impl Pending {
         }
     }
 
-    fn told(&self, outcome: Result<ModelInferResponse>, last: bool) -> Told {
+    fn told(&self, outcome: Result<Reply>, last: bool) -> Told {
         if let Some(trace) = &self.asked.trace {
             trace.answered();
         }
         let told = match outcome {
-            Ok(response) => Told::answered(response, last),
+            Ok(reply) => Told::answered(reply, last),
             Err(error) => {
                 let mut response = self.empty();
                 set_final(&mut response, last);
@@ -143,7 +141,10 @@ impl Stream for Decoupled {
             }
             None if this.pending.asked.empty_final && !this.final_told => {
                 this.final_told = true;
-                Poll::Ready(Some(Told::answered(this.pending.empty(), true)))
+                Poll::Ready(Some(Told::answered(
+                    Reply { response: this.pending.empty(), raw: Vec::new() },
+                    true,
+                )))
             }
             None => Poll::Ready(None),
         }

@@ -10,6 +10,7 @@ use tonic::{Code, Request as Call};
 
 use super::*;
 use crate::GrpcOptions;
+use crate::proto::ModelStreamInferResponse;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::testing::{NUMBER, Serving, asked_number, echo, echoed, number, parameter};
 

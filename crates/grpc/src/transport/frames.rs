@@ -1,10 +1,10 @@
-//! Finds the frames of HTTP/2 in a stream of bytes, whatever the pieces it comes in. Reads their heads and nothing else.
+//! Finds HTTP/2 frames in a stream of bytes, however it is cut into pieces. Reads their heads only.
 
-/// What a connection of HTTP/2 begins with, before the client's first frame.
-const PREFACE: usize = 24;
+/// Length of the preface that a client sends before its first frame.
+pub(super) const PREFACE: usize = 24;
 
-/// The length of a frame's head.
-const HEAD: usize = 9;
+/// Length of a frame's head.
+pub(super) const HEAD: usize = 9;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Frame {
         Self { kind, stream, flags: head[4] }
     }
 
-    /// Whether its sender sends nothing more on its stream.
+    /// Whether it is the sender's last on its stream.
     pub(crate) fn ends_stream(self) -> bool {
         match self.kind {
             Kind::Data | Kind::Headers => self.flags & 1 != 0,
@@ -52,32 +52,25 @@ impl Frame {
     }
 }
 
-/// Where one direction of a connection stands.
+/// Scans one direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Scanner {
-    /// Bytes to come that are no head.
+    /// Bytes until the next head.
     skip: usize,
     head: [u8; HEAD],
-    /// How many of them are there.
+    /// How many bytes of the head have been read.
     have: usize,
-    /// Whether anything but the preface was seen.
-    begun: bool,
 }
 
 impl Scanner {
-    /// What a client sends.
+    /// For what a client sends.
     pub(crate) fn of_client() -> Self {
         Self { skip: PREFACE, ..Self::of_server() }
     }
 
-    /// What a server sends.
+    /// For what a server sends.
     pub(super) fn of_server() -> Self {
-        Self { skip: 0, head: [0; HEAD], have: 0, begun: false }
-    }
-
-    /// Whether a frame was seen.
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun
+        Self { skip: 0, head: [0; HEAD], have: 0 }
     }
 
     /// Whether the next byte begins a frame.
@@ -85,7 +78,7 @@ impl Scanner {
         self.skip == 0 && self.have == 0
     }
 
-    /// Reads on, and tells of each head that is complete.
+    /// Reads on and reports each complete head.
     pub(crate) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
@@ -99,7 +92,6 @@ impl Scanner {
                 let [high, middle, low, ..] = self.head;
                 self.skip = u32::from_be_bytes([0, high, middle, low]) as usize;
                 self.have = 0;
-                self.begun = true;
                 found(Frame::read(self.head));
             }
         }
@@ -139,14 +131,14 @@ mod tests {
             let ends: Vec<_> = found.iter().map(|frame| frame.ends_stream()).collect();
             assert_eq!(ends, [false, false, true, false, true]);
             assert!(found[3].answers() && !found[2].answers());
-            assert!(scanner.has_begun() && scanner.between_frames());
+            assert!(scanner.between_frames());
         }
     }
 
     #[test]
-    fn what_is_within_a_frame_is_no_boundary() {
+    fn between_frames_is_true_at_boundaries_only() {
         let mut scanner = Scanner::of_server();
-        assert!(scanner.between_frames() && !scanner.has_begun());
+        assert!(scanner.between_frames());
         let bytes = frame(0, 0, 1, 3);
         for byte in &bytes[..bytes.len() - 1] {
             scanner.read(&[*byte], |_| {});

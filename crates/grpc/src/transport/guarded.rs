@@ -1,7 +1,8 @@
-//! A connection whose frames are looked at as they pass: whether the client speaks HTTP/2 at all, and how often it pings.
+//! A connection that notices when its client begins to speak HTTP/2 and, if pings are limited, counts them.
 //!
-//! The library that speaks HTTP/2 answers pings by itself and tells nobody of them. So they are seen here, below it. A
-//! client that pings too often is told so, in the way that clients of gRPC know, and its connection ends.
+//! The HTTP/2 library answers pings by itself and reports none of them, so they are counted here, below it: the scanner
+//! finds the heads of all frames in both directions. A client that pings too often gets the GOAWAY frame that gRPC clients
+//! know, and its connection ends. Without limits nothing is scanned.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
@@ -13,49 +14,71 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::frames::{Frame, Kind, Scanner};
+use super::frames::{Frame, HEAD, Kind, PREFACE, Scanner};
 use super::pings::{PingRules, Pings};
 
-/// What clients of gRPC ping less for.
+/// The reason by which gRPC clients know to ping less.
 const REASON: &[u8] = b"too_many_pings";
 
-/// The code that goes with it, ENHANCE_YOUR_CALM.
-const CALM: u32 = 11;
+/// The error code that goes with it.
+const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A connection whose frames are looked at.
+/// A connection.
 pub(super) struct Guarded<S> {
     stream: S,
+    /// Bytes until the client has sent its preface and the head of a frame.
+    until_begun: usize,
+    begun: Arc<AtomicBool>,
+    guard: Option<PingGuard>,
+}
+
+/// Counts the pings of a connection.
+struct PingGuard {
     rules: PingRules,
     received: Scanner,
     sent: Scanner,
     pings: Pings,
     /// The streams on which a call is in progress.
     calls: HashSet<u32>,
-    /// The highest stream that the client began.
+    /// The highest stream that the client opened.
     highest: u32,
-    begun: Arc<AtomicBool>,
-    /// The last words to a client that pinged too often, and how much of them was sent.
-    farewell: Option<(Vec<u8>, usize)>,
+    /// The frame for a client that pinged too often, and how much of it was sent.
+    goaway: Option<(Vec<u8>, usize)>,
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(stream: S, rules: PingRules) -> Self {
+    /// A connection on which pings are limited if there are `rules`.
+    pub(super) fn new(stream: S, rules: Option<PingRules>) -> Self {
+        Self { stream, until_begun: PREFACE + HEAD, begun: Arc::default(), guard: rules.map(PingGuard::new) }
+    }
+
+    /// Turns true when the client's first frame has arrived.
+    pub(super) fn begun(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.begun)
+    }
+
+    fn received(&mut self, bytes: &[u8]) {
+        if self.until_begun > 0 {
+            self.until_begun = self.until_begun.saturating_sub(bytes.len());
+            self.begun.store(self.until_begun == 0, Ordering::Relaxed);
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.received(bytes);
+        }
+    }
+}
+
+impl PingGuard {
+    fn new(rules: PingRules) -> Self {
         Self {
-            stream,
             rules,
             received: Scanner::of_client(),
             sent: Scanner::of_server(),
             pings: Pings::default(),
             calls: HashSet::new(),
             highest: 0,
-            begun: Arc::default(),
-            farewell: None,
+            goaway: None,
         }
-    }
-
-    /// Turns true when the client's first frame has arrived.
-    pub(super) fn begun(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.begun)
     }
 
     fn received(&mut self, bytes: &[u8]) {
@@ -74,11 +97,8 @@ impl<S> Guarded<S> {
             }
             _ => {}
         });
-        if !self.begun.load(Ordering::Relaxed) && self.received.has_begun() {
-            self.begun.store(true, Ordering::Relaxed);
-        }
-        if too_many && self.farewell.is_none() {
-            self.farewell = Some((farewell(self.highest), 0));
+        if too_many && self.goaway.is_none() {
+            self.goaway = Some((goaway(self.highest), 0));
         }
     }
 
@@ -102,34 +122,45 @@ impl<S> Guarded<S> {
             }
         }
     }
+
+    /// Sends the GOAWAY frame, if there is one and no other frame is under way. Ready when there is nothing to send.
+    fn poll_goaway<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some((frame, written)) = &mut self.goaway else { return Poll::Ready(Ok(())) };
+        if !self.sent.between_frames() {
+            return Poll::Ready(Ok(()));
+        }
+        while *written < frame.len() {
+            let count = ready!(Pin::new(&mut *stream).poll_write(context, &frame[*written..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *written += count;
+        }
+        ready!(Pin::new(stream).poll_flush(context))?;
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client pinged too often")))
+    }
 }
 
 /// The frame that ends a connection.
-fn farewell(highest: u32) -> Vec<u8> {
+fn goaway(highest: u32) -> Vec<u8> {
     const GOAWAY: u8 = 7;
     let mut frame = vec![0, 0, 8 + REASON.len() as u8, GOAWAY, 0, 0, 0, 0, 0];
     frame.extend(highest.to_be_bytes());
-    frame.extend(CALM.to_be_bytes());
+    frame.extend(ENHANCE_YOUR_CALM.to_be_bytes());
     frame.extend(REASON);
     frame
 }
 
 impl<S: AsyncWrite + Unpin> Guarded<S> {
-    /// Says the last words, if there are any to say and no frame is under way; ready once there is nothing more to say.
-    fn part(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some((words, said)) = &mut self.farewell else { return Poll::Ready(Ok(())) };
-        if !self.sent.between_frames() {
-            return Poll::Ready(Ok(()));
+    fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.guard {
+            Some(guard) => guard.poll_goaway(&mut self.stream, context),
+            None => Poll::Ready(Ok(())),
         }
-        while *said < words.len() {
-            let count = ready!(Pin::new(&mut self.stream).poll_write(context, &words[*said..]))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            *said += count;
-        }
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "its client pinged too often")))
     }
 }
 
@@ -139,6 +170,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.until_begun == 0 && self.guard.is_none() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
         if let Some(bytes @ [_, ..]) = buffer.filled().get(before..) {
@@ -154,9 +188,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.part(context))?;
+        ready!(self.poll_goaway(context))?;
         let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.sent([bytes], count);
+        if let Some(guard) = &mut self.guard {
+            guard.sent([bytes], count);
+        }
         Poll::Ready(Ok(count))
     }
 
@@ -165,9 +201,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.part(context))?;
+        ready!(self.poll_goaway(context))?;
         let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, pieces))?;
-        self.sent(pieces.iter().map(|piece| &**piece), count);
+        if let Some(guard) = &mut self.guard {
+            guard.sent(pieces.iter().map(|piece| &**piece), count);
+        }
         Poll::Ready(Ok(count))
     }
 
@@ -176,7 +214,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.part(context))?;
+        ready!(self.poll_goaway(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

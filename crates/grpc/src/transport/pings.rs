@@ -1,20 +1,20 @@
-//! How often a client may ping. gRPC's own rules, and the names of Triton's options for them.
+//! How often a client may ping: gRPC's rules for ping strikes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a client without calls has to wait between pings, if it may not ping then.
+/// The interval between pings of a client without calls, unless it may ping as others do.
 const WITHOUT_CALLS: Duration = Duration::from_secs(2 * 3600);
 
 /// How often a client may ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingRules {
-    /// The time between two pings of a client to which nothing is sent meanwhile.
+    /// The least time between two pings while the server sends nothing.
     pub interval: Duration,
-    /// How many pings may come sooner before the connection is closed; 0 for any number.
+    /// The connection is closed when more pings than this come too soon; 0 for no limit.
     pub max_strikes: u32,
-    /// Whether a client without calls in progress may ping as often; otherwise every two hours.
+    /// Whether a client without calls in progress may ping as often as others; otherwise every two hours.
     pub without_calls: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    /// A ping came; gives whether it was one too many.
+    /// Counts a ping and returns whether it was one too many.
     pub(super) fn came(&mut self, rules: &PingRules, now: Instant, calls: bool) -> bool {
         let interval = if calls || rules.without_calls { rules.interval } else { WITHOUT_CALLS };
         let soon = self.last.is_some_and(|last| now < last + interval);
@@ -43,7 +43,7 @@ impl Pings {
         soon && rules.max_strikes != 0 && self.strikes > rules.max_strikes
     }
 
-    /// Something was sent to the client: it may ping to see whether the connection bore it.
+    /// The server sent something: clients may ping to check that the connection still works.
     pub(super) fn forgive(&mut self) {
         *self = Self::default();
     }

@@ -77,21 +77,24 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 20_000, value_parser = time_from(1))]
     grpc_keepalive_timeout: u32,
 
-    /// Let clients without calls in progress ping as often as others. Otherwise they may every two hours.
-    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
-    grpc_keepalive_permit_without_calls: bool,
+    /// Limit client pings, and let clients without calls in progress ping as often as others if true. Otherwise they may
+    /// ping every two hours.
+    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
+    grpc_keepalive_permit_without_calls: Option<bool>,
 
     /// Taken and not used: the server's pings are not counted.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     grpc_http2_max_pings_without_data: u32,
 
-    /// Milliseconds between two pings of a client to which nothing is sent meanwhile.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 300_000, value_parser = time_from(0))]
-    grpc_http2_min_recv_ping_interval_without_data: u32,
+    /// Limit client pings: the least time in milliseconds between two of them while the server sends nothing. 300000 if
+    /// another option limits them.
+    #[arg(long, value_name = "MILLISECONDS", value_parser = time_from(0))]
+    grpc_http2_min_recv_ping_interval_without_data: Option<u32>,
 
-    /// How many pings may come sooner before the connection is closed; 0 for any number.
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
-    grpc_http2_max_ping_strikes: u32,
+    /// Limit client pings: close the connection when more than this many come too soon; 0 for no limit. 2 if another
+    /// option limits them.
+    #[arg(long, value_name = "COUNT")]
+    grpc_http2_max_ping_strikes: Option<u32>,
 
     /// Milliseconds, more or less by a tenth, after which a connection takes no further calls; 0 for never.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
@@ -185,14 +188,27 @@ impl GrpcOptions {
         TransportOptions {
             keepalive_time: limit(self.grpc_keepalive_time),
             keepalive_timeout: time(self.grpc_keepalive_timeout),
-            pings: PingRules {
-                interval: time(self.grpc_http2_min_recv_ping_interval_without_data),
-                max_strikes: self.grpc_http2_max_ping_strikes,
-                without_calls: self.grpc_keepalive_permit_without_calls,
-            },
+            pings: self.ping_rules(),
             max_age: limit(self.grpc_max_connection_age),
             max_age_grace: limit(self.grpc_max_connection_age_grace),
         }
+    }
+
+    /// The limits of client pings, if an option asks for any.
+    fn ping_rules(&self) -> Option<PingRules> {
+        let interval = self.grpc_http2_min_recv_ping_interval_without_data;
+        let max_strikes = self.grpc_http2_max_ping_strikes;
+        let without_calls = self.grpc_keepalive_permit_without_calls;
+        if (interval, max_strikes, without_calls) == (None, None, None) || max_strikes == Some(0) {
+            return None;
+        }
+        let default = PingRules::default();
+        let milliseconds = |interval: u32| Duration::from_millis(interval.into());
+        Some(PingRules {
+            interval: interval.map_or(default.interval, milliseconds),
+            max_strikes: max_strikes.unwrap_or(default.max_strikes),
+            without_calls: without_calls.unwrap_or(default.without_calls),
+        })
     }
 
     /// Options that were given and have no effect.
@@ -244,7 +260,7 @@ mod tests {
             "--grpc-keepalive-time=2147483647",
             "--grpc-keepalive-timeout=1500",
             "--grpc-http2-min-recv-ping-interval-without-data=0",
-            "--grpc-http2-max-ping-strikes=0",
+            "--grpc-http2-max-ping-strikes=1",
             "--grpc-keepalive-permit-without-calls=1",
             "--grpc-max-connection-age=60000",
             "--grpc-max-connection-age-grace=1",
@@ -253,10 +269,21 @@ mod tests {
         .transport();
         assert_eq!(transport.keepalive_time, None);
         assert_eq!(transport.keepalive_timeout, Duration::from_millis(1500));
-        let pings = PingRules { interval: Duration::ZERO, max_strikes: 0, without_calls: true };
-        assert_eq!(transport.pings, pings);
+        let pings = PingRules { interval: Duration::ZERO, max_strikes: 1, without_calls: true };
+        assert_eq!(transport.pings, Some(pings));
         assert_eq!(transport.max_age, Some(Duration::from_secs(60)));
         assert_eq!(transport.max_age_grace, Some(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn pings_are_limited_only_if_an_option_says_so() {
+        let pings = |arguments: &[&str]| parsed(arguments).unwrap().transport().pings;
+        assert_eq!(pings(&[]), None);
+        assert_eq!(pings(&["--grpc-http2-max-ping-strikes=2"]), Some(PingRules::default()));
+        assert_eq!(pings(&["--grpc-keepalive-permit-without-calls=false"]), Some(PingRules::default()));
+        let interval = "--grpc-http2-min-recv-ping-interval-without-data=300000";
+        assert_eq!(pings(&[interval]), Some(PingRules::default()));
+        assert_eq!(pings(&[interval, "--grpc-http2-max-ping-strikes=0"]), None);
     }
 
     #[test]

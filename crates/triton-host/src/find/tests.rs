@@ -38,10 +38,10 @@ fn the_nearest_library_is_taken() {
 }
 
 #[test]
-fn without_a_library_all_places_are_told() {
+fn without_a_library_all_places_are_listed() {
     let error = found(&["backends/y/libtriton_y.so"], "").unwrap_err();
     assert_eq!(error.code(), nereid_backend_api::ErrorCode::InvalidArg);
-    assert!(error.message().starts_with("no 'libtriton_x.so' in "), "{error}");
+    assert!(error.message().starts_with("cannot find 'libtriton_x.so' (searched "), "{error}");
     for folder in ["m/1'", "m'", "backends/x'"] {
         assert!(error.message().contains(folder), "{error}");
     }
@@ -52,14 +52,14 @@ fn the_runtime_names_another_library() {
     let files = ["backends/x/libtriton_x.so", "backends/x/libtriton_x_special.so"];
     assert_eq!(found(&files, "libtriton_x_special.so").unwrap(), files[1]);
     let error = found(&files, "libother.so").unwrap_err();
-    assert!(error.message().starts_with("unable to find backend library 'libother.so'"), "{error}");
+    assert!(error.message().starts_with("model 'm': cannot find 'libother.so' (searched "), "{error}");
 }
 
 #[test]
 fn a_runtime_does_not_lead_out_of_the_folders() {
     for runtime in ["../y/libtriton_y.so", "/lib/libc.so", "a/b.so", "..", "."] {
         let error = found(&["backends/y/libtriton_y.so"], runtime).unwrap_err();
-        assert!(error.message().contains("leads out of the folders"), "{error}");
+        assert!(error.message().contains("is not a file name"), "{error}");
     }
 }
 
@@ -70,7 +70,7 @@ fn a_backend_in_python_is_run_by_the_backend_python() {
         assert_eq!(found(&files, runtime).unwrap(), files[1]);
     }
     let error = found(&files[..1], "").unwrap_err();
-    assert!(error.message().contains("is written in Python, but"), "{error}");
+    assert!(error.message().contains("is written in Python and needs"), "{error}");
 
     let root = folders(&files);
     let backends = root.path().join("backends");
@@ -107,7 +107,7 @@ fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder(
         places.batcher(&config)
     };
     assert_eq!(named("m/own.so").unwrap(), Some(root.path().join("m/own.so")));
-    assert!(named("m/none.so").unwrap_err().message().ends_with("which is not there"));
+    assert!(named("m/none.so").unwrap_err().message().ends_with("which does not exist"));
     assert!(named("other/batchstrategy.so").unwrap_err().message().ends_with("not in the model's folder"));
     assert!(named("m/../other/batchstrategy.so").is_err());
 
@@ -120,5 +120,7 @@ fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder(
         places.batcher(&config)
     };
     assert_eq!(sequences(false), Ok(None));
-    assert!(sequences(true).unwrap_err().message().ends_with("no library chooses the batches of sequences"));
+    assert!(
+        sequences(true).unwrap_err().message().ends_with("a library cannot choose the batches of sequences")
+    );
 }

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use nereid_core::backend_api::{CorrelationId, ErrorCode, ParameterValue, SequenceFlags};
 
 use super::*;
 use crate::metadata::version;
-use crate::proto::InferTensorContents;
+use crate::proto::{InferTensorContents, ModelInferRequest};
 use crate::testing::parameter;
 
 fn decoded(message: ModelInferRequest) -> Result<Decoded> {
-    decode(message, &Regions::default())
+    decode(message.into(), &Regions::default())
 }
 
 fn refused(message: ModelInferRequest) -> Error {

@@ -59,24 +59,12 @@ async fn a_subscriber_sees_generations_in_order_and_always_the_last_state() {
     assert_eq!((table, states.last()), (world.server.models().generation(), Some(&"UNAVAILABLE")));
 }
 
-/// Its model notes on which thread it ends.
+/// On which threads models end, and how many were loaded.
 #[derive(Clone, Default)]
 struct Ends(Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>);
 
+/// Part of a model, which notes on which thread that ends.
 struct Loaded(Ends);
-
-impl Backend for Ends {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        self.1.fetch_add(1, AtomicOrdering::Relaxed);
-        Ok(Box::new(Loaded(self.clone())))
-    }
-}
-
-impl nereid_backend_api::Model for Loaded {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(Scripted(echo)))
-    }
-}
 
 impl Drop for Loaded {
     fn drop(&mut self) {
@@ -89,9 +77,17 @@ fn ending(control: ModelControl) -> (Ends, World) {
     let backend = Ends::default();
     let source = Arc::new(Changing::default());
     source.set(1, &[(1, 1)]);
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
+    let ends = backend.clone();
+    let loads = ScriptedBackend::new(move |_| {
+        ends.1.fetch_add(1, AtomicOrdering::Relaxed);
+        let loaded = Loaded(ends.clone());
+        Ok(ScriptedModel::new(move |batch| {
+            let _held = &loaded;
+            echo(batch);
+        }))
+    });
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(loads), Arc::clone(&source) as _);
     (backend, World { server, source, backend: Counting::default() })
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::Receiver;
 
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
@@ -134,9 +135,8 @@ impl ModelSource for Remote {
 
 fn remote(options: ServerOptions) -> (Arc<Remote>, Arc<Server>) {
     let source = Arc::new(Remote::default());
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(ScriptedBackend::executing(echo)), Arc::clone(&source) as _);
     server.start(Some(Vec::new())).unwrap();
     (source, server)
 }
@@ -280,9 +280,8 @@ async fn the_index_is_listed_for_many_at_once_and_sees_what_was_there_before_it_
 #[test]
 fn the_index_of_a_server_that_polls_is_that_of_the_last_poll() {
     let source = Arc::new(Remote::default());
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: ModelControl::Poll, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(ScriptedBackend::executing(echo)), Arc::clone(&source) as _);
     source.permits.add_permits(1);
     server.start(None).unwrap();
     let listed = || source.listed.load(AtomicOrdering::SeqCst);

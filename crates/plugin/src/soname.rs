@@ -1,10 +1,10 @@
-//! Stands in for the server's library where a backend's library names one.
+//! Provides a stand-in for `libtritonserver.so`, which a plugin's library may name as a dependency.
 //!
-//! A backend may be linked against Triton's `libtritonserver.so`, under that name or another that packagers gave it.
-//! The dynamic linker then wants a library of that name before it loads the backend's. Its functions are in this
-//! program, so the library may be empty: what counts is its name. An empty library is a few hundred bytes that are
-//! written down here, so that the program stays a single file and building it takes no linker of its own. It is loaded
-//! from memory, and from then on the dynamic linker takes it for every library of that name.
+//! A plugin may be linked against Triton's `libtritonserver.so`, under that name or another that packagers gave it. The
+//! dynamic loader then wants a library of that name (its SONAME) first. The server's functions are in this program, so
+//! the library may be empty: only its name counts. An empty library is a few hundred bytes, which this file writes, so
+//! that the program stays a single file and its build needs no second linker run. It is loaded from memory, and from then
+//! on the dynamic loader takes it for every library of that name.
 
 use std::fs;
 use std::io::Write;
@@ -13,28 +13,29 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use nereid_backend_api::{Error, Result};
+use nereid_dylib::LoadError;
 use object::Endianness;
 use object::elf::{DT_NEEDED, Dyn64, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::library::PluginError;
+
 /// What the name of the server's library begins with, whatever packagers did to the rest.
 const SERVER: &str = "libtritonserver";
 
-/// The names that are stood in for already. They are never given up: a backend's library may be loaded for good.
+/// The names that have a stand-in. They keep it: plugins are never unloaded.
 static PROVIDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Sees to it that the libraries of the server that a library names are there.
+/// Provides the server's libraries that a library depends on.
 ///
 /// # Errors
-/// `InvalidArg` if the file is no library.
-pub(crate) fn provide_for(library: &Path) -> Result<()> {
-    let wrong =
-        |reason: String| Error::invalid_arg(format!("'{}' is no library: {reason}", library.display()));
+/// The file is not a shared library.
+pub(crate) fn provide_for(library: &Path) -> Result<(), PluginError> {
+    let wrong = |reason: String| PluginError::NotALibrary { path: library.to_owned(), reason };
     let contents = fs::read(library).map_err(|error| wrong(error.to_string()))?;
-    let names = named_libraries(&contents).map_err(|error| wrong(error.to_string()))?;
-    // A library that the backend's library names may name the usual one.
+    let names = dependencies(&contents).map_err(|error| wrong(error.to_string()))?;
+    // A dependency of the library may itself depend on the usual name.
     let usual = "libtritonserver.so".to_owned();
     for name in names.into_iter().filter(|name| name.starts_with(SERVER)).chain([usual]) {
         provide(&name)?;
@@ -42,8 +43,8 @@ pub(crate) fn provide_for(library: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that a library names as needed.
-fn named_libraries(contents: &[u8]) -> object::Result<Vec<String>> {
+/// The libraries that a library depends on, by name.
+fn dependencies(contents: &[u8]) -> object::Result<Vec<String>> {
     let header = FileHeader64::<Endianness>::parse(contents)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, contents)?;
@@ -57,21 +58,22 @@ fn named_libraries(contents: &[u8]) -> object::Result<Vec<String>> {
     needed.map(name).collect()
 }
 
-fn provide(name: &str) -> Result<()> {
+fn provide(name: &str) -> Result<(), PluginError> {
     let mut provided = PROVIDED.lock().unwrap_or_else(PoisonError::into_inner);
     if provided.iter().any(|known| known == name) {
         return Ok(());
     }
-    let failed = |reason: String| Error::internal(format!("cannot stand in for '{name}': {reason}"));
+    let failed = |reason: String| PluginError::StandIn { name: name.to_owned(), reason };
     let descriptor = memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| failed(error.to_string()))?;
     let mut file = fs::File::from(descriptor);
     file.write_all(&empty_library(name)).map_err(|error| failed(error.to_string()))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     // SAFETY: the library has no code, so nothing runs when it is loaded.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-    let library = library.map_err(|error| failed(error.to_string()))?;
-    // It stays for as long as the process: its name is what it is for.
-    std::mem::forget(library);
+    let library = library.map_err(|error| failed(LoadError::new(Path::new(name), &error).reason))?;
+    // It stays loaded for as long as the process lives, to keep its name taken. So does the descriptor: the loader takes a
+    // second file at the same path for the first.
+    std::mem::forget((library, file));
     provided.push(name.to_owned());
     Ok(())
 }
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn an_empty_library_has_its_name_and_nothing_else() {
         let bytes = empty_library("libtritonserver-1234.so");
-        assert_eq!(named_libraries(&bytes).unwrap(), [""; 0]);
+        assert_eq!(dependencies(&bytes).unwrap(), [""; 0]);
         let name = b"\0libtritonserver-1234.so\0";
         assert!(bytes.ends_with(name));
     }
@@ -153,13 +155,13 @@ mod tests {
     #[test]
     fn the_names_of_needed_libraries_are_read() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert!(named_libraries(&own).unwrap().iter().any(|name| name.starts_with("libc.so")));
-        let cut = named_libraries(&own[..own.len() / 2]);
+        assert!(dependencies(&own).unwrap().iter().any(|name| name.starts_with("libc.so")));
+        let cut = dependencies(&own[..own.len() / 2]);
         assert!(cut.is_err() || cut.unwrap().is_empty());
     }
 
     #[test]
-    fn the_dynamic_linker_takes_it_for_the_library_of_that_name() {
+    fn the_dynamic_loader_takes_it_for_the_library_of_that_name() {
         let name = "libtritonserver-of-a-test.so.7";
         // SAFETY: there is no library of that name to be loaded, or else it has no code.
         let open = || unsafe { Library::open(Some(name), RTLD_NOW) };
@@ -170,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_refused_with_its_name() {
-        let error = provide_for(Path::new("/etc/hostname")).unwrap_err();
-        assert!(error.message().starts_with("'/etc/hostname' is no library: "), "{error}");
+    fn a_file_that_is_not_a_library_is_refused_by_name() {
+        let error = provide_for(Path::new("/etc/hostname")).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/hostname is not a shared library: "), "{error}");
     }
 }

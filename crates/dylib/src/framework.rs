@@ -1,0 +1,216 @@
+//! Where the shared library of a framework may be. Looks at file names; loads nothing.
+
+use std::env;
+use std::env::consts::DLL_SUFFIX;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::python::{Environment, names, package_folders, version_in};
+
+/// What the shared library of a framework is called, and which packages contain it.
+///
+/// libtorch, for example, would be `libtorch`, in the folder `torch/lib` of Python packages.
+#[derive(Clone, Copy, Debug)]
+pub struct Framework {
+    /// The library's file name up to the suffix.
+    pub library: &'static str,
+    /// An environment variable that names the library's file or folder.
+    pub variable: Option<&'static str>,
+    /// The backend directory's subfolder for it.
+    pub backend: &'static str,
+    /// The folders of Python packages that contain it, relative to `site-packages`.
+    pub python_packages: &'static [&'static str],
+}
+
+/// Where to search, besides the system's own places.
+#[derive(Clone, Debug, Default)]
+pub struct SearchPlaces {
+    /// The backend's setting `library`: a file, or a folder that contains it.
+    pub setting: Option<PathBuf>,
+    /// The value of the framework's environment variable: likewise.
+    pub variable: Option<PathBuf>,
+    /// The backend directory.
+    pub backends: Option<PathBuf>,
+    /// Prefixes of Python environments, the active one first.
+    pub python: Vec<PathBuf>,
+}
+
+/// The place where a library was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The setting `library`.
+    Setting,
+    /// The framework's environment variable.
+    Variable(&'static str),
+    /// The backend directory.
+    Backends,
+    /// The active Python environment, or the user's packages.
+    Python,
+    /// The dynamic loader's own search path.
+    System,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting => f.write_str("given by the setting 'library'"),
+            Self::Variable(name) => write!(f, "given by {name}"),
+            Self::Backends => f.write_str("in the backend directory"),
+            Self::Python => f.write_str("of the active Python environment"),
+            Self::System => f.write_str("of the system"),
+        }
+    }
+}
+
+/// A library to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its file, or a bare name for the dynamic loader to search.
+    pub path: PathBuf,
+    /// Where it was found.
+    pub place: Place,
+}
+
+impl SearchPlaces {
+    /// The places that this process's environment names, beside those given.
+    pub fn of_process(framework: &Framework, setting: Option<PathBuf>, backends: Option<PathBuf>) -> Self {
+        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let working_directory = env::current_dir().unwrap_or_default();
+        Self {
+            setting,
+            variable: framework.variable.and_then(variable).map(PathBuf::from),
+            backends,
+            python: Environment { variable: &variable, working_directory }.prefixes(),
+        }
+    }
+}
+
+impl Framework {
+    /// The first place that has the library. The setting and the variable decide even if nothing is there.
+    pub fn find(&self, places: &SearchPlaces) -> Found {
+        let variable =
+            self.variable.map(Place::Variable).and_then(|place| Some((places.variable.as_ref()?, place)));
+        let setting = places.setting.as_ref().map(|path| (path, Place::Setting));
+        if let Some((path, place)) = setting.or(variable) {
+            return Found { path: self.in_folder(path).unwrap_or_else(|| path.clone()), place };
+        }
+        let backend = places.backends.as_ref().map(|folder| folder.join(self.backend));
+        if let Some(path) = backend.and_then(|folder| self.in_folder(&folder)) {
+            return Found { path, place: Place::Backends };
+        }
+        if let Some(path) = places.python.iter().find_map(|prefix| self.in_python(prefix)) {
+            return Found { path, place: Place::Python };
+        }
+        Found { path: format!("{}{DLL_SUFFIX}", self.library).into(), place: Place::System }
+    }
+
+    /// The library in a folder: the one without a version in its name, or else the newest.
+    fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
+        let unversioned = format!("{}{DLL_SUFFIX}", self.library);
+        // Helpers such as `libonnxruntime_providers_shared.so` go on otherwise.
+        let start = format!("{}.", self.library);
+        let newest = names(folder)
+            .filter(|name| name.starts_with(&start) && name.contains(DLL_SUFFIX))
+            .max_by_key(|name| (*name == unversioned, version_in(name)))?;
+        Some(folder.join(newest))
+    }
+
+    /// The library in the packages of a Python environment.
+    fn in_python(&self, prefix: &Path) -> Option<PathBuf> {
+        let in_packages = |packages: PathBuf| {
+            self.python_packages.iter().find_map(|folder| self.in_folder(&packages.join(folder)))
+        };
+        package_folders(prefix).into_iter().find_map(in_packages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const ONNX_RUNTIME: Framework = Framework {
+        library: "libonnxruntime",
+        variable: Some("ORT_DYLIB_PATH"),
+        backend: "onnxruntime",
+        python_packages: &["onnxruntime/capi"],
+    };
+
+    fn library(version: &str) -> String {
+        format!("libonnxruntime{DLL_SUFFIX}{version}")
+    }
+
+    fn put(folder: &Path, names: &[&str]) {
+        fs::create_dir_all(folder).unwrap();
+        for name in names {
+            fs::write(folder.join(name), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn the_places_are_searched_in_order() {
+        let root = TempDir::new().unwrap();
+        let (backends, python) = (root.path().join("backends"), root.path().join("venv"));
+        let packages = python.join("lib/python3.11/site-packages/onnxruntime/capi");
+        put(&backends.join("onnxruntime"), &[&library(".1.20.0")]);
+        put(&packages, &[&library(".1.31.1"), "libonnxruntime_providers_shared.so"]);
+        let mut places = SearchPlaces {
+            setting: Some("/set/lib.so".into()),
+            variable: Some("/var/lib.so".into()),
+            backends: Some(backends.clone()),
+            python: vec![python],
+        };
+        let found = |path: PathBuf, place| Found { path, place };
+        assert_eq!(ONNX_RUNTIME.find(&places), found("/set/lib.so".into(), Place::Setting));
+        places.setting = None;
+        assert_eq!(
+            ONNX_RUNTIME.find(&places),
+            found("/var/lib.so".into(), Place::Variable("ORT_DYLIB_PATH"))
+        );
+        places.variable = None;
+        let path = backends.join("onnxruntime").join(library(".1.20.0"));
+        assert_eq!(ONNX_RUNTIME.find(&places), found(path, Place::Backends));
+        places.backends = Some(root.path().join("none"));
+        assert_eq!(ONNX_RUNTIME.find(&places), found(packages.join(library(".1.31.1")), Place::Python));
+        places.python.clear();
+        assert_eq!(ONNX_RUNTIME.find(&places), found(library("").into(), Place::System));
+    }
+
+    #[test]
+    fn a_folder_may_be_given_in_place_of_the_file() {
+        let root = TempDir::new().unwrap();
+        let helper = "libonnxruntime_providers_cuda.so";
+        put(root.path(), &[&library(".1.9.0"), &library(".1.31.1"), helper, "README"]);
+        let places = SearchPlaces { setting: Some(root.path().to_owned()), ..SearchPlaces::default() };
+        assert_eq!(ONNX_RUNTIME.find(&places).path, root.path().join(library(".1.31.1")));
+        put(root.path(), &[&library("")]);
+        assert_eq!(ONNX_RUNTIME.find(&places).path, root.path().join(library("")));
+    }
+
+    #[test]
+    fn each_framework_has_its_own_names() {
+        let root = TempDir::new().unwrap();
+        let packages = root.path().join("lib/python3.12/site-packages");
+        let framework = |library, python_packages| Framework {
+            library,
+            variable: None,
+            backend: "none",
+            python_packages,
+        };
+        for (framework, file) in [
+            (framework("libtorch", &["torch/lib"]), "torch/lib/libtorch.so"),
+            (framework("libopenvino_c", &["openvino/libs"]), "openvino/libs/libopenvino_c.so.2541"),
+            (framework("libtensorflow_cc", &["none", "tensorflow"]), "tensorflow/libtensorflow_cc.so.2"),
+        ] {
+            let file = packages.join(file);
+            put(file.parent().unwrap(), &[file.file_name().unwrap().to_str().unwrap(), "libtorch_cpu.so"]);
+            let variable = Some("/ignored/without/a/variable".into());
+            let places =
+                SearchPlaces { variable, python: vec![root.path().to_owned()], ..SearchPlaces::default() };
+            assert_eq!(framework.find(&places), Found { path: file, place: Place::Python });
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Finds and opens shared libraries at run time.
+//!
+//! [`Framework`] says what the shared library of a framework is called and which packages contain it; its
+//! [`find`](Framework::find) searches a setting, an environment variable, the backend directory, Python environments and
+//! the system, in this order. [`open`] loads a library and reports failures in the loader's own words.
+//!
+//! The crate knows no framework: each backend declares its own. It never runs a Python interpreter.
+
+mod framework;
+mod open;
+mod python;
+
+pub use framework::{Found, Framework, Place, SearchPlaces};
+pub use libloading::os::unix::Library;
+pub use open::{Binding, LoadError, open};

@@ -1,0 +1,93 @@
+//! The body of a call's answer: its messages as they come, then the trailers with the status.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::stream::{Stream, StreamExt};
+use http::{HeaderMap, HeaderValue, Response, header};
+use http_body::{Body as HttpBody, Frame};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::reply::{Encode, Frames};
+
+/// Messages that are there are sent together until they fill this.
+const ENOUGH: usize = 32 << 10;
+
+/// The body of an answer.
+pub(crate) struct Outgoing<S> {
+    messages: S,
+    frames: Frames,
+    /// The status, once there are no further messages.
+    status: Option<Status>,
+    ended: bool,
+}
+
+impl<S, M> Outgoing<S>
+where
+    S: Stream<Item = Result<M, Status>> + Send + Unpin + 'static,
+    M: Encode + 'static,
+{
+    /// The response to a call that has these messages.
+    pub(crate) fn response(messages: S) -> Response<Body> {
+        let body = Self { messages, frames: Frames::default(), status: None, ended: false };
+        let mut response = Response::new(Body::new(body));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        response
+    }
+
+    /// The next piece of the messages; `None` when there are no further ones and `status` is known.
+    fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if let Some(frame) = self.frames.next_complete() {
+                return Poll::Ready(Some(frame));
+            }
+            if self.status.is_some() || self.frames.buffered() >= ENOUGH {
+                return Poll::Ready(self.frames.next());
+            }
+            match self.messages.poll_next_unpin(context) {
+                Poll::Ready(Some(message)) => {
+                    let encoded = message.and_then(|message| self.frames.encode(&message));
+                    self.status = encoded.err();
+                }
+                Poll::Ready(None) => self.status = Some(Status::ok("")),
+                Poll::Pending => match self.frames.next() {
+                    Some(frame) => return Poll::Ready(Some(frame)),
+                    None => return Poll::Pending,
+                },
+            }
+        }
+    }
+}
+
+impl<S, M> HttpBody for Outgoing<S>
+where
+    S: Stream<Item = Result<M, Status>> + Send + Unpin + 'static,
+    M: Encode + 'static,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.poll_messages(context).map(|frame| {
+            if let Some(frame) = frame {
+                return Some(Ok(Frame::data(frame)));
+            }
+            self.ended = true;
+            let mut trailers = HeaderMap::new();
+            let status = self.status.take().unwrap_or_else(|| Status::ok(""));
+            Some(status.add_header(&mut trailers).map(|()| Frame::trailers(trailers)))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}

@@ -1,0 +1,132 @@
+//! The bytes of one message in the pieces in which they arrived, and how its raw contents are cut from them.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes, BytesMut};
+use nereid_core::backend_api::{Buffer, Buffers};
+use prost::DecodeError;
+use prost::Message as _;
+use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint};
+use tonic::Status;
+
+use super::InferMessage;
+use crate::proto::ModelInferRequest;
+
+/// The tag of `raw_input_contents` in `ModelInferRequest`.
+const RAW_INPUT_CONTENTS: u32 = 7;
+
+/// Pieces below this size are joined: a client that sends single bytes must not cost a reference for each.
+const SMALL: usize = 1024;
+
+/// The bytes of a message.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// Not empty while bytes remain.
+    first: Bytes,
+    rest: VecDeque<Bytes>,
+    /// Small pieces behind `rest` that are being joined.
+    small: BytesMut,
+    remaining: usize,
+}
+
+impl Pieces {
+    /// Appends what arrived.
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        self.remaining += piece.len();
+        if self.first.is_empty() {
+            self.first = piece;
+        } else if piece.len() < SMALL {
+            self.small.extend_from_slice(&piece);
+        } else {
+            self.end_small();
+            self.rest.push_back(piece);
+        }
+    }
+
+    fn end_small(&mut self) {
+        if !self.small.is_empty() {
+            self.rest.push_back(self.small.split().freeze());
+        }
+    }
+
+    /// Decodes the message.
+    ///
+    /// # Errors
+    /// It is not a `ModelInferRequest`.
+    pub(crate) fn decode(mut self) -> Result<InferMessage, Status> {
+        self.end_small();
+        let malformed = |error: DecodeError| Status::internal(error.to_string());
+        let mut decoded = InferMessage { message: ModelInferRequest::default(), raw: Vec::new() };
+        while self.has_remaining() {
+            let (tag, wire_type) = decode_key(&mut self).map_err(malformed)?;
+            if tag == RAW_INPUT_CONTENTS {
+                check_wire_type(WireType::LengthDelimited, wire_type).map_err(malformed)?;
+                let length = decode_varint(&mut self).map_err(malformed)?;
+                let contents = usize::try_from(length).ok().and_then(|length| self.slice_off(length));
+                decoded.raw.push(contents.ok_or_else(|| {
+                    Status::internal(format!("raw_input_contents of {length} bytes exceed their message"))
+                })?);
+            } else {
+                let merged = decoded.message.merge_field(tag, wire_type, &mut self, DecodeContext::default());
+                merged.map_err(malformed)?;
+            }
+        }
+        Ok(decoded)
+    }
+
+    /// The next bytes, uncopied; `None` if there are fewer.
+    fn slice_off(&mut self, mut count: usize) -> Option<Buffers> {
+        if count > self.remaining {
+            return None;
+        }
+        let mut taken = Buffers::new();
+        loop {
+            let length = count.min(self.first.len());
+            taken.push(Buffer::host(self.first.slice(..length)));
+            self.advance(length);
+            count -= length;
+            if count == 0 {
+                return Some(taken);
+            }
+        }
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.first
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.remaining, "advanced beyond the end of a message");
+        self.remaining -= count;
+        loop {
+            let step = count.min(self.first.len());
+            self.first.advance(step);
+            count -= step;
+            if !self.first.is_empty() {
+                return;
+            }
+            match self.rest.pop_front() {
+                Some(next) => self.first = next,
+                None => return,
+            }
+        }
+    }
+
+    fn copy_to_bytes(&mut self, length: usize) -> Bytes {
+        assert!(length <= self.remaining, "read beyond the end of a message");
+        if length <= self.first.len() {
+            let bytes = self.first.slice(..length);
+            self.advance(length);
+            return bytes;
+        }
+        let mut joined = vec![0; length];
+        self.copy_to_slice(&mut joined);
+        joined.into()
+    }
+}

@@ -1,0 +1,171 @@
+//! Answers, and how they are encoded: as one buffer of fields and small contents, and large contents as they are.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nereid_core::backend_api::{Buffer, Buffers};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tonic::Status;
+
+use crate::messages::{HEAD, MAX_MESSAGE_SIZE};
+use crate::proto::{ModelInferResponse, ModelStreamInferResponse};
+
+/// The tag of `raw_output_contents` in `ModelInferResponse`.
+const RAW_OUTPUT_CONTENTS: u32 = 6;
+
+/// The tag of `infer_response` in `ModelStreamInferResponse`.
+const INFER_RESPONSE: u32 = 2;
+
+/// Contents below this size are copied: a frame of their own would cost more.
+const SMALL: usize = 4096;
+
+/// What can be written to a call's body.
+pub(crate) trait Encode {
+    /// Length of the message in bytes.
+    fn length(&self) -> usize;
+
+    /// Writes the message.
+    fn write(&self, frames: &mut Frames);
+}
+
+/// An answer to a request.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    /// All of the message but the raw contents.
+    pub response: ModelInferResponse,
+    /// The raw contents of outputs, in order, all in host memory.
+    pub raw: Vec<Buffers>,
+}
+
+impl Reply {
+    /// The message with its contents joined.
+    pub(crate) fn into_message(mut self) -> ModelInferResponse {
+        self.response.raw_output_contents = self.raw.iter().map(joined).collect();
+        self.response
+    }
+}
+
+/// The contents as one run of bytes.
+fn joined(contents: &Buffers) -> Bytes {
+    match contents.as_slice() {
+        [buffer] => buffer.as_host().cloned().unwrap_or_default(),
+        several => several.iter().filter_map(Buffer::as_host).flatten().copied().collect(),
+    }
+}
+
+/// An answer in a stream.
+#[derive(Debug)]
+pub(crate) struct StreamReply {
+    /// Empty for an answer without an error.
+    pub error_message: String,
+    pub reply: Reply,
+}
+
+impl StreamReply {
+    /// The message with its contents joined.
+    pub(crate) fn into_message(self) -> ModelStreamInferResponse {
+        let infer_response = Some(self.reply.into_message());
+        ModelStreamInferResponse { error_message: self.error_message, infer_response }
+    }
+}
+
+impl Encode for Reply {
+    fn length(&self) -> usize {
+        let field = |contents: &Buffers| {
+            let length = contents.iter().map(Buffer::len).sum::<usize>();
+            key_len(RAW_OUTPUT_CONTENTS) + encoded_len_varint(length as u64) + length
+        };
+        self.response.encoded_len() + self.raw.iter().map(field).sum::<usize>()
+    }
+
+    fn write(&self, frames: &mut Frames) {
+        self.response.encode_raw(&mut frames.buffer);
+        for contents in &self.raw {
+            let length: usize = contents.iter().map(Buffer::len).sum();
+            encode_key(RAW_OUTPUT_CONTENTS, WireType::LengthDelimited, &mut frames.buffer);
+            encode_varint(length as u64, &mut frames.buffer);
+            contents.iter().filter_map(Buffer::as_host).for_each(|piece| frames.append(piece));
+        }
+    }
+}
+
+impl StreamReply {
+    /// The fields beside the answer.
+    fn envelope(&self) -> ModelStreamInferResponse {
+        ModelStreamInferResponse { error_message: self.error_message.clone(), infer_response: None }
+    }
+}
+
+impl Encode for StreamReply {
+    fn length(&self) -> usize {
+        let reply = self.reply.length();
+        self.envelope().encoded_len() + key_len(INFER_RESPONSE) + encoded_len_varint(reply as u64) + reply
+    }
+
+    fn write(&self, frames: &mut Frames) {
+        self.envelope().encode_raw(&mut frames.buffer);
+        encode_key(INFER_RESPONSE, WireType::LengthDelimited, &mut frames.buffer);
+        encode_varint(self.reply.length() as u64, &mut frames.buffer);
+        self.reply.write(frames);
+    }
+}
+
+/// Encoded messages, as the frames of a body.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    complete: VecDeque<Bytes>,
+    /// Fields and small contents behind `complete`.
+    buffer: BytesMut,
+}
+
+impl Frames {
+    /// Appends a message with its head.
+    ///
+    /// # Errors
+    /// The message is too long.
+    pub(crate) fn encode(&mut self, message: &impl Encode) -> Result<(), Status> {
+        let length = message.length();
+        if length > MAX_MESSAGE_SIZE {
+            return Err(Status::out_of_range(format!(
+                "response of {length} bytes exceeds the limit of {MAX_MESSAGE_SIZE} bytes"
+            )));
+        }
+        self.buffer.reserve(HEAD + length.min(SMALL));
+        self.buffer.put_u8(0);
+        self.buffer.put_u32(length as u32);
+        message.write(self);
+        Ok(())
+    }
+
+    fn append(&mut self, contents: &Bytes) {
+        if contents.len() < SMALL {
+            self.buffer.extend_from_slice(contents);
+        } else {
+            self.end_buffer();
+            self.complete.push_back(contents.clone());
+        }
+    }
+
+    fn end_buffer(&mut self) {
+        if !self.buffer.is_empty() {
+            self.complete.push_back(self.buffer.split().freeze());
+        }
+    }
+
+    /// The next frame that needs nothing more behind it.
+    pub(crate) fn next_complete(&mut self) -> Option<Bytes> {
+        self.complete.pop_front()
+    }
+
+    /// The next frame, as far as it was written.
+    pub(crate) fn next(&mut self) -> Option<Bytes> {
+        self.end_buffer();
+        self.complete.pop_front()
+    }
+
+    /// Bytes that were written to the last frame.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+}

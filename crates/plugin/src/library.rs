@@ -1,0 +1,111 @@
+//! A plugin's library and the functions in it.
+
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+
+use nereid_dylib::{Binding, Library, LoadError, open};
+
+use crate::kind::Kind;
+use crate::soname;
+
+/// Why a plugin cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// No folder has it.
+    #[error("cannot find '{file}' (searched {})", list(folders))]
+    NotFound {
+        /// The library's file name.
+        file: String,
+        /// The folders that were searched.
+        folders: Vec<PathBuf>,
+    },
+    /// The file cannot be read, or is something else.
+    #[error("{} is not a shared library: {reason}", path.display())]
+    NotALibrary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The dynamic loader rejects it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// It lacks a function that its kind exports.
+    #[error("{} is not a Triton {kind}: it does not export {function}", path.display())]
+    MissingFunction {
+        /// The library.
+        path: PathBuf,
+        /// What it was loaded as.
+        kind: Kind,
+        /// The function.
+        function: String,
+    },
+    /// The program was linked without exporting a function, or another of that name hides it.
+    #[error("this program does not export {0} to the libraries it loads")]
+    NotExported(String),
+    /// There is no stand-in for the server's library.
+    #[error("cannot create a stand-in for {name}: {reason}")]
+    StandIn {
+        /// The server's library.
+        name: String,
+        /// Why there is none.
+        reason: String,
+    },
+}
+
+fn list(folders: &[PathBuf]) -> String {
+    let folders: Vec<_> = folders.iter().map(|folder| format!("'{}'", folder.display())).collect();
+    folders.join(", ")
+}
+
+/// A plugin's library, which stays loaded for as long as the process lives.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    kind: Kind,
+    path: PathBuf,
+    library: &'static Library,
+}
+
+impl Plugin {
+    pub(crate) fn open(kind: Kind, path: &Path) -> Result<Self, PluginError> {
+        soname::provide_for(path)?;
+        // SAFETY: the operator puts plugins into the plugin and model folders and trusts them with all rights of the
+        // server; so says the doc of `Kind::load`.
+        let library = unsafe { open(path, Binding::Now) }?;
+        Ok(Self { kind, path: path.to_owned(), library: Box::leak(Box::new(library)) })
+    }
+
+    /// A function, if the library has it.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to the function of that name.
+    pub unsafe fn function<F: Copy>(&self, name: &str) -> Option<F> {
+        // SAFETY: the caller's promise; the library is never unloaded.
+        unsafe { self.library.get::<F>(CString::new(name).ok()?.as_bytes_with_nul()) }
+            .ok()
+            .map(|function| *function)
+    }
+
+    /// A function that the library has to have.
+    ///
+    /// # Errors
+    /// Names the function that is missing.
+    ///
+    /// # Safety
+    /// As [`function`](Self::function).
+    pub unsafe fn require<F: Copy>(&self, name: &str) -> Result<F, PluginError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.function(name) }.ok_or_else(|| self.missing(name))
+    }
+
+    /// Checks that the library has a function.
+    pub(crate) fn check(&self, name: &str) -> Result<(), PluginError> {
+        // SAFETY: it is taken as an address and not used otherwise.
+        unsafe { self.require::<*const c_void>(name) }.map(drop)
+    }
+
+    fn missing(&self, name: &str) -> PluginError {
+        let (path, kind) = (self.path.clone(), self.kind);
+        PluginError::MissingFunction { path, kind, function: name.to_owned() }
+    }
+}
