@@ -175,7 +175,7 @@ def test_a_new_certificate_is_taken_up_without_a_failed_call(serve_tls, authorit
     client = secure(server, authority)
     assert infer(client) == [1, 2, 3]
     other.sign("renewed").take_the_place_of(first)
-    server.wait_for_log("took up the changed TLS files")
+    server.wait_for_log("reloaded the TLS files")
     assert infer(client) == [1, 2, 3], "an open connection stays"
     assert infer(secure(server, other)) == [1, 2, 3]
     with pytest.raises(InferenceServerException):

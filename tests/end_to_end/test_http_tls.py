@@ -141,12 +141,12 @@ def test_a_new_certificate_is_taken_up_under_load(serve_tls, authority):
 def test_a_broken_certificate_is_passed_over_until_it_is_mended(serve_tls, authority):
     server, first = serve_tls()
     first.certificate.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
-    complaint = server.wait_for_log(r"^W.*TLS stays with the certificate it has: .*")
+    complaint = server.wait_for_log(r"^W.*cannot reload the TLS files; keeping the previous ones: .*")
     assert str(first.certificate) in complaint.group()
     assert live(server, trusting(authority)).status_code == 200
     second = authority.sign("renewed")
     second.take_the_place_of(first)
-    server.wait_for_log("took up the changed TLS files")
+    server.wait_for_log("reloaded the TLS files")
     with opened(server, trusting(authority)) as stream:
         assert serial_of(stream.getpeercert(binary_form=True)) == second.serial
 

@@ -8,8 +8,9 @@ mod region;
 
 use std::sync::Arc;
 
-use nereid_core::backend_api::{Error, Parameters, Response, Result, Tensor};
+use nereid_core::backend_api::{Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
+use nereid_protocol::resolve_single;
 use nereid_shared_memory::RequestMemory;
 use tonic::metadata::MetadataMap;
 
@@ -73,7 +74,8 @@ pub(crate) async fn answer(
     called: Option<Called>,
     message: InferMessage,
 ) -> (Result<Reply>, Option<Sending>) {
-    let model = match find(face, &message).await {
+    // Resolved first: a request to an unknown model is not decoded.
+    let model = match resolve(face, &message).await {
         Ok(model) => model,
         Err(error) => return (Err(error), None),
     };
@@ -85,19 +87,9 @@ pub(crate) async fn answer(
     (outcome, trace)
 }
 
-/// The model that is asked, which gives one answer. Found first: a request to a model that is not there is not worth
-/// decoding.
-async fn find(face: &Face, message: &ModelInferRequest) -> Result<Arc<Model>> {
+async fn resolve(face: &Face, message: &ModelInferRequest) -> Result<Arc<Model>> {
     let version = version(&message.model_version, &message.model_name)?;
-    let model = face.server.resolve(&message.model_name, version).await?;
-    if model.is_decoupled() {
-        return Err(Error::unsupported(format!(
-            "model '{}' is decoupled: it gives any number of answers, and ModelInfer takes models that give one; \
-             ModelStreamInfer takes others",
-            model.name()
-        )));
-    }
-    Ok(model)
+    resolve_single(&face.server, &message.model_name, version, "ModelStreamInfer").await
 }
 
 async fn answer_with(

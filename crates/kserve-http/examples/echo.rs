@@ -1,6 +1,6 @@
-//! A bare hyper server that sends each body back: the yardstick for what a large request costs (`cargo xtask bench http`).
+//! A bare hyper server that echoes each body: the baseline for large requests in `cargo xtask bench http`.
 //!
-//! A body is read to its end first, as one that has to be understood must be, and goes back in the pieces it came in.
+//! A body is read completely first, and sent back in the pieces in which it arrived.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The bodies of requests that control the server: a JSON object of a few members.
+//! The bodies of control requests: a JSON object of a few members.
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_http_transport::RequestBody;
@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 use crate::KserveHttp;
 
-/// The members of the object. What has another type than is wanted is an `Internal` error, as with the reference.
+/// The members of the object. A member of the wrong type is an `Internal` error, as in the reference.
 pub(crate) struct Members(Map<String, Value>);
 
 impl Members {
-    /// Reads a body. JSON that is no object has no members.
+    /// Parses a body. JSON that is not an object has no members.
     ///
     /// # Errors
-    /// `InvalidArg` for a body over `--http-max-input-size`, `Internal` for one that is no JSON.
+    /// `InvalidArg` for a body over `--http-max-input-size`, `Internal` for one that is not JSON.
     pub(crate) fn read(face: &KserveHttp, mut body: RequestBody) -> Result<Self> {
         let (length, limit) = (body.len(), face.options.input_limit());
         if length > limit.bytes {
@@ -23,7 +23,7 @@ impl Members {
         match serde_json::from_slice(&json) {
             Ok(Value::Object(members)) => Ok(Self(members)),
             Ok(_) => Ok(Self(Map::new())),
-            Err(error) => Err(Error::internal(format!("the request's JSON cannot be parsed: {error}"))),
+            Err(error) => Err(Error::internal(format!("cannot parse the request's JSON: {error}"))),
         }
     }
 
@@ -32,22 +32,22 @@ impl Members {
         self.0.get(name)
     }
 
-    /// The value of a member; `None` for `null`, too.
+    /// The value of a member; also `None` for `null`.
     fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// A boolean; `None` if it is not given or `null`.
+    /// A boolean; `None` if it is absent or `null`.
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
         self.typed(name, "true or false", Value::as_bool)
     }
 
-    /// A whole number from 0 on; `None` if it is not given or `null`.
+    /// A non-negative integer; `None` if it is absent or `null`.
     pub(crate) fn count(&self, name: &str) -> Result<Option<u64>> {
-        self.typed(name, "a whole number from 0 on", Value::as_u64)
+        self.typed(name, "a non-negative integer", Value::as_u64)
     }
 
-    /// A string; `None` if it is not given or `null`.
+    /// A string; `None` if it is absent or `null`.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>> {
         self.typed(name, "a string", Value::as_str)
     }
@@ -55,11 +55,11 @@ impl Members {
     fn typed<'m, T>(
         &'m self,
         name: &str,
-        wanted: &str,
+        expected: &str,
         read: impl Fn(&'m Value) -> Option<T>,
     ) -> Result<Option<T>> {
         self.get(name)
-            .map(|value| read(value).ok_or_else(|| Error::internal(format!("'{name}' is not {wanted}"))))
+            .map(|value| read(value).ok_or_else(|| Error::internal(format!("'{name}' is not {expected}"))))
             .transpose()
     }
 }

@@ -1,4 +1,4 @@
-//! Inference over HTTP: a body to a request, the answer to a body.
+//! Inference over HTTP.
 
 mod decode;
 mod encode;
@@ -15,29 +15,23 @@ use hyper::header::HeaderValue;
 use nereid_core::backend_api::{Buffer, Buffers, Error, RequestTrace, Result, Trace};
 use nereid_core::{Caller, Model, Signature};
 use nereid_http_transport::{self as http, Encoding, Limit, Reply, RequestBody, reply};
+use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
 
 use crate::routes::Call;
 
-/// Tells where a body's JSON ends and its binary tensors begin.
+/// The header that says where a body's JSON ends and its binary tensors begin.
 const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// Answers an inference request.
 ///
 /// # Errors
-/// What is wrong with the request, or what went wrong in executing it.
+/// What is wrong with the request, or why it failed.
 pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let Call { face, target, .. } = call;
     let version = target.version()?;
-    // Found first: a request to a model that is not there is not worth decoding.
-    let model = face.server.resolve(&target.model, version).await?;
-    if model.is_decoupled() {
-        return Err(Error::unsupported(format!(
-            "model '{}' is decoupled: it gives any number of answers, and this endpoint takes models that give one; \
-             generate_stream takes others",
-            model.name()
-        )));
-    }
+    // Resolved first: a request to an unknown model is not decoded.
+    let model = resolve_single(&face.server, &target.model, version, "generate_stream").await?;
     match call.draw_trace() {
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {
@@ -81,8 +75,7 @@ async fn answer_with(
     })
 }
 
-/// The request in a body, whose JSON part has the length that the client says: all of it if it says nothing, none of it for
-/// a raw body. `limits` are the longest input and the regions that inputs and outputs may lie in.
+/// Decodes a body. `header_length` is the length of its JSON part: all of it if absent, 0 for a raw body.
 fn decoded(
     body: &mut RequestBody,
     header_length: Option<&[u8]>,
@@ -105,7 +98,7 @@ fn announced(length: &[u8], body: usize) -> Result<usize> {
             "Inference-Header-Content-Length is {length}, but the body has only {body} bytes"
         ))),
         Err(_) => Err(Error::invalid_arg(format!(
-            "Inference-Header-Content-Length is '{text}', but takes a number of bytes"
+            "Inference-Header-Content-Length is '{text}'; expected a number of bytes"
         ))),
     }
 }

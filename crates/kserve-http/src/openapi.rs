@@ -1,5 +1,4 @@
-//! The description of this face in OpenAPI 3.1, made from the table of routes: no route is left out, and none is told of
-//! that is not there. Models of the server it is asked of stand in it as examples.
+//! The OpenAPI 3.1 document of this face, generated from its routes, with models of the server as examples.
 
 pub(crate) mod examples;
 
@@ -35,12 +34,12 @@ pub(crate) fn document(routes: &[Route<Action>], version: &str, examples: &[Exam
     })
 }
 
-/// The document, written.
+/// The document, serialized.
 pub(crate) fn written(routes: &[Route<Action>], version: &str, examples: &[Example]) -> Bytes {
     document(routes, version, examples).to_string().into()
 }
 
-/// The parameters that a path names.
+/// The parameters in a path.
 fn parameters(path: &str, examples: &[Example]) -> Vec<Value> {
     let names = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
     let parameter = |name| {
@@ -60,7 +59,7 @@ fn parameters(path: &str, examples: &[Example]) -> Vec<Value> {
     names.map(parameter).collect()
 }
 
-/// Adds those examples that there is a value of, under the names of their models and versions.
+/// Adds the examples that have a value, by model and version.
 fn add_examples(object: &mut Value, examples: &[Example], value: impl Fn(&Example) -> Option<Value>) {
     let named = examples.iter().filter_map(|example| {
         let name = format!("{} version {}", example.model, example.version);
@@ -72,7 +71,7 @@ fn add_examples(object: &mut Value, examples: &[Example], value: impl Fn(&Exampl
     }
 }
 
-/// A name for the operation: its action, and what the path names beside the model.
+/// The operation's name: its action, and the parameters in the path other than the model.
 fn operation_id(action: Action, path: &str) -> String {
     let mut id = format!("{action:?}");
     for (part, suffix) in
@@ -93,15 +92,15 @@ fn operation(action: Action, examples: &[Example]) -> Value {
             json!({ "description": "The answer.", "content": { "application/json": { "schema": reference(schema) } } })
         }
         Answer::Tensors => json!({
-            "description": "The outputs: as JSON alone, or with tensors in binary form behind it.",
+            "description": "The outputs: JSON, optionally followed by binary tensors.",
             "content": {
                 "application/json": { "schema": reference("InferAnswer") },
                 "application/octet-stream": {},
             },
         }),
         Answer::Events => json!({
-            "description": "An event for each answer of the model.",
-            // OpenAPI 3.1 has no words for the form of an event.
+            "description": "An event for each response of the model.",
+            // OpenAPI 3.1 cannot describe the form of an event.
             "content": { "text/event-stream": {} },
         }),
     };
@@ -110,7 +109,7 @@ fn operation(action: Action, examples: &[Example]) -> Value {
         "responses": {
             "200": success,
             "default": {
-                "description": "What was wrong.",
+                "description": "The error.",
                 "content": { "application/json": { "schema": reference("Error") } },
             },
         },
@@ -135,37 +134,39 @@ enum Answer {
     Events,
 }
 
-/// What an action does, the schema of its body with whether it takes one, and its answer.
+/// An action's summary, the schema of its body and whether a body is required, and its reply.
 fn described(action: Action) -> (&'static str, Option<(&'static str, bool)>, Answer) {
     use Answer::{Events, Json, Nothing, Tensors};
     match action {
         Action::Live => ("Whether the server is up", None, Nothing),
-        Action::Ready => ("Whether the server takes requests", None, Nothing),
+        Action::Ready => ("Whether the server is ready", None, Nothing),
         Action::ServerMetadata => ("The server's name, version and extensions", None, Json("ServerMetadata")),
         Action::OpenApi => ("This document", None, Json("Object")),
-        Action::ModelMetadata => ("What a model takes and gives", None, Json("ModelMetadata")),
+        Action::ModelMetadata => ("A model's inputs and outputs", None, Json("ModelMetadata")),
         Action::ModelConfig => ("A model's configuration, completed", None, Json("Object")),
-        Action::ModelReady => ("Whether a model takes requests", None, Nothing),
-        Action::ModelStatistics => ("What a model did so far", None, Json("Statistics")),
-        Action::AllStatistics => ("What all models did so far", None, Json("Statistics")),
+        Action::ModelReady => ("Whether a model is ready", None, Nothing),
+        Action::ModelStatistics => ("A model's statistics", None, Json("Statistics")),
+        Action::AllStatistics => ("All models' statistics", None, Json("Statistics")),
         Action::RepositoryIndex => {
             ("The models of the repository", Some(("Index", false)), Json("IndexAnswer"))
         }
         Action::LoadModel => ("Load a model", Some(("Load", false)), Nothing),
         Action::UnloadModel => ("Unload a model", Some(("Unload", false)), Nothing),
-        Action::Infer => ("Ask a model", Some(("Infer", true)), Tensors),
-        Action::Generate => ("Ask a model with a flat object", Some(("Generate", true)), Json("Object")),
-        Action::GenerateStream => ("Ask a model for a stream of answers", Some(("Generate", true)), Events),
+        Action::Infer => ("Run inference", Some(("Infer", true)), Tensors),
+        Action::Generate => ("Run inference with a flat object", Some(("Generate", true)), Json("Object")),
+        Action::GenerateStream => {
+            ("Run inference with a stream of responses", Some(("Generate", true)), Events)
+        }
         Action::Logging => ("The log settings", None, Json("Logging")),
         Action::SetLogging => ("Change log settings", Some(("LoggingChange", true)), Json("Logging")),
         Action::Trace => ("The trace settings", None, Json("Trace")),
         Action::SetTrace => ("Change trace settings", Some(("TraceChange", true)), Json("Trace")),
         Action::RegionStatus => ("The system shared memory regions", None, Json("Regions")),
         Action::RegisterRegion => ("Register system shared memory", Some(("Region", true)), Nothing),
-        Action::UnregisterRegion => ("Forget system shared memory", None, Nothing),
+        Action::UnregisterRegion => ("Unregister system shared memory", None, Nothing),
         Action::CudaStatus => ("The CUDA shared memory regions", None, Json("Regions")),
         Action::CudaRegister => ("Register CUDA shared memory", Some(("CudaRegion", true)), Nothing),
-        Action::CudaUnregister => ("Forget CUDA shared memory", None, Nothing),
+        Action::CudaUnregister => ("Unregister CUDA shared memory", None, Nothing),
     }
 }
 
@@ -180,7 +181,7 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
     let flag = json!({ "type": "boolean" });
     let object = |members: Value, required: Value| json!({ "type": "object", "properties": members, "required": required });
     let list = |schema: &str| json!({ "type": "array", "items": reference(schema) });
-    // Numbers as strings, as this extension has them; null lets the more general setting hold.
+    // Numbers as strings, as this extension defines them; null clears a setting.
     let number = json!({ "type": ["string", "null"], "pattern": "^[0-9]{1,9}$" });
     json!({
         "Object": { "type": "object" },
@@ -277,19 +278,19 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_told_of_once_under_a_name_of_its_own() {
+    fn every_route_is_documented_under_a_unique_name() {
         let document = document(ROUTES, "1", &[]);
         let mut ids = BTreeSet::new();
         for Route { method, path, .. } in ROUTES {
             let operation = &document["paths"][path][method.as_str().to_ascii_lowercase()];
             let id = operation["operationId"].as_str().unwrap();
-            assert!(ids.insert(id.to_owned()), "{id} stands there twice");
+            assert!(ids.insert(id.to_owned()), "{id} is a duplicate");
         }
         assert_eq!(ids.len(), ROUTES.len());
     }
 
     #[test]
-    fn every_schema_is_there_and_used() {
+    fn every_schema_exists_and_is_used() {
         let document = document(ROUTES, "1", &[]);
         let mut found = BTreeSet::new();
         references(&document, &mut found);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn models_stand_in_it_as_examples_of_what_they_take() {
+    fn ready_models_are_examples() {
         let config = r#"max_batch_size: 4
             input { name: "IN" data_type: TYPE_INT32 dims: [ 2, -1 ] }
             input { name: "MORE" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_whose_inputs_are_long_or_have_no_json_is_no_example() {
+    fn models_with_long_or_unrepresentable_inputs_are_not_examples() {
         for input in ["data_type: TYPE_INT32 dims: [ 257 ]", "data_type: TYPE_FP16 dims: [ 1 ]"] {
             let config = format!(
                 r#"input {{ name: "IN" {input} }} output {{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }}"#

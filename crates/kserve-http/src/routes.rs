@@ -96,7 +96,7 @@ const fn post(path: &'static str, group: ApiGroup, action: Action) -> Route<Acti
     Route::new(Method::POST, path, group, action)
 }
 
-/// What a path names.
+/// The model, version or region in a path; empty if the path has none.
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
     version: Option<Cow<'a, str>>,
@@ -113,7 +113,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The version as a number; `None` if the path names none.
+    /// The version as a number; `None` if the path has none.
     ///
     /// # Errors
     /// `InvalidArg` if it exceeds 64 bits.

@@ -1,7 +1,7 @@
-//! Log settings and trace settings: what they are, and changes to them.
+//! Log settings and trace settings, and changes to them.
 //!
-//! A body that is JSON but no object asks for nothing, and members that are not known are passed over, as with the
-//! reference. A change that is wrong in one member changes nothing.
+//! A body of JSON that is not an object changes nothing, and unknown members are ignored, as in the reference. A change with
+//! one wrong member changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) fn logging(call: &Call<'_>) -> Reply {
     reply::json(StatusCode::OK, &BTreeMap::from(settings.values()))
 }
 
-/// Changes the log settings, and answers with what they then are.
+/// Changes the log settings, and replies with the new ones.
 ///
 /// # Errors
 /// Which member is wrong.
@@ -61,16 +61,16 @@ struct Trace {
 /// The trace settings of the model that the path names, or those for all.
 ///
 /// # Errors
-/// `InvalidArg` if there is no such model.
+/// `InvalidArg` if the model is unknown.
 pub(crate) fn trace(call: &Call<'_>) -> Result<Reply> {
     let model = traced_model(call)?;
     Ok(trace_reply(call.face.server.trace().settings(model)))
 }
 
-/// Changes the trace settings, and answers with what they then are.
+/// Changes the trace settings, and replies with the new ones.
 ///
 /// # Errors
-/// Which member is wrong, or why the settings do not go together.
+/// Which member is wrong, or why the settings are inconsistent.
 pub(crate) fn set_trace(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let model = traced_model(call)?;
     let members = Members::read(call.face, body)?;
@@ -81,7 +81,7 @@ pub(crate) fn set_trace(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     for setting in ["trace_file", "trace_rate", "trace_count", "log_frequency"] {
         let Some(value) = members.value(setting) else { continue };
         if !value.is_string() && !value.is_null() && setting != "trace_file" {
-            return Err(Error::internal(format!("{setting} is not a string that holds a number")));
+            return Err(Error::internal(format!("{setting} is not a string with a number")));
         }
         set_trace_number(&mut update, setting, value.as_str())?;
     }

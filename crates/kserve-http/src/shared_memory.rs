@@ -1,4 +1,4 @@
-//! Registration of shared memory regions, of the system and of GPUs.
+//! Registration of shared memory regions: system memory and GPU memory.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -40,10 +40,10 @@ impl From<CudaRegionStatus> for CudaRegion {
     }
 }
 
-/// The region of the system that the path names, or all.
+/// The system region that the path names, or all.
 ///
 /// # Errors
-/// `NotFound` if there is no such region.
+/// `NotFound` if the region is unknown.
 pub(crate) fn status(call: &Call<'_>) -> Result<Reply> {
     let regions = &call.face.options.regions;
     let regions = match &*call.target.region {
@@ -54,10 +54,10 @@ pub(crate) fn status(call: &Call<'_>) -> Result<Reply> {
     Ok(reply::json(StatusCode::OK, &regions))
 }
 
-/// Registers a region of the system.
+/// Registers a system region.
 ///
 /// # Errors
-/// Which member is wrong, or why the memory cannot be had.
+/// Which member is wrong, or why the memory cannot be registered.
 pub(crate) fn register(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let name = named(call)?;
     let members = Members::read(call.face, body)?;
@@ -70,7 +70,7 @@ pub(crate) fn register(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// Forgets the region of the system that the path names, or all.
+/// Unregisters the system region that the path names, or all.
 ///
 /// # Errors
 /// `Unsupported` if clients may not use shared memory.
@@ -85,7 +85,7 @@ pub(crate) fn unregister(call: &Call<'_>) -> Result<Reply> {
 /// The CUDA region that the path names, or all.
 ///
 /// # Errors
-/// `NotFound` if there is no such region.
+/// `NotFound` if the region is unknown.
 pub(crate) fn cuda_status(call: &Call<'_>) -> Result<Reply> {
     let regions = &call.face.options.regions;
     let regions = match &*call.target.region {
@@ -99,7 +99,7 @@ pub(crate) fn cuda_status(call: &Call<'_>) -> Result<Reply> {
 /// Registers a CUDA region.
 ///
 /// # Errors
-/// Which member is wrong, or why the memory cannot be had.
+/// Which member is wrong, or why the memory cannot be registered.
 pub(crate) fn cuda_register(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let name = named(call)?;
     let members = Members::read(call.face, body)?;
@@ -114,14 +114,14 @@ pub(crate) fn cuda_register(call: &Call<'_>, body: RequestBody) -> Result<Reply>
     let (byte_size, device) = (count("byte_size")?, count("device_id")?);
     let handle = STANDARD
         .decode(handle)
-        .map_err(|error| Error::invalid_arg(format!("'raw_handle' is not base64: {error}")))?;
-    // No GPU has so high a number.
+        .map_err(|error| Error::invalid_arg(format!("'raw_handle' is not valid base64: {error}")))?;
+    // No GPU has a number that high.
     let device = i64::try_from(device).unwrap_or(i64::MAX);
     call.face.options.regions.register_cuda(name, &handle, device, byte_size)?;
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// Forgets the CUDA region that the path names, or all.
+/// Unregisters the CUDA region that the path names, or all.
 ///
 /// # Errors
 /// `Unsupported` if clients may not use shared memory.
@@ -135,15 +135,15 @@ pub(crate) fn cuda_unregister(call: &Call<'_>) -> Result<Reply> {
 
 fn named<'c>(call: &'c Call<'_>) -> Result<&'c str> {
     match &*call.target.region {
-        "" => Err(Error::invalid_arg("the path names no region: /v2/.../region/<name>/register")),
+        "" => Err(Error::invalid_arg("the path lacks a region; expected /v2/.../region/<name>/register")),
         name => Ok(name),
     }
 }
 
 fn missing(name: &str) -> Error {
-    Error::invalid_arg(format!("the request to register a region lacks '{name}'"))
+    Error::invalid_arg(format!("the registration request lacks '{name}'"))
 }
 
 fn bytes(name: &str, value: &Value) -> Result<u64> {
-    value.as_u64().ok_or_else(|| Error::internal(format!("'{name}' is not a whole number from 0 on")))
+    value.as_u64().ok_or_else(|| Error::internal(format!("'{name}' is not a non-negative integer")))
 }

@@ -1,4 +1,4 @@
-//! What tests of the face need: a server whose one model does as it is told, and connections to it.
+//! Test support: a server with one scripted model, and connections to it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -104,7 +104,7 @@ impl Serving {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// All that comes back for one request over a connection of its own.
+    /// The whole reply to one request on a connection of its own.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = self.connect().await;
         stream
@@ -121,12 +121,12 @@ impl Serving {
     }
 }
 
-/// A request as it goes over the wire. Headers end with a line break each.
+/// A request as sent. Headers end with a line break each.
 pub(crate) fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len())
 }
 
-/// Answers with the inputs as they are, under the names of the outputs: `INn` as `OUTn`.
+/// Answers with the inputs unchanged, renamed to outputs: `INn` to `OUTn`.
 pub(crate) fn echo(request: Request) {
     let outputs = request.inputs.iter().cloned().map(|mut tensor| {
         tensor.name = tensor.name.replace("IN", "OUT");

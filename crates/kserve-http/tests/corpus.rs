@@ -1,5 +1,4 @@
-//! The fuzz targets' properties, held on every input of their corpus in the ordinary run of the tests. An input that
-//! broke one of them once belongs there too.
+//! Checks the fuzz targets' properties on every input of their corpus. An input that once broke one belongs there, too.
 
 #[path = "../../../fuzz/http_properties.rs"]
 mod http_properties;
@@ -7,7 +6,7 @@ mod http_properties;
 use std::fs;
 use std::path::Path;
 
-/// Names the input that a property failed on, which the failure itself cannot.
+/// Names the input on which a property fails, which the panic itself cannot.
 fn replay(name: &str, property: fn(&[u8])) {
     struct Input(std::path::PathBuf);
     impl Drop for Input {

@@ -13,11 +13,11 @@ use tokio_rustls::server::TlsStream;
 pub enum Connection {
     /// In clear text.
     Plain(TcpStream),
-    /// With TLS, agreed upon.
+    /// With TLS, after the handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Does the same with the stream, whichever it is.
+/// Runs the same code for either stream.
 macro_rules! with_stream {
     ($connection:expr, $stream:ident => $what:expr) => {
         match $connection.get_mut() {

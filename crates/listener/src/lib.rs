@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 pub use connection::Connection;
 pub use tls::{Tls, TlsError, TlsFiles};
 
-/// Accepted connections that wait for a thread to serve them, as the reference has it.
+/// Connections that wait to be accepted, as in the reference.
 const BACKLOG: u32 = 1024;
 
 /// How long to wait before accepting again when the process is out of file descriptors or memory.
@@ -27,26 +27,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// A name, or an address of IPv4 or IPv6.
+    /// A host name, or an IPv4 or IPv6 address.
     pub host: String,
     /// The port; 0 for any free one.
     pub port: u16,
-    /// Whether other servers that want this, too, may listen on the same port.
+    /// Whether other processes that set this, too, may listen on the same port.
     pub share: bool,
 }
 
 impl Address {
-    /// Whether both mean the same port. Sharing is for servers that answer alike, so it makes no difference.
+    /// Whether both name the same port. Sharing makes no difference: it is for processes that answer alike.
     pub fn collides(&self, other: &Self) -> bool {
         self.port != 0 && (&self.host, self.port) == (&other.host, other.port)
     }
 
-    /// Takes the address; nobody can connect yet. Looks the name up, which may block.
+    /// Binds the address; nobody can connect yet. Resolves the name, which may block.
     ///
     /// # Errors
-    /// Why none of the addresses of that name can be taken.
+    /// Why none of the name's addresses can be bound.
     pub fn bind(&self) -> io::Result<Bound> {
-        let mut outcome = Err(io::Error::other("the name has no address"));
+        let mut outcome = Err(io::Error::other("the host name has no address"));
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             outcome = bound(address, self.share);
             if outcome.is_ok() {
@@ -67,26 +67,26 @@ fn bound(address: SocketAddr, share: bool) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// An address that is taken.
+/// An address that is bound.
 #[derive(Debug)]
 pub struct Bound {
     socket: TcpSocket,
 }
 
 impl Bound {
-    /// Begins to listen; with `tls`, to nothing else. To be called within a tokio runtime.
+    /// Starts to listen; with `tls`, for TLS only. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// Why the address cannot be listened on.
+    /// Why the system refuses.
     pub fn listen(self, tls: Option<Tls>) -> io::Result<Listener> {
         if let Some(tls) = &tls {
-            tls.follow();
+            tls.watch();
         }
         Ok(Listener { listener: self.socket.listen(BACKLOG)?, tls })
     }
 }
 
-/// Where connections arrive.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -97,21 +97,21 @@ impl Listener {
     /// The address, with the port that the system chose.
     ///
     /// # Errors
-    /// What the system says.
+    /// Why the system cannot tell.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The next connection. Waits out what keeps the process from accepting; nothing is lost if it is no longer awaited.
+    /// Accepts the next connection. Waits out temporary failures. Cancel safe.
     pub async fn accept(&self) -> Arrival {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    // Answers are written whole; waiting for more to send would only delay them.
+                    // Replies are written whole; waiting for more data would only delay them.
                     let _ = stream.set_nodelay(true);
                     return Arrival { stream, tls: self.tls.clone() };
                 }
-                // The client was gone before it was accepted.
+                // The client left before it was accepted.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(error) => {
@@ -123,7 +123,7 @@ impl Listener {
     }
 }
 
-/// A connection that arrived, and on which nothing was said yet.
+/// An accepted connection, before any handshake.
 #[derive(Debug)]
 pub struct Arrival {
     stream: TcpStream,
@@ -131,10 +131,10 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Makes the connection ready to be served; with TLS this waits for the client, so it is for a task of its own.
+    /// Makes the connection ready to be served. With TLS this waits for the client, so call it in a task of its own.
     ///
     /// # Errors
-    /// Why there is no agreement with the client, or that it took too long.
+    /// The TLS handshake failed or timed out.
     pub async fn open(self) -> io::Result<Connection> {
         match self.tls {
             None => Ok(Connection::Plain(self.stream)),

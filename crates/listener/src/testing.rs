@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::TlsFiles;
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
@@ -77,7 +77,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// Puts a file in the place of another, as tools that renew certificates do.
+    /// Replaces a file by renaming, as tools that renew certificates do.
     pub(crate) fn put(&self, name: &str, text: &str) {
         let beside: &Path = &self.path("new");
         fs::write(beside, text).unwrap();

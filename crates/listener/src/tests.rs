@@ -11,7 +11,7 @@ fn local(port: u16, share: bool) -> Address {
     Address { host: "127.0.0.1".into(), port, share }
 }
 
-/// Serves one connection after the other: gives back what the client sends, in capitals.
+/// Serves one connection after the other: echoes what the client sends, in uppercase.
 async fn shout(listener: Listener) {
     loop {
         let Ok(mut connection) = listener.accept().await.open().await else { continue };
@@ -36,7 +36,7 @@ async fn without_tls_bytes_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn with_tls_clients_that_fail_to_agree_disturb_no_other() {
+async fn failed_tls_handshakes_disturb_no_other_client() {
     let authority = Authority::new();
     let folder = Folder::new(&authority.identity("localhost"));
     let tls = Tls::new(folder.files(), &["h2"]).unwrap();
@@ -61,7 +61,7 @@ async fn with_tls_clients_that_fail_to_agree_disturb_no_other() {
 }
 
 #[tokio::test]
-async fn a_port_is_shared_only_if_both_want_to() {
+async fn a_port_is_shared_only_if_both_allow_it() {
     let first = local(0, true).bind().unwrap().listen(None).unwrap();
     let port = first.local_addr().unwrap().port();
     assert!(local(port, true).bind().is_ok());

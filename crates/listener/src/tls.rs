@@ -19,72 +19,74 @@ use tokio_rustls::server::TlsStream;
 
 pub use files::{TlsError, TlsFiles};
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the files are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a client and the server may take to agree.
-const HANDSHAKE: Duration = Duration::from_secs(20);
+/// How long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How connections are encrypted. Clones are the same.
+/// How connections are encrypted. Clones share their state.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
 
 struct Shared {
     files: TlsFiles,
-    /// The names of protocols that clients may choose, best first.
+    /// The ALPN names of protocols that clients may choose, best first.
     protocols: Vec<Vec<u8>>,
     state: Mutex<State>,
 }
 
 struct State {
     config: Arc<ServerConfig>,
-    /// How the files were when they were last tried, whatever came of it.
-    tried: files::Stamp,
-    /// How they were at the last look.
+    /// The files' stamp when they were last loaded, successfully or not.
+    loaded: files::Stamp,
+    /// Their stamp at the last check.
     seen: files::Stamp,
 }
 
 impl Tls {
-    /// Reads the files. `protocols` are the names of what is spoken on the connections, as registered for ALPN, best first.
+    /// Reads the files. `protocols` are the ALPN names of the protocols that are served, best first.
     ///
     /// # Errors
     /// Which file cannot be used, and why.
     pub fn new(files: TlsFiles, protocols: &[&str]) -> Result<Self, TlsError> {
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Before they are read: what changes meanwhile is read again.
+        // Taken before they are read: changes meanwhile are noticed later.
         let stamp = files.stamp();
         let config = files.config(&protocols)?;
-        let state = Mutex::new(State { config, tried: stamp.clone(), seen: stamp });
+        let state = Mutex::new(State { config, loaded: stamp.clone(), seen: stamp });
         Ok(Self(Arc::new(Shared { files, protocols, state })))
     }
 
-    /// Follows the files for as long as anybody holds this.
-    pub(crate) fn follow(&self) {
+    /// Reloads changed files until the last clone of this is dropped.
+    pub(crate) fn watch(&self) {
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(async move {
-            let mut look = interval(LOOK);
-            look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut check = interval(CHECK_INTERVAL);
+            check.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
-                look.tick().await;
+                check.tick().await;
                 let shared = Weak::clone(&shared);
-                // Files may lie on a network.
-                let looked = spawn_blocking(move || shared.upgrade().map(|shared| shared.look()));
-                if let Ok(None) = looked.await {
+                // Files may be on a network file system.
+                let checked = spawn_blocking(move || shared.upgrade().map(|shared| shared.check()));
+                if let Ok(None) = checked.await {
                     return;
                 }
             }
         });
     }
 
-    /// Agrees with a client.
+    /// Does the handshake with a client.
     pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let config = Arc::clone(&self.0.lock().config);
-        timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await.unwrap_or_else(|_| {
-            let reason =
-                format!("the client did not complete the TLS handshake in {} s", HANDSHAKE.as_secs());
+        timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await.unwrap_or_else(|_| {
+            let reason = format!(
+                "the client did not complete the TLS handshake within {} s",
+                HANDSHAKE_TIMEOUT.as_secs()
+            );
             Err(io::Error::new(ErrorKind::TimedOut, reason))
         })
     }
@@ -95,25 +97,25 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up files that have changed, once two looks in a row have seen the same of them: a copy takes time, and a key
-    /// comes after its certificate.
-    fn look(&self) {
+    /// Loads changed files once two checks in a row find them the same: copying takes time, and a key follows its
+    /// certificate.
+    fn check(&self) {
         let stamp = self.files.stamp();
         {
             let mut state = self.lock();
             let settled = state.seen == stamp;
             state.seen = stamp.clone();
-            if !settled || state.tried == stamp {
+            if !settled || state.loaded == stamp {
                 return;
             }
-            state.tried = stamp;
+            state.loaded = stamp;
         }
         match self.files.config(&self.protocols) {
             Ok(config) => {
                 self.lock().config = config;
-                tracing::info!("took up the changed TLS files: {}", self.files);
+                tracing::info!("reloaded the TLS files {}", self.files);
             }
-            Err(error) => tracing::warn!("TLS stays with the certificate it has: {error}"),
+            Err(error) => tracing::warn!("cannot reload the TLS files; keeping the previous ones: {error}"),
         }
     }
 }

@@ -4,7 +4,7 @@ use nereid_core::{FamilySnapshot, MetricKind, MetricValue};
 
 use crate::text::{Labels, Number, Text};
 
-/// Writes those of the families that are of a kind. One without a series is left out.
+/// Writes the families of one kind. Families without a series are left out.
 pub(crate) fn write(text: &mut Text, families: &[FamilySnapshot], kind: MetricKind) {
     for family in families.iter().filter(|family| family.kind == kind && !family.series.is_empty()) {
         text.family(&family.name, kind.name(), &family.help);

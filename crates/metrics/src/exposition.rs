@@ -19,7 +19,7 @@ pub struct MetricsOptions {
     pub cpu: bool,
     /// Whether its GPUs are included.
     pub gpu: bool,
-    /// The machine is looked at no more often than this.
+    /// The shortest time between two readings of the machine.
     pub interval: Duration,
     /// Whether durations of requests are exported as counters.
     pub counter_latencies: bool,
@@ -46,16 +46,16 @@ impl Default for MetricsOptions {
     }
 }
 
-/// So much pinned memory.
+/// The pinned memory pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedMemory {
     /// Bytes that backends can borrow.
     pub total: u64,
-    /// Bytes of them that backends have.
+    /// Bytes in use by backends.
     pub used: u64,
 }
 
-/// Tells the metrics of a server. It may be asked from several threads at once.
+/// Writes the metrics of a server. Several threads may do so at once.
 pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     options: MetricsOptions,
@@ -65,8 +65,8 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Tells of what `registry` has beside the server's own, whose names it reserves there. GPUs that cannot be read are
-    /// left out, and the log says so.
+    /// Exposes the server's metrics and those in `registry`, where it reserves the server's names. GPUs that cannot be read
+    /// are left out with a warning in the log.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         let own = models::names().chain(gpu::names()).chain(machine::NAMES);
         registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED]));
@@ -74,20 +74,20 @@ impl Exposition {
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
             Ok(read) => Some(Gpus::new(read, options.interval)),
             Err(reason) => {
-                tracing::warn!("there are no metrics of GPUs: {reason}");
+                tracing::warn!("cannot read GPU metrics: {reason}");
                 None
             }
         });
         Self { options, registry, machine, gpus, pinned: Box::new(PinnedMemory::default) }
     }
 
-    /// Tells of pinned memory, too, what `pinned` then says; without it there is none.
+    /// Exposes pinned memory as `pinned` reports it; zero without it.
     pub fn with_pinned_memory(self, pinned: impl Fn() -> PinnedMemory + Send + Sync + 'static) -> Self {
         Self { pinned: Box::new(pinned), ..self }
     }
 
-    /// The metrics now, in the text form of Prometheus. Everything is read first and written then: nothing is locked for
-    /// longer than it takes to copy it.
+    /// The current metrics in Prometheus's text format. Everything is read before anything is written, so locks are held only
+    /// while values are copied.
     pub fn text(&self, server: &Server) -> String {
         let rows = models::rows(server);
         let families = self.registry.snapshot();
@@ -99,8 +99,8 @@ impl Exposition {
         models::write_gauges(&mut text, &rows, self.options.load_durations);
         let pinned = (self.pinned)();
         for (name, help, bytes) in [
-            (PINNED_TOTAL, "Pinned memory that backends may borrow, in bytes", pinned.total),
-            (PINNED_USED, "Pinned memory that backends have borrowed, in bytes", pinned.used),
+            (PINNED_TOTAL, "Size of the pinned memory pool, in bytes", pinned.total),
+            (PINNED_USED, "Pinned memory in use by backends, in bytes", pinned.used),
         ] {
             text.family(name, "gauge", help);
             text.sample(name, "", &Labels::default(), bytes);

@@ -22,7 +22,7 @@ pub(crate) struct Reading {
     pub power_usage: Option<f64>,
     /// In watts.
     pub power_limit: Option<f64>,
-    /// In joules, since some time in the past.
+    /// In joules, since an unknown time in the past.
     pub energy: Option<f64>,
 }
 
@@ -35,34 +35,34 @@ struct Family {
 const GAUGES: [Family; 5] = [
     Family {
         name: "nv_gpu_utilization",
-        help: "How much of the time the GPU computed, from 0 to 1",
+        help: "GPU utilization, from 0 to 1",
         value: |reading| reading.utilization,
     },
     Family {
         name: "nv_gpu_memory_total_bytes",
-        help: "Memory of the GPU, in bytes",
+        help: "GPU memory, in bytes",
         value: |reading| reading.memory_total,
     },
     Family {
         name: "nv_gpu_memory_used_bytes",
-        help: "Memory of the GPU that is taken, in bytes",
+        help: "GPU memory in use, in bytes",
         value: |reading| reading.memory_used,
     },
     Family {
         name: "nv_gpu_power_usage",
-        help: "What the GPU draws, in watts",
+        help: "GPU power usage, in watts",
         value: |reading| reading.power_usage,
     },
     Family {
         name: "nv_gpu_power_limit",
-        help: "What the GPU may draw, in watts",
+        help: "GPU power limit, in watts",
         value: |reading| reading.power_limit,
     },
 ];
 
 const ENERGY: Family = Family {
     name: "nv_energy_consumption",
-    help: "What the GPU drew since this server started, in joules",
+    help: "GPU energy consumption since the server started, in joules",
     value: |reading| reading.energy,
 };
 
@@ -74,37 +74,38 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 /// Reads all GPUs.
 pub(crate) type Read = Box<dyn FnMut() -> Vec<Reading> + Send>;
 
-/// Looks at the GPUs when somebody asks, but not more often than every so often.
-pub(crate) struct Gpus(Mutex<Look>);
+/// Reads the GPUs on demand, but not more often than an interval.
+pub(crate) struct Gpus(Mutex<State>);
 
-struct Look {
+struct State {
     read: Read,
     interval: Duration,
     at: Instant,
     last: Vec<Reading>,
-    /// What each had consumed when it was seen first.
+    /// What each had consumed when it was first read.
     before: BTreeMap<String, f64>,
 }
 
 impl Gpus {
     /// Energy counts from now on.
     pub(crate) fn new(read: Read, interval: Duration) -> Self {
-        let mut look = Look { read, interval, at: Instant::now(), last: Vec::new(), before: BTreeMap::new() };
-        look.look();
-        Self(Mutex::new(look))
+        let mut state =
+            State { read, interval, at: Instant::now(), last: Vec::new(), before: BTreeMap::new() };
+        state.refresh();
+        Self(Mutex::new(state))
     }
 
     pub(crate) fn readings(&self) -> Vec<Reading> {
-        let mut look = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if look.at.elapsed() >= look.interval {
-            look.look();
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.at.elapsed() >= state.interval {
+            state.refresh();
         }
-        look.last.clone()
+        state.last.clone()
     }
 }
 
-impl Look {
-    fn look(&mut self) {
+impl State {
+    fn refresh(&mut self) {
         let mut readings = (self.read)();
         for reading in &mut readings {
             if let Some(energy) = &mut reading.energy {
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_does_not_tell_is_left_out() {
+    fn values_that_a_gpu_does_not_report_are_left_out() {
         let full = Reading {
             uuid: "GPU-1".into(),
             utilization: Some(0.25),
@@ -159,10 +160,10 @@ mod tests {
         let mut text = Text::default();
         write_counters(&mut text, &readings);
         write_gauges(&mut text, &readings[1..]);
-        let expected = "# HELP nv_energy_consumption What the GPU drew since this server started, in joules\n\
+        let expected = "# HELP nv_energy_consumption GPU energy consumption since the server started, in joules\n\
                         # TYPE nv_energy_consumption counter\n\
                         nv_energy_consumption{gpu_uuid=\"GPU-1\"} 3.5\nnv_energy_consumption{gpu_uuid=\"GPU-2\"} 0\n\
-                        # HELP nv_gpu_utilization How much of the time the GPU computed, from 0 to 1\n# TYPE nv_gpu_utilization gauge\n\
+                        # HELP nv_gpu_utilization GPU utilization, from 0 to 1\n# TYPE nv_gpu_utilization gauge\n\
                         nv_gpu_utilization{gpu_uuid=\"GPU-2\"} 1\n";
         assert_eq!(text.into_string(), expected);
         let mut text = Text::default();
@@ -182,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_that_since_a_gpu_was_seen_first() {
-        let mut looks = vec![
+    fn energy_counts_from_the_first_reading() {
+        let mut readings = vec![
             vec![reading("a", 90.0), reading("b", 7.0)],
             vec![],
             vec![reading("a", 112.5)],
             vec![reading("a", 100.0), reading("b", 5.0)],
         ];
-        let gpus = Gpus::new(Box::new(move || looks.pop().unwrap_or_default()), Duration::ZERO);
+        let gpus = Gpus::new(Box::new(move || readings.pop().unwrap_or_default()), Duration::ZERO);
         let energies = || gpus.readings().into_iter().map(|it| it.energy.unwrap()).collect::<Vec<_>>();
         assert_eq!(energies(), [12.5]);
         assert_eq!(energies(), [0.0; 0]);

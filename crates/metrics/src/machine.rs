@@ -13,15 +13,15 @@ const MEMORY_USED: &str = "nv_cpu_memory_used_bytes";
 /// The names of all families here.
 pub(crate) const NAMES: [&str; 3] = [UTILIZATION, MEMORY_TOTAL, MEMORY_USED];
 
-/// Looks at the machine when somebody asks, but not more often than every so often.
+/// Reads the machine on demand, but not more often than an interval.
 pub(crate) struct Machine {
     interval: Duration,
-    last: Mutex<Look>,
+    last: Mutex<Reading>,
 }
 
-/// What a look has seen. The utilization is that since the look before.
+/// The machine at one moment. The utilization is that since the previous reading.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Reading {
     at: Instant,
     ticks: Ticks,
     utilization: f64,
@@ -31,28 +31,28 @@ struct Look {
 impl Machine {
     /// The first utilization reported starts here.
     pub(crate) fn new(interval: Duration) -> Self {
-        let look = Look { at: Instant::now(), ticks: ticks(), utilization: 0.0, memory: memory() };
-        Self { interval, last: Mutex::new(look) }
+        let reading = Reading { at: Instant::now(), ticks: ticks(), utilization: 0.0, memory: memory() };
+        Self { interval, last: Mutex::new(reading) }
     }
 
-    fn look(&self) -> Look {
+    fn read(&self) -> Reading {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.at.elapsed() >= self.interval {
             let ticks = ticks();
             let utilization = ticks.utilization_since(last.ticks);
-            *last = Look { at: Instant::now(), ticks, utilization, memory: memory() };
+            *last = Reading { at: Instant::now(), ticks, utilization, memory: memory() };
         }
         *last
     }
 
     pub(crate) fn write(&self, text: &mut Text) {
-        let look = self.look();
-        text.family(UTILIZATION, "gauge", "How much of the time the processors were busy, from 0 to 1");
-        text.sample(UTILIZATION, "", &Labels::default(), Number(look.utilization));
-        text.family(MEMORY_TOTAL, "gauge", "Memory of the machine, in bytes");
-        text.sample(MEMORY_TOTAL, "", &Labels::default(), look.memory.total);
-        text.family(MEMORY_USED, "gauge", "Memory of the machine that is taken, in bytes");
-        text.sample(MEMORY_USED, "", &Labels::default(), look.memory.used);
+        let reading = self.read();
+        text.family(UTILIZATION, "gauge", "CPU utilization, from 0 to 1");
+        text.sample(UTILIZATION, "", &Labels::default(), Number(reading.utilization));
+        text.family(MEMORY_TOTAL, "gauge", "System memory, in bytes");
+        text.sample(MEMORY_TOTAL, "", &Labels::default(), reading.memory.total);
+        text.family(MEMORY_USED, "gauge", "System memory in use, in bytes");
+        text.sample(MEMORY_USED, "", &Labels::default(), reading.memory.used);
     }
 }
 
@@ -64,7 +64,7 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// Of `/proc/stat`, see proc_stat(5). What guests take is part of what users take.
+    /// Parses `/proc/stat`, see proc_stat(5). Guest time is part of user time.
     fn parse(stat: &str) -> Option<Self> {
         let fields = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let fields: Vec<u64> =
@@ -75,9 +75,9 @@ impl Ticks {
         Some(Self { busy: user + nice + system + irq + softirq + steal, idle: idle + iowait })
     }
 
-    /// From 0 to 1; 0 if no time has gone by.
+    /// From 0 to 1; 0 if no time has passed.
     fn utilization_since(self, before: Self) -> f64 {
-        // The system says that its counters may go back.
+        // The counters may decrease, according to the manual.
         let busy = self.busy.saturating_sub(before.busy) as f64;
         let idle = self.idle.saturating_sub(before.idle) as f64;
         if busy + idle > 0.0 { busy / (busy + idle) } else { 0.0 }
@@ -92,7 +92,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Of `/proc/meminfo`, see proc_meminfo(5). What could be had without swapping is not in use.
+    /// Parses `/proc/meminfo`, see proc_meminfo(5). Memory that is available without swapping is not in use.
     fn parse(meminfo: &str) -> Option<Self> {
         let bytes = |name: &str| {
             let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells_of_itself_and_is_not_looked_at_too_often() {
+    fn this_machine_is_read_but_not_too_often() {
         let machine = Machine::new(Duration::from_secs(3600));
-        let first = machine.look();
+        let first = machine.read();
         assert!(first.memory.total > first.memory.used && first.memory.used > 0);
         assert!(first.ticks.busy > 0);
-        assert_eq!(machine.look().at, first.at);
+        assert_eq!(machine.read().at, first.at);
         let eager = Machine::new(Duration::ZERO);
-        let at = eager.look().at;
-        assert!(eager.look().at > at);
+        let at = eager.read().at;
+        assert!(eager.read().at > at);
     }
 }

@@ -12,7 +12,7 @@ use crate::text::{Labels, Number, Text};
 /// A version at one moment.
 pub(crate) struct Row {
     labels: Labels,
-    /// The labels with each reason for a failure.
+    /// The labels for each reason of failure.
     reasons: [Labels; FailureReason::ALL.len()],
     totals: Totals,
     pending: usize,
@@ -21,9 +21,9 @@ pub(crate) struct Row {
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
 }
 
-/// All versions that can be asked.
+/// All versions that are ready.
 pub(crate) fn rows(server: &Server) -> Vec<Row> {
-    // Not held while their counters are read: a version that is taken out of service waits for who has it.
+    // Copied, so that no version is kept from unloading while the rest are read.
     let models: Vec<_> = server.models().ready().cloned().collect();
     models.into_iter().map(row).collect()
 }
@@ -59,8 +59,7 @@ fn reason_name(reason: FailureReason) -> &'static str {
 fn labels(model: &Model) -> MetricLabels {
     let mut labels = MetricLabels::new();
     for (key, value) in &model.config().metric_tags {
-        // A name that Prometheus does not take would make it refuse the whole text; those with two underscores in front
-        // are its own.
+        // One invalid name would make Prometheus refuse the whole text; names with two leading underscores are reserved.
         let name = key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         labels.entry(format!("_{}", name.trim_start_matches('_'))).or_insert_with(|| value.clone());
     }
@@ -73,7 +72,7 @@ fn labels(model: &Model) -> MetricLabels {
     labels
 }
 
-/// A counter that each version has one of.
+/// A counter of each version.
 struct Counter {
     name: &'static str,
     help: &'static str,
@@ -83,12 +82,12 @@ struct Counter {
 const COUNTS: [Counter; 2] = [
     Counter {
         name: "nv_inference_count",
-        help: "Items that were inferred: a request counts as often as its batch is large",
+        help: "Inferences: a request counts once for each item of its batch",
         value: |totals| totals.inferences,
     },
     Counter {
         name: "nv_inference_exec_count",
-        help: "Executions of the model, each of one or more requests",
+        help: "Executions of the model: a batch counts once",
         value: |totals| totals.executions,
     },
 ];
@@ -96,34 +95,34 @@ const COUNTS: [Counter; 2] = [
 const DURATIONS: [Counter; 5] = [
     Counter {
         name: "nv_inference_request_duration_us",
-        help: "Time from the arrival of requests to their last answer, summed up, in microseconds",
+        help: "Cumulative time from the arrival of requests to their last response, in microseconds",
         value: |totals| totals.request_ns / 1000,
     },
     Counter {
         name: "nv_inference_queue_duration_us",
-        help: "Time that requests waited for an instance, summed up, in microseconds",
+        help: "Cumulative time that requests waited for an instance, in microseconds",
         value: |totals| totals.queue_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_input_duration_us",
-        help: "Time that went into gathering inputs, in microseconds",
+        help: "Cumulative time spent gathering inputs, in microseconds",
         value: |totals| totals.compute_input_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_infer_duration_us",
-        help: "Time that models ran, in microseconds",
+        help: "Cumulative time spent executing the model, in microseconds",
         value: |totals| totals.compute_infer_ns / 1000,
     },
     Counter {
         name: "nv_inference_compute_output_duration_us",
-        help: "Time that went into handing on outputs, in microseconds",
+        help: "Cumulative time spent returning outputs, in microseconds",
         value: |totals| totals.compute_output_ns / 1000,
     },
 ];
 
 const SUCCESS: Counter = Counter {
     name: "nv_inference_request_success",
-    help: "Requests that succeeded, however large their batches",
+    help: "Successful requests, whatever their batch size",
     value: |totals| totals.success,
 };
 const FAILURE: &str = "nv_inference_request_failure";
@@ -132,16 +131,16 @@ const LOAD: &str = "nv_model_load_duration_secs";
 
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
-/// Of each phase: the name of its summary, and what it is about.
+/// The name and the help of each phase's summary.
 const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
     (
         "nv_inference_request_summary_us",
-        "Time from the arrival of a request to its last answer, in microseconds",
+        "Time from the arrival of a request to its last response, in microseconds",
     ),
     ("nv_inference_queue_summary_us", "Time that a request waited for an instance, in microseconds"),
-    ("nv_inference_compute_input_summary_us", "Time that went into gathering inputs, in microseconds"),
-    ("nv_inference_compute_infer_summary_us", "Time that models ran, in microseconds"),
-    ("nv_inference_compute_output_summary_us", "Time that went into handing on outputs, in microseconds"),
+    ("nv_inference_compute_input_summary_us", "Time spent gathering inputs, in microseconds"),
+    ("nv_inference_compute_infer_summary_us", "Time spent executing the model, in microseconds"),
+    ("nv_inference_compute_output_summary_us", "Time spent returning outputs, in microseconds"),
 ];
 
 /// The names of all families here.
@@ -151,13 +150,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     counters.chain([FAILURE, PENDING, LOAD, FIRST_RESPONSE]).chain(summaries)
 }
 
-/// Writes the counters; those of durations only if they are wanted.
+/// Writes the counters; durations only if requested.
 pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     if rows.is_empty() {
         return;
     }
     write_counter(text, rows, &SUCCESS);
-    text.family(FAILURE, "counter", "Requests that failed, by reason");
+    text.family(FAILURE, "counter", "Failed requests, by reason");
     for row in rows {
         for (labels, count) in row.reasons.iter().zip(row.totals.failures) {
             text.sample(FAILURE, "", labels, count);
@@ -176,15 +175,15 @@ fn write_counter(text: &mut Text, rows: &[Row], counter: &Counter) {
     }
 }
 
-/// Writes the gauges; those of load times only if they are wanted.
+/// Writes the gauges; load durations only if requested.
 pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) {
     if rows.is_empty() {
         return;
     }
-    text.family(PENDING, "gauge", "Requests that wait for an instance now");
+    text.family(PENDING, "gauge", "Requests waiting for an instance");
     rows.iter().for_each(|row| text.sample(PENDING, "", &row.labels, row.pending));
     if load_durations {
-        text.family(LOAD, "gauge", "Time that the version took to load, in seconds");
+        text.family(LOAD, "gauge", "Time the version took to load, in seconds");
         rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
     }
 }
@@ -218,7 +217,7 @@ pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) 
             text.sample(name, "_count", labels, summary.count);
             text.sample(name, "_sum", labels, summary.sum_us);
             for quantile in quantiles {
-                // Of nothing there are no quantiles, but their lines are expected.
+                // Without observations there are no quantiles, but their lines are expected.
                 let value = summary.quantile(*quantile).unwrap_or(f64::NAN);
                 text.sample(name, "", &labels.and("quantile", &Number(*quantile)), Number(value.round()));
             }

@@ -4,10 +4,10 @@ use nvml_wrapper::{Device, Nvml};
 
 use crate::gpu::{Read, Reading};
 
-/// How to read the GPUs; the reason why not where the library is not there or does not work.
+/// Opens the library, to read GPUs with it.
 ///
 /// # Errors
-/// What the library says, or who looks for it.
+/// Why the library cannot be loaded or does not work.
 pub(crate) fn open() -> Result<Read, String> {
     let nvml = Nvml::init().map_err(|error| error.to_string())?;
     Ok(Box::new(move || readings(&nvml)))
@@ -15,7 +15,7 @@ pub(crate) fn open() -> Result<Read, String> {
 
 fn readings(nvml: &Nvml) -> Vec<Reading> {
     let count = nvml.device_count().unwrap_or(0);
-    // One that has just failed is left out until it is back.
+    // A GPU that fails is left out until it is back.
     (0..count).filter_map(|index| reading(&nvml.device_by_index(index).ok()?)).collect()
 }
 

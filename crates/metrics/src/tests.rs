@@ -149,7 +149,7 @@ async fn each_version_has_its_series_with_tags_and_namespace() {
 }
 
 #[tokio::test]
-async fn families_without_a_series_and_latencies_that_are_not_wanted_are_left_out() {
+async fn empty_families_and_disabled_latencies_are_left_out() {
     let options = MetricsOptions { cpu: false, counter_latencies: false, ..MetricsOptions::default() };
     let registry = MetricRegistry::default();
     let _empty = registry.family(MetricKind::Gauge, "empty", "").unwrap();
@@ -167,7 +167,7 @@ async fn families_without_a_series_and_latencies_that_are_not_wanted_are_left_ou
 }
 
 #[tokio::test]
-async fn a_request_is_part_of_each_distribution_once() {
+async fn a_request_counts_once_in_each_distribution() {
     let server = server("");
     infer(&server, "good").await;
     infer(&server, "bad").await;
@@ -185,7 +185,7 @@ async fn a_request_is_part_of_each_distribution_once() {
 }
 
 #[tokio::test]
-async fn metrics_of_backends_stand_behind_those_of_the_server_that_are_of_their_kind() {
+async fn metrics_of_backends_follow_the_servers_of_the_same_kind() {
     let registry = MetricRegistry::default();
     let exposition = Exposition::new(MetricsOptions::default(), registry.clone());
     let labels = MetricLabels::from([("x".to_owned(), "1".to_owned())]);
@@ -212,7 +212,7 @@ async fn metrics_of_backends_stand_behind_those_of_the_server_that_are_of_their_
 }
 
 #[tokio::test]
-async fn the_text_is_at_metrics_alone_and_only_for_who_gets_it() {
+async fn only_get_on_metrics_has_the_text() {
     let serving = serving(server(""), exposition()).await;
     for path in ["/metrics", "/metrics/", "/metrics?name=x"] {
         let answer = serving.ask(&format!("GET {path}")).await;
@@ -255,11 +255,11 @@ async fn shutdown_closes_idle_connections_and_takes_no_new_ones() {
 }
 
 #[tokio::test]
-async fn a_client_that_brings_no_request_is_not_waited_for() {
+async fn a_stalled_client_is_disconnected() {
     let serving = serving(server(""), exposition()).await;
     let mut slow = TcpStream::connect(serving.address).await.unwrap();
     slow.write_all(b"GET /metrics HT").await.unwrap();
-    // The clock stands still but for what is waited for.
+    // Time passes only when nothing else can happen.
     tokio::time::pause();
     let mut answer = Vec::new();
     slow.read_to_end(&mut answer).await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The text form of Prometheus, version 0.0.4: families, their samples, labels and numbers.
+//! Prometheus's text format, version 0.0.4: families, samples, labels and numbers.
 //!
 //! Written here because available libraries sort families and samples, or rename counters as OpenMetrics requires, and
 //! readers expect Triton's names and order.
@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Write};
 
 use nereid_core::MetricLabels;
 
-/// The text in the making.
+/// The text being written.
 #[derive(Default)]
 pub(crate) struct Text(String);
 
@@ -25,7 +25,7 @@ impl Text {
         ));
     }
 
-    /// A sample of the family that was begun. `suffix` is what stands behind the family's name.
+    /// Writes a sample of the current family. `suffix` follows the family's name.
     pub(crate) fn sample(&mut self, name: &str, suffix: &str, labels: &Labels, value: impl Display) {
         if labels.0.is_empty() {
             self.write(format_args!("{name}{suffix} {value}\n"));
@@ -34,7 +34,7 @@ impl Text {
         }
     }
 
-    /// The samples of a histogram: `counts` are those of its buckets, one more than there are `bounds`.
+    /// Writes the samples of a histogram: `counts` has one bucket more than there are `bounds`.
     pub(crate) fn histogram(
         &mut self,
         name: &str,
@@ -46,7 +46,7 @@ impl Text {
         self.sample(name, "_count", labels, counts.iter().sum::<u64>());
         self.sample(name, "_sum", labels, Number(sum));
         let mut total = 0;
-        // The last bucket is for all, whether there is a bound for it or not.
+        // The last bucket counts everything, whether or not it has a bound.
         let finite = bounds.iter().copied().filter(|bound| *bound < f64::INFINITY);
         for (bound, count) in finite.zip(counts) {
             total += count;
@@ -61,7 +61,7 @@ impl Text {
     }
 }
 
-/// The labels of a sample as they are written.
+/// The labels of a sample, written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Labels(String);
 
@@ -83,10 +83,10 @@ impl Labels {
     }
 }
 
-/// Text with what would end it early, or its line, marked as belonging to it.
+/// Text with line breaks, backslashes and quotes escaped.
 struct Escaped<'a> {
     text: &'a str,
-    /// Whether it stands in quotes.
+    /// Whether it is quoted.
     quotes: bool,
 }
 
@@ -107,7 +107,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// A number as Prometheus reads it: as short as it can be, and exact.
+/// A number as Prometheus reads it: exact, and as short as possible.
 pub(crate) struct Number(pub f64);
 
 impl Display for Number {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_its_help_its_kind_and_its_samples() {
+    fn a_family_has_help_type_and_samples() {
         let mut text = Text::default();
         text.family("up", "gauge", "whether it is up");
         text.sample("up", "", &labels(&[]), 1);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_meaning_in_the_form_is_escaped() {
+    fn special_characters_are_escaped() {
         let mut text = Text::default();
         text.family("a", "counter", "say \"a\\b\"\nand no more");
         text.sample("a", "", &labels(&[("l", "\"\\\n}é")]), 1);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_has_a_bucket_for_all_once() {
+    fn a_histogram_has_one_bucket_for_everything() {
         for bounds in [vec![0.5, 10.0], vec![0.5, 10.0, f64::INFINITY]] {
             let mut counts = vec![1, 2, 4];
             counts.resize(bounds.len() + 1, 0);

@@ -10,20 +10,20 @@ mod access;
 pub mod documents;
 mod forward;
 mod logging;
+mod model;
 pub mod parameters;
 pub mod repository;
 mod status;
 mod trace_context;
 mod trace_settings;
-mod version;
 
 pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
+pub use model::{as_invalid_arg, parse_version, resolve_single};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;
 pub use trace_settings::{TraceDocument, set_trace_level, set_trace_number};
-pub use version::{as_invalid_arg, parse_version};
 
 /// The protocol extensions that every face offers, by their names in Triton's documents.
 pub const EXTENSIONS: &[&str] = &[

@@ -1,8 +1,8 @@
-//! A request's body to an [`InferRequest`].
+//! Decodes a request's body into an [`InferRequest`].
 //!
-//! The JSON part is read once, front to back: names and shapes become what they are in the request, a tensor's `data`
-//! becomes its bytes. Binary tensors are slices of the body. What the reference answers with 500 because its parser
-//! cannot make sense of it is an `Internal` error here too; what makes sense and is wrong is `InvalidArg`.
+//! The JSON part is read once, front to back, and a tensor's `data` goes straight into its bytes. Binary tensors are slices
+//! of the body. What the reference's parser rejects with status 500 is an `Internal` error here, too; what parses but is
+//! wrong is `InvalidArg`.
 
 use jiter::Jiter;
 use nereid_core::Signature;
@@ -17,15 +17,15 @@ use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{JsonValue, array, boolean, count, object, skip, text};
-use super::json_tensor::{self, Elements, syntax, whole};
+use super::json_tensor::{self, Elements, integer, syntax};
 use super::region::RegionPart;
 use super::take;
 
-/// A request and the form its answer takes.
+/// A request and the form of its reply.
 pub(super) struct Decoded {
     pub request: InferRequest,
     pub format: Format,
-    /// The shared memory that it reads and writes.
+    /// The shared memory it reads and writes.
     pub memory: RequestMemory,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn json(
         return Err(too_large("the request's JSON", length, max_input));
     }
     let header = body.take_joined(length).map_err(|missing| {
-        Error::invalid_arg(format!("the request's JSON is {missing} bytes short of its announced length"))
+        Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
     let mut parsed = Parsed::new(regions);
     parsed.read(&mut Jiter::new(&header).with_allow_inf_nan())?;
@@ -61,7 +61,7 @@ pub(super) fn json(
         .collect::<Result<_>>()?;
     if !body.is_empty() {
         return Err(Error::invalid_arg(format!(
-            "{} bytes of binary data follow that no input of the request to model '{model}' takes",
+            "model '{model}': {} bytes of binary data belong to no input",
             body.len()
         )));
     }
@@ -71,10 +71,10 @@ pub(super) fn json(
     Ok(Decoded { request, format: parsed.format, memory })
 }
 
-/// Decodes a body that is one input's contents and nothing else (Triton's raw binary request).
+/// Decodes a body that holds only one input's contents (Triton's raw binary request).
 ///
 /// # Errors
-/// Why the model cannot be asked that way.
+/// The model does not take raw requests.
 pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limit) -> Result<Decoded> {
     let length = body.len();
     if length > max_input.bytes {
@@ -91,7 +91,7 @@ pub(super) fn too_large(what: &str, length: usize, limit: Limit) -> Error {
     Error::invalid_arg(limit.exceeded(&format!("{what} of {length} bytes")))
 }
 
-/// The JSON part as it is read.
+/// The JSON part while it is read.
 struct Parsed<'r> {
     regions: &'r Regions,
     memory: RequestMemory,
@@ -107,7 +107,7 @@ struct Parsed<'r> {
 #[derive(Default)]
 struct Input {
     name: Option<String>,
-    /// `Err` with its name if there is no such type.
+    /// `Err` with the name of an unknown type.
     data_type: Option<Result<DataType, String>>,
     shape: Option<Shape>,
     data: Option<Data>,
@@ -117,7 +117,7 @@ struct Input {
 
 enum Data {
     Decoded(Elements),
-    /// It came before its type, or has none that can be decoded: the range of the JSON part that holds it.
+    /// Its type is not known yet, or JSON cannot represent it: its range in the JSON part.
     Undecoded(usize, usize),
 }
 
@@ -135,7 +135,7 @@ impl<'r> Parsed<'r> {
         }
     }
 
-    /// Of a key that is given twice the first one counts, as in the reference.
+    /// The first of duplicate keys counts, as in the reference.
     fn read(&mut self, json: &mut Jiter<'_>) -> Result<()> {
         object(json, |json, key| match key {
             "id" if !self.id_seen => {
@@ -197,8 +197,7 @@ impl<'r> Parsed<'r> {
         let form = match region.find(self.regions)? {
             Some(_) if output.classification > 0 || binary => {
                 return Err(Error::invalid_arg(format!(
-                    "output '{}' is wanted in shared memory, which goes neither with 'classification' nor with \
-                     'binary_data'",
+                    "output '{}': a shared memory region excludes 'classification' and 'binary_data'",
                     output.name
                 )));
             }
@@ -209,7 +208,7 @@ impl<'r> Parsed<'r> {
             None if binary => Form::Binary,
             None => Form::Json,
         };
-        // The form of an output that is named is JSON unless it says otherwise, whatever the request's default is.
+        // A named output is JSON unless it says otherwise, whatever the request's default.
         self.format.named.push((output.name.clone(), form));
         self.request.outputs.push(output);
         Ok(())
@@ -240,9 +239,9 @@ impl Input {
             "shape" if input.shape.is_none() => {
                 let mut shape = Shape::scalar();
                 array(json, key, |json, peek| {
-                    let dim = whole(json, peek)?.and_then(|dim| i64::try_from(dim).ok());
+                    let dim = integer(json, peek)?.and_then(|dim| i64::try_from(dim).ok());
                     shape.push(dim.ok_or_else(|| {
-                        Error::internal("an element of 'shape' is not a whole number from 0 on")
+                        Error::internal("an element of 'shape' is not a non-negative integer")
                     })?);
                     Ok(())
                 })?;
@@ -273,7 +272,7 @@ impl Input {
 
     fn read_data(json: &mut Jiter<'_>, data_type: &Option<Result<DataType, String>>) -> Result<Data> {
         match data_type {
-            Some(Ok(data_type)) if json_tensor::has_form(*data_type) => {
+            Some(Ok(data_type)) if json_tensor::is_representable(*data_type) => {
                 return json_tensor::decode(json, *data_type).map(Data::Decoded);
             }
             _ => {}
@@ -284,7 +283,7 @@ impl Input {
         Ok(Data::Undecoded(start, json.current_index()))
     }
 
-    /// What is given of it beside its contents.
+    /// Its name, type and shape.
     fn declared(&mut self) -> Result<(String, DataType, Shape)> {
         let given = [self.data.is_some(), self.binary_size.is_some(), self.region.name.is_some()];
         if given.into_iter().filter(|given| *given).count() != 1 {
@@ -304,7 +303,7 @@ impl Input {
         Ok((name, data_type, shape))
     }
 
-    /// The input whose contents lie in shared memory.
+    /// The input with contents in shared memory.
     fn in_memory(mut self, slice: Slice, memory: &mut RequestMemory) -> Result<Tensor> {
         let (name, data_type, shape) = self.declared()?;
         let buffer = memory.input(slice, data_type);
@@ -332,7 +331,7 @@ fn binary(body: &mut RequestBody, size: u64, name: &str, model: &str) -> Result<
     let left = body.len();
     usize::try_from(size).ok().and_then(|size| take(body, size).ok()).ok_or_else(|| {
         Error::invalid_arg(format!(
-            "input '{name}' to model '{model}' announces {size} bytes of binary data, but only {left} follow"
+            "model '{model}', input '{name}': binary_data_size is {size}, but only {left} bytes are left in the body"
         ))
     })
 }
@@ -346,16 +345,15 @@ impl Data {
         header: &[u8],
         max_input: Limit,
     ) -> Result<Buffers> {
-        let count = shape.element_count().ok_or_else(|| {
-            Error::invalid_arg(format!("input '{name}' has shape {shape}, which no tensor can have"))
-        })?;
-        if !json_tensor::has_form(data_type) {
+        let count = shape
+            .element_count()
+            .ok_or_else(|| Error::invalid_arg(format!("input '{name}': invalid shape {shape}")))?;
+        if !json_tensor::is_representable(data_type) {
             return Err(Error::invalid_arg(format!(
-                "input '{name}' is {data_type}, which has no form in JSON; pass it as binary data"
+                "input '{name}': JSON cannot represent {data_type}; send binary data"
             )));
         }
-        // Whatever 'data' holds then, as in the reference. No model has an input without dimensions, which the check
-        // of the shape will say.
+        // 'data' is ignored then, as in the reference. Inputs without dimensions are refused when shapes are checked.
         if count == 0 || shape.is_empty() {
             return Ok(Buffers::new());
         }
@@ -367,7 +365,7 @@ impl Data {
         };
         if elements.count != count {
             return Err(Error::internal(format!(
-                "'data' of input '{name}' has {} elements, but its shape {shape} takes {count}",
+                "input '{name}': 'data' has {} elements, but shape {shape} needs {count}",
                 elements.count
             )));
         }

@@ -1,4 +1,4 @@
-//! A response to a body: JSON, and behind it the tensors that are wanted in binary form, in the order of the JSON.
+//! Encodes a response: JSON, followed by the binary tensors in the same order.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -11,25 +11,26 @@ use nereid_http_transport::Reply;
 use nereid_http_transport::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;
 
-/// Binary tensors up to this size are joined with the JSON: one short copy is cheaper than one more piece to write.
-const JOINED: usize = 4096;
+/// Binary tensors up to this size in total are joined with the JSON: a short copy is cheaper than one more piece to
+/// write.
+const MAX_JOINED: usize = 4096;
 
-/// The form of an output in the answer.
+/// The form of an output in the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
     #[default]
     Json,
     Binary,
-    /// It lies in shared memory already.
+    /// In shared memory, where it already is.
     Region,
 }
 
-/// The forms a request wants its outputs in.
+/// The requested forms of outputs.
 #[derive(Debug, Default)]
 pub(super) struct Format {
-    /// Of the outputs that are not named.
+    /// Of outputs that the request does not name.
     pub default: Form,
-    /// Of the named ones.
+    /// Of named outputs.
     pub named: Vec<(String, Form)>,
 }
 
@@ -39,10 +40,10 @@ impl Format {
     }
 }
 
-/// The answer to a request that was executed.
+/// Encodes a response.
 ///
 /// # Errors
-/// An output that does not have the form that is wanted.
+/// An output cannot be represented in its requested form.
 pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Format) -> Result<Reply> {
     let mut json = Vec::with_capacity(512);
     let mut binary: SmallVec<[Tensor; 2]> = SmallVec::new();
@@ -104,7 +105,7 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
 
     let length = json.len();
     let mut pieces: SmallVec<[Bytes; 2]> = SmallVec::new();
-    if binary.iter().map(Tensor::byte_size).sum::<usize>() <= JOINED {
+    if binary.iter().map(Tensor::byte_size).sum::<usize>() <= MAX_JOINED {
         for tensor in binary {
             tensor.copy_to(&mut json)?;
         }
@@ -116,7 +117,7 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
         {
             pieces.push(buffer.as_host().cloned().ok_or_else(|| {
                 Error::unsupported(format!(
-                    "output '{}' lies in device memory, which is not read here",
+                    "output '{}' is in device memory, which this server cannot read",
                     tensor.name
                 ))
             })?);
@@ -128,8 +129,7 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Appends the member that names the version of the model. What every answer has is put together from its parts:
-/// formatting it would take several times as long.
+/// Appends the model's version. Replies are assembled from parts: formatting would take several times as long.
 pub(super) fn version(json: &mut Vec<u8>, version: u64) -> Result<()> {
     json.extend_from_slice(b",\"model_version\":\"");
     number(json, version)?;
@@ -166,13 +166,13 @@ pub(super) fn parameter(json: &mut Vec<u8>, value: &ParameterValue) -> Result<()
     }
 }
 
-/// The elements of a tensor, flat, with commas between them.
+/// Appends the elements of a tensor, flat, separated by commas.
 pub(super) fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
     let contents = output.contiguous()?;
     let count = output.shape.element_count().unwrap_or(0);
     if output.data_type.byte_size().is_some_and(|size| size.checked_mul(count) != Some(contents.len())) {
         return Err(Error::internal(format!(
-            "the model gave output '{}' {} bytes, which {} of shape {} does not take",
+            "output '{}': {} bytes do not fit datatype {} and shape {}",
             output.name,
             contents.len(),
             output.data_type,
@@ -201,7 +201,7 @@ pub(super) fn elements(json: &mut Vec<u8>, output: &Tensor) -> Result<()> {
             float(json, value, value.is_finite())
         }),
         DataType::Fp16 | DataType::Bf16 => Err(Error::invalid_arg(format!(
-            "output '{}' is {}, which has no form in JSON; ask for it as binary data",
+            "output '{}': JSON cannot represent {}; request binary data",
             output.name, output.data_type
         ))),
         DataType::Bytes => strings(json, output, &contents, count),
@@ -222,13 +222,13 @@ fn each<const N: usize>(
     Ok(())
 }
 
-/// Appends a number, or a boolean.
+/// Appends a number or a boolean.
 fn number(json: &mut Vec<u8>, value: impl serde::Serialize) -> Result<()> {
     serde_json::to_writer(json, &value).map_err(|error| Error::internal(error.to_string()))
 }
 
-/// The shortest digits that give the same value back; the words NaN, Infinity and -Infinity, as the reference (and
-/// Python) writes them.
+/// Appends the shortest digits that round-trip, or NaN, Infinity or -Infinity, as the reference (and Python) writes
+/// them.
 fn float(json: &mut Vec<u8>, value: impl serde::Serialize + Copy + Into<f64>, finite: bool) -> Result<()> {
     if finite {
         return number(json, value);
@@ -251,7 +251,7 @@ fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8], count: usize) -
         }
         let text = std::str::from_utf8(element?).map_err(|_| {
             Error::invalid_arg(format!(
-                "element {index} of output '{}' is not UTF-8, so it has no form in JSON; ask for it as binary data",
+                "output '{}': element {index} is not valid UTF-8; request binary data",
                 output.name
             ))
         })?;
@@ -259,7 +259,7 @@ fn strings(json: &mut Vec<u8>, output: &Tensor, contents: &[u8], count: usize) -
     }
     if written != count {
         return Err(Error::internal(format!(
-            "the model gave output '{}' {written} strings, but its shape {} takes {count}",
+            "output '{}': {written} strings do not fit shape {}, which has {count} elements",
             output.name, output.shape
         )));
     }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_written_short_and_what_json_has_no_digits_for_as_words() {
+    fn floats_are_written_short_and_special_values_as_words() {
         let values = [0.1_f32, 1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -0.0];
         let contents: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let json = json(Tensor::new("X", DataType::Fp32, [7], contents)).unwrap();

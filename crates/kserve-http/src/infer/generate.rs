@@ -1,7 +1,7 @@
-//! The generate extension: one flat JSON object to a request, each answer to one flat JSON object.
+//! The generate extension: one flat JSON object in, one flat JSON object out for each response.
 //!
-//! A member that is named like an input of the model is that input; any other is a parameter. The outputs become
-//! members likewise. `generate` gives the one answer, `generate_stream` any number of them as server-sent events.
+//! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
+//! `generate` returns the only response, `generate_stream` any number of them as server-sent events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ use super::json_tensor::{self, syntax};
 use super::traced;
 use crate::routes::Call;
 
-/// Answers with the model's one answer.
+/// Replies with the model's only response.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
@@ -47,26 +47,26 @@ async fn one_with(
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose()?;
-    // The status is that of the first answer, as with the reference, whatever follows.
+    // The status is that of the first response, whatever follows, as in the reference.
     Ok(match (first, answers.next().await) {
         (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
         (first, _) => {
-            let count = if first.is_some() { "several answers" } else { "no answer" };
+            let count = if first.is_some() { "several responses" } else { "no response" };
             let model = answers.model_name();
             reply::error_text(
                 StatusCode::OK,
                 &format!(
-                    "model '{model}' gave {count}; generate takes exactly one, generate_stream any number"
+                    "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
                 ),
             )
         }
     })
 }
 
-/// Answers with an event for each of the model's answers, as they come.
+/// Replies with an event for each of the model's responses, as they come.
 ///
 /// # Errors
-/// What is wrong with the request. What goes wrong later is an event of its own.
+/// What is wrong with the request. Later errors are events of their own.
 pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = stream_with(call, &model, body, trace.clone()).await;
@@ -94,20 +94,20 @@ async fn stream_with(
     Ok(reply::stream(status, "text/event-stream; charset=utf-8", events))
 }
 
-/// The model that is asked, and what hears of it if it is traced.
+/// The requested model, and the request's trace if it is traced.
 async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
     let model = call.face.server.resolve(&call.target.model, call.target.version()?).await?;
     Ok((model, call.draw_trace()))
 }
 
-/// Tells that an answer of the model's is there.
+/// Stamps the arrival of a response.
 fn answered(trace: Option<&Arc<Trace>>) {
     if let Some(trace) = trace {
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
     }
 }
 
-/// The reply, told to the trace also where it is that of an error.
+/// The reply, also that of an error, with stamps on the trace.
 fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
     match trace {
         None => outcome,
@@ -115,7 +115,7 @@ fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
     }
 }
 
-/// Hands the request in.
+/// Sends the request to the model.
 fn ask(
     call: &Call<'_>,
     model: &Arc<Model>,
@@ -124,7 +124,7 @@ fn ask(
 ) -> Result<ResponseStream> {
     let Call { face, headers, .. } = call;
     if Encoding::of_request(headers) != Ok(Encoding::Identity) {
-        return Err(Error::invalid_arg("a compressed body is not taken by generate; send it as it is"));
+        return Err(Error::invalid_arg("generate does not support compressed bodies"));
     }
     let (length, limit) = (body.len(), face.options.input_limit());
     if length > limit.bytes {
@@ -137,7 +137,7 @@ fn ask(
     face.server.infer(model, request, Caller::default())
 }
 
-/// Reads the request's object.
+/// Decodes the request's object.
 pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
     let mut reader = Jiter::new(json).with_allow_inf_nan();
@@ -145,13 +145,13 @@ pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result
         "id" => {
             let start = reader.current_index();
             members.request.id = text(reader, key)?;
-            // It is a member like any other, too.
+            // It also is a member like any other.
             let value = &json[start..reader.current_index()];
             members.read(&mut Jiter::new(value), key)
         }
-        "parameters" if signature.input(key).is_some() => Err(Error::invalid_arg(
-            "'parameters' is the object of parameters, and cannot be an input's name here",
-        )),
+        "parameters" if signature.input(key).is_some() => {
+            Err(Error::invalid_arg("an input named 'parameters' cannot be used with generate"))
+        }
         "parameters" => match object(reader, |reader, key| members.read(reader, key))? {
             true => Ok(()),
             false => Err(Error::internal("'parameters' is not an object")),
@@ -165,17 +165,17 @@ pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result
     Ok(members.request)
 }
 
-/// The request as its members are read.
+/// The request while its members are read.
 struct Members<'s> {
     signature: &'s Signature,
-    /// So many bytes all inputs may take together.
+    /// Limits the total size of all inputs.
     limit: Limit,
     used: usize,
     request: InferRequest,
 }
 
 impl Members<'_> {
-    /// Reads the value at hand: an input of that name, or else a parameter.
+    /// Reads a value: an input with this name, or else a parameter.
     fn read(&mut self, json: &mut Jiter<'_>, name: &str) -> Result<()> {
         let signature = self.signature;
         match signature.input(name) {
@@ -197,31 +197,31 @@ impl Members<'_> {
     fn read_input(&mut self, json: &mut Jiter<'_>, input: &InputSignature) -> Result<Tensor> {
         let data_type = input.data_type;
         if self.request.inputs.iter().any(|given| given.name == input.name) {
-            return Err(Error::invalid_arg("it is given twice"));
+            return Err(Error::invalid_arg("duplicate input"));
         }
-        if !json_tensor::has_form(data_type) {
-            return Err(Error::invalid_arg(format!("it is {data_type}, which has no form in JSON")));
+        if !json_tensor::is_representable(data_type) {
+            return Err(Error::invalid_arg(format!("JSON cannot represent {data_type}")));
         }
         let elements = json_tensor::decode_value(json, data_type)?;
         self.used = self.used.saturating_add(elements.contents.len());
         if self.used > self.limit.bytes {
-            return Err(too_large("the request's inputs together", self.used, self.limit));
+            return Err(too_large("the request's inputs", self.used, self.limit));
         }
         let shape = fitted(self.signature.full_dims(&input.dims), elements.count).ok_or_else(|| {
             let dims = self.signature.full_dims(&input.dims);
-            Error::invalid_arg(format!("{} elements do not make a tensor of shape {dims}", elements.count))
+            Error::invalid_arg(format!("{} elements do not fit shape {dims}", elements.count))
         })?;
         let buffers = Buffers::from_iter([Buffer::host(elements.contents)]);
         Ok(Tensor { name: input.name.clone(), data_type, shape, buffers })
     }
 }
 
-/// `dims` with its variable sizes filled in, so that it holds `count` elements: the innermost one takes what the fixed
-/// ones leave, the others are 1. `None` if that does not come out even.
+/// `dims` with variable sizes filled in to hold `count` elements: the innermost one takes what the fixed ones leave, the
+/// others are 1. `None` if `count` is not divisible.
 fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
     let mut left = i64::try_from(count).ok()?;
     for &dim in dims.iter().filter(|dim| **dim >= 0) {
-        // An empty dimension holds nothing, and nothing else fits it.
+        // A dimension of 0 holds no elements, and nothing else fits it.
         if left.checked_rem(dim).unwrap_or(left) != 0 {
             return None;
         }
@@ -233,8 +233,8 @@ fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
     (left == 1).then_some(dims)
 }
 
-/// An answer as a flat object. Of members with one name the first counts, in the order of the reference: what the answer
-/// is, its parameters, its outputs.
+/// A response as a flat object: id, model and version, then parameters, then outputs, as in the reference. The first of
+/// duplicate names counts.
 fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     let mut json = Vec::with_capacity(256);
     let mut names: Vec<String> = vec!["model_name".into(), "model_version".into()];
@@ -279,13 +279,13 @@ fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     Ok(json)
 }
 
-/// A server-sent event. JSON as it is written here has no line breaks, so one line of data holds it.
+/// A server-sent event. The JSON has no line breaks, so one line of data holds it.
 fn event(outcome: Result<Vec<u8>>) -> Bytes {
     let json = outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes());
     [b"data: ".as_slice(), &json, b"\n\n"].concat().into()
 }
 
-/// The body of a stream of events. Dropped early, as when its client is gone, it cancels the request.
+/// The body of a stream of events. Dropping it early, as when the client disconnects, cancels the request.
 struct Events {
     answers: ResponseStream,
     first: Option<Bytes>,

@@ -1,15 +1,15 @@
-//! Members of JSON objects, read one after the other: each with its type, without building a tree.
+//! Reading the members of JSON objects one by one, without building a tree.
 //!
-//! What has another type than is wanted is an `Internal` error, as the reference answers what it cannot make sense of.
+//! A value of the wrong type is an `Internal` error, as in the reference for anything it cannot parse.
 
 use jiter::{Jiter, Peek};
 use nereid_core::backend_api::{Error, ParameterValue, Result};
 use nereid_protocol::parameters::{SequenceId, WireValue};
 
-use super::json_tensor::{number, syntax, whole};
+use super::json_tensor::{integer, number, syntax};
 
-/// Calls `member` with each key of the object at hand, which must read or skip the key's value. Returns whether an
-/// object was at hand; anything else is skipped.
+/// Reads an object: calls `member` with each key, which must read or skip the value. Returns false, having skipped the
+/// value, if it is not an object.
 pub(super) fn object(
     json: &mut Jiter<'_>,
     mut member: impl FnMut(&mut Jiter<'_>, &str) -> Result<()>,
@@ -19,7 +19,7 @@ pub(super) fn object(
         json.known_skip(peek).map_err(syntax)?;
         return Ok(false);
     }
-    // The key borrows the reader, which the member needs; a short copy on the stack is what it takes.
+    // The key borrows the reader, which `member` needs, so it is copied to the stack.
     let mut key = KeyBuffer::default();
     let mut next = json.known_object().map_err(syntax)?.map(|name| key.keep(name)).is_some();
     while next {
@@ -43,7 +43,7 @@ impl KeyBuffer {
     }
 }
 
-/// Calls `element` for each element of the array at hand.
+/// Reads an array: calls `element` for each element.
 pub(super) fn array(
     json: &mut Jiter<'_>,
     name: &str,
@@ -60,7 +60,7 @@ pub(super) fn array(
     Ok(())
 }
 
-/// The string at hand.
+/// Reads a string.
 pub(super) fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
     if json.peek().map_err(syntax)? != Peek::String {
         return Err(Error::internal(format!("'{name}' is not a string")));
@@ -68,7 +68,7 @@ pub(super) fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
     json.known_str().map(str::to_owned).map_err(syntax)
 }
 
-/// The boolean at hand.
+/// Reads a boolean.
 pub(super) fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
     match json.peek().map_err(syntax)? {
         peek @ (Peek::True | Peek::False) => json.known_bool(peek).map_err(syntax),
@@ -76,18 +76,18 @@ pub(super) fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
     }
 }
 
-/// The whole number from 0 on at hand.
+/// Reads a non-negative integer.
 pub(super) fn count(json: &mut Jiter<'_>, name: &str) -> Result<u64> {
     let peek = json.peek().map_err(syntax)?;
-    whole(json, peek)?.ok_or_else(|| Error::internal(format!("'{name}' is not a whole number from 0 on")))
+    integer(json, peek)?.ok_or_else(|| Error::internal(format!("'{name}' is not a non-negative integer")))
 }
 
-/// Passes over the value at hand.
+/// Skips a value.
 pub(super) fn skip(json: &mut Jiter<'_>) -> Result<()> {
     json.next_skip().map_err(syntax)
 }
 
-/// The value of a parameter at hand.
+/// The next value, as that of a parameter.
 pub(super) struct JsonValue<'a, 'j>(pub &'a mut Jiter<'j>);
 
 impl WireValue for JsonValue<'_, '_> {
@@ -104,7 +104,7 @@ impl WireValue for JsonValue<'_, '_> {
         if peek == Peek::String {
             return text(self.0, name).map(SequenceId::Text);
         }
-        whole(self.0, peek)?.map(SequenceId::Number).ok_or_else(|| {
+        integer(self.0, peek)?.map(SequenceId::Number).ok_or_else(|| {
             Error::internal(format!("'{name}' is neither a string nor a non-negative integer"))
         })
     }

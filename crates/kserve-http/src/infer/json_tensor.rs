@@ -1,26 +1,26 @@
-//! A tensor's contents in JSON: arrays, nested or flat, decoded in one pass into the bytes of the tensor's type.
+//! Decodes a tensor's contents from JSON: arrays, nested or flat, in one pass into bytes.
 
 use jiter::{Jiter, Peek};
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
 
-/// How deep arrays may nest. A tensor has a handful of dimensions.
+/// How deep arrays may nest.
 const MAX_DEPTH: usize = 100;
 
-/// Elements as they come out of JSON.
+/// Decoded elements.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Elements {
     /// The tensor's contents.
     pub contents: Vec<u8>,
-    /// How many elements they hold.
+    /// The number of elements.
     pub count: usize,
 }
 
-/// Decodes the array that `json` stands at.
+/// Decodes an array.
 ///
-/// Whole numbers that a narrower type does not hold wrap around, as they do in the reference.
+/// Integers that do not fit a narrower type wrap around, as in the reference.
 ///
 /// # Errors
-/// `Internal` (as the reference answers what it cannot parse) for malformed JSON or an element of another type.
+/// `Internal`, as in the reference, for malformed JSON or an element of another type.
 pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elements> {
     let mut elements = Elements { contents: Vec::new(), count: 0 };
     let peek = json.peek().map_err(syntax)?;
@@ -31,7 +31,7 @@ pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elemen
     Ok(elements)
 }
 
-/// Decodes what `json` stands at: an array, or an element that stands alone.
+/// Decodes an array or a single element.
 ///
 /// # Errors
 /// As [`decode`].
@@ -46,19 +46,21 @@ pub(super) fn decode_value(json: &mut Jiter<'_>, data_type: DataType) -> Result<
     }
 }
 
-/// Whether elements of this type can be given in JSON.
-pub(super) fn has_form(data_type: DataType) -> bool {
+/// Whether JSON can represent elements of this type.
+pub(super) fn is_representable(data_type: DataType) -> bool {
     !matches!(data_type, DataType::Fp16 | DataType::Bf16)
 }
 
 /// The error for malformed JSON.
 pub(super) fn syntax(error: impl std::fmt::Display) -> Error {
-    Error::internal(format!("the request's JSON cannot be parsed: {error}"))
+    Error::internal(format!("cannot parse the request's JSON: {error}"))
 }
 
 fn array(json: &mut Jiter<'_>, data_type: DataType, elements: &mut Elements, depth: usize) -> Result<()> {
     if depth == MAX_DEPTH {
-        return Err(Error::invalid_arg(format!("the arrays in 'data' nest deeper than {MAX_DEPTH}")));
+        return Err(Error::invalid_arg(format!(
+            "the arrays in 'data' are nested deeper than {MAX_DEPTH} levels"
+        )));
     }
     let mut next = json.known_array().map_err(syntax)?;
     while let Some(peek) = next {
@@ -93,42 +95,42 @@ fn element(json: &mut Jiter<'_>, peek: Peek, data_type: DataType, contents: &mut
             Peek::String => push_bytes_element(contents, json.known_str().map_err(syntax)?.as_bytes())?,
             _ => return Err(wrong_type("a string")),
         },
-        DataType::Fp16 | DataType::Bf16 => return Err(wrong_type("of a type that JSON has a form for")),
+        DataType::Fp16 | DataType::Bf16 => return Err(wrong_type("of a type that JSON can represent")),
     }
     Ok(())
 }
 
-/// The number at hand, as it is written; `None` if it is something else, which is skipped.
+/// Reads a number as text; `None` for anything else, which is skipped.
 pub(super) fn number<'j>(json: &'j mut Jiter<'_>, peek: Peek) -> Result<Option<&'j str>> {
     if !peek.is_num() {
         json.known_skip(peek).map_err(syntax)?;
         return Ok(None);
     }
     let text = json.known_number_bytes(peek).map_err(syntax)?;
-    // Digits, signs and letters of ASCII.
+    // ASCII digits, signs and letters.
     Ok(std::str::from_utf8(text).ok())
 }
 
 fn signed(json: &mut Jiter<'_>, peek: Peek) -> Result<i64> {
     let number = number(json, peek)?.and_then(|number| number.parse().ok());
-    number.ok_or_else(|| wrong_type("a whole number within 64 bits"))
+    number.ok_or_else(|| wrong_type("a 64-bit integer"))
 }
 
 fn unsigned(json: &mut Jiter<'_>, peek: Peek) -> Result<u64> {
-    whole(json, peek)?.ok_or_else(|| wrong_type("a whole number from 0 within 64 bits"))
+    integer(json, peek)?.ok_or_else(|| wrong_type("a non-negative 64-bit integer"))
 }
 
-/// A whole number from 0 on; `None` if something else is at hand, which is skipped.
-pub(super) fn whole(json: &mut Jiter<'_>, peek: Peek) -> Result<Option<u64>> {
-    // `-0` is a whole number from 0 on, too.
+/// Reads a non-negative integer; `None` for anything else, which is skipped.
+pub(super) fn integer(json: &mut Jiter<'_>, peek: Peek) -> Result<Option<u64>> {
+    // `-0` is non-negative, too.
     Ok(number(json, peek)?.and_then(|number| if number == "-0" { Some(0) } else { number.parse().ok() }))
 }
 
-/// A number, or one of the words NaN, Infinity and -Infinity.
+/// Reads a number, or NaN, Infinity or -Infinity.
 fn float(json: &mut Jiter<'_>, peek: Peek) -> Result<f64> {
     let number = number(json, peek)?.ok_or_else(|| wrong_type("a number"))?;
     match number.parse::<f64>() {
-        // Infinity is a word of its own; digits that come to it are too large.
+        // Infinity has a word of its own; digits that overflow to it are too large.
         Ok(value) if value.is_infinite() && !number.ends_with("Infinity") => {
             Err(Error::internal(format!("the number {number} is too large")))
         }
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_may_nest_in_any_way() {
+    fn arrays_may_be_nested_in_any_way() {
         for json in ["[1,2,3]", "[[1],[2,3]]", "[[[1,2,3]]]", "[ [ ], 1, [2, [3]] ]"] {
             let elements = elements(json, DataType::Uint8).unwrap();
             assert_eq!((elements.contents, elements.count), (vec![1, 2, 3], 3), "{json}");
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_has_its_form() {
+    fn each_type_is_decoded() {
         assert_eq!(contents("[true,false]", DataType::Bool), [1, 0]);
         assert_eq!(contents("[65535]", DataType::Uint16), [255, 255]);
         assert_eq!(contents("[4294967295]", DataType::Uint32), [255; 4]);
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_for_not_a_number_and_infinity_are_taken() {
+    fn nan_and_infinity_are_accepted() {
         let expected: Vec<u8> = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY]
             .iter()
             .flat_map(|value| value.to_le_bytes())
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_too_wide_for_its_type_wraps() {
+    fn integers_too_wide_for_their_type_wrap() {
         assert_eq!(contents("[300, -129]", DataType::Int8), [44, 127]);
         assert_eq!(contents("[256]", DataType::Uint8), [0]);
         assert_eq!(contents("[-0]", DataType::Uint8), [0]);

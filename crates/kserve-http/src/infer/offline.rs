@@ -1,5 +1,5 @@
-//! Requests decoded and tensors encoded without a connection, for those who try to break it: the fuzz targets and the test
-//! that replays their corpus. Not meant for anything else.
+//! Decoding requests and encoding tensors without a connection: only for fuzz targets and the test that replays their
+//! corpus.
 
 use bytes::Bytes;
 use nereid_core::Signature;
@@ -9,7 +9,7 @@ use nereid_shared_memory::Regions;
 
 use super::{decoded, encode, generate};
 
-/// The request in the body of `infer` that arrived in these pieces, with this `Inference-Header-Content-Length`.
+/// Decodes the body of `infer` that arrived in these pieces, with this `Inference-Header-Content-Length`.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -25,7 +25,7 @@ pub fn infer(
         .map(|decoded| decoded.request)
 }
 
-/// The request in the body of `generate`.
+/// Decodes the body of `generate`.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -33,10 +33,10 @@ pub fn generated(json: &[u8], signature: &Signature, max_input: usize) -> Result
     generate::decode(json, signature, limit(max_input))
 }
 
-/// The elements of a tensor as an answer has them: JSON values with commas between them.
+/// The elements of a tensor as in a reply: JSON values separated by commas.
 ///
 /// # Errors
-/// Why they have no form in JSON.
+/// JSON cannot represent them.
 pub fn elements(tensor: &Tensor) -> Result<Vec<u8>> {
     let mut json = Vec::new();
     encode::elements(&mut json, tensor)?;

@@ -1,4 +1,4 @@
-//! Tensors in shared memory, as the parameters of an input or an output name their place.
+//! Tensors in shared memory, located by parameters of an input or an output.
 
 use jiter::Jiter;
 use nereid_core::backend_api::Result;
@@ -7,7 +7,7 @@ use nereid_shared_memory::{Regions, Slice};
 
 use super::json_members::{count, text};
 
-/// A part of a shared memory region, as parameters give it.
+/// A part of a shared memory region, as given by parameters.
 #[derive(Default)]
 pub(super) struct RegionPart {
     pub name: Option<String>,
@@ -16,10 +16,10 @@ pub(super) struct RegionPart {
 }
 
 impl RegionPart {
-    /// Reads a parameter. Returns whether it is one of a region's.
+    /// Reads a parameter. Returns whether it belongs to a region.
     ///
     /// # Errors
-    /// `Internal` for a value of another type.
+    /// `Internal` for a value of the wrong type.
     pub(super) fn read(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<bool> {
         match key {
             SHARED_MEMORY_REGION => self.name = Some(text(json, key)?),
@@ -30,7 +30,7 @@ impl RegionPart {
         Ok(true)
     }
 
-    /// The memory, if a region is named.
+    /// The memory, if a region is given.
     ///
     /// # Errors
     /// As [`Regions::slice`].

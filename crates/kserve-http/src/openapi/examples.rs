@@ -1,28 +1,28 @@
-//! Examples in the description: the models that can be asked at the time, and requests that they take.
+//! Examples in the document: models that are ready, and requests to them.
 
 use nereid_core::backend_api::{DataType, Shape};
 use nereid_core::{InputSignature, Model, Server};
 use serde_json::{Map, Value, json};
 
-/// Of more models no examples are given.
-const MODELS: usize = 16;
+/// The most models with examples.
+const MAX_MODELS: usize = 16;
 
-/// An example with more elements in an input would be no help to a reader.
-const ELEMENTS: usize = 256;
+/// The most elements of an input in an example; longer ones would not help the reader.
+const MAX_ELEMENTS: usize = 256;
 
-/// A version of a model and requests that it takes.
+/// A version of a model, and requests to it.
 pub(crate) struct Example {
     pub model: String,
     pub version: u64,
-    /// A body for `infer`; `None` if the model is not asked that way.
+    /// A body for `infer`; `None` for decoupled models.
     pub infer: Option<Value>,
     /// A body for `generate`.
     pub generate: Value,
 }
 
-/// Examples for the models that can be asked, as far as their inputs can be given in JSON.
+/// Examples for the models that are ready and whose inputs JSON can represent.
 pub(crate) fn of(server: &Server) -> Vec<Example> {
-    server.models().ready().filter_map(|model| example(model)).take(MODELS).collect()
+    server.models().ready().filter_map(|model| example(model)).take(MAX_MODELS).collect()
 }
 
 fn example(model: &Model) -> Option<Example> {
@@ -46,9 +46,9 @@ fn example(model: &Model) -> Option<Example> {
     })
 }
 
-/// As many elements of no special value as the shape takes; `None` if that cannot be written, or would be long.
+/// The elements of an input with this shape; `None` if JSON cannot represent them, or if they are too many.
 fn data(input: &InputSignature, shape: &Shape) -> Option<Value> {
-    let count = shape.element_count().filter(|count| *count <= ELEMENTS)?;
+    let count = shape.element_count().filter(|count| *count <= MAX_ELEMENTS)?;
     let element = match input.data_type {
         DataType::Bool => json!(false),
         DataType::Bytes => json!(""),

@@ -1,4 +1,4 @@
-//! Settings as clients see and change them, and changes that make no sense.
+//! Settings as clients see and change them, and changes that are wrong.
 
 use serde_json::json;
 
@@ -17,34 +17,34 @@ async fn serving() -> Serving {
 }
 
 /// The status and the JSON of an answer.
-async fn asked(serving: &Serving, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+async fn ask(serving: &Serving, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
     let answer = serving.ask(method, path, "", body).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
 }
 
 #[tokio::test]
-async fn log_settings_change_in_what_is_named() {
+async fn a_change_affects_only_the_named_log_settings() {
     let serving = serving().await;
     let mut expected = json!({
         "log_file": "", "log_info": true, "log_warning": true, "log_error": true, "log_verbose_level": 0,
         "log_format": "default",
     });
-    assert_eq!(asked(&serving, "GET", LOGGING, "").await, (200, expected.clone()));
+    assert_eq!(ask(&serving, "GET", LOGGING, "").await, (200, expected.clone()));
     let change = r#"{"log_info": false, "log_verbose_level": 2, "log_format": "ISO8601", "log_warning": null, "x": 1}"#;
     expected["log_info"] = json!(false);
     expected["log_verbose_level"] = json!(2);
     expected["log_format"] = json!("ISO8601");
-    assert_eq!(asked(&serving, "POST", LOGGING, change).await, (200, expected.clone()));
+    assert_eq!(ask(&serving, "POST", LOGGING, change).await, (200, expected.clone()));
     for nothing in ["{}", "[]", "null", r#"{"log_file": null}"#] {
-        assert_eq!(asked(&serving, "POST", LOGGING, nothing).await, (200, expected.clone()), "{nothing}");
+        assert_eq!(ask(&serving, "POST", LOGGING, nothing).await, (200, expected.clone()), "{nothing}");
     }
 }
 
 #[tokio::test]
 async fn a_wrong_log_setting_changes_nothing() {
     let serving = serving().await;
-    let before = asked(&serving, "GET", LOGGING, "").await;
+    let before = ask(&serving, "GET", LOGGING, "").await;
     for (body, status) in [
         ("", 500),
         ("{", 500),
@@ -58,17 +58,17 @@ async fn a_wrong_log_setting_changes_nothing() {
         (r#"{"log_format": 3}"#, 500),
         (r#"{"log_info": false, "log_format": "x"}"#, 503),
     ] {
-        let (seen, answer) = asked(&serving, "POST", LOGGING, body).await;
+        let (seen, answer) = ask(&serving, "POST", LOGGING, body).await;
         assert_eq!(seen, status, "{body}");
         assert!(answer["error"].is_string(), "{body}");
     }
     let long = format!(r#"{{"x": "{}"}}"#, "x".repeat(1020));
-    assert_eq!(asked(&serving, "POST", LOGGING, &long).await.0, 400);
-    assert_eq!(asked(&serving, "GET", LOGGING, "").await, before);
+    assert_eq!(ask(&serving, "POST", LOGGING, &long).await.0, 400);
+    assert_eq!(ask(&serving, "GET", LOGGING, "").await, before);
 }
 
 #[tokio::test]
-async fn a_model_follows_the_trace_settings_for_all() {
+async fn a_model_follows_the_global_trace_settings() {
     let serving = serving().await;
     let settings = |rate: &str, count: &str| {
         json!({
@@ -76,28 +76,25 @@ async fn a_model_follows_the_trace_settings_for_all() {
             "trace_mode": "triton",
         })
     };
-    assert_eq!(asked(&serving, "GET", TRACE, "").await, (200, settings("1000", "-1")));
+    assert_eq!(ask(&serving, "GET", TRACE, "").await, (200, settings("1000", "-1")));
     let change = r#"{"trace_rate": "77", "trace_count": "5"}"#;
-    assert_eq!(asked(&serving, "POST", TRACE, change).await, (200, settings("77", "5")));
-    assert_eq!(
-        asked(&serving, "POST", MODEL_TRACE, r#"{"trace_rate": "3"}"#).await,
-        (200, settings("3", "5"))
-    );
-    assert_eq!(asked(&serving, "GET", TRACE, "").await, (200, settings("77", "5")));
+    assert_eq!(ask(&serving, "POST", TRACE, change).await, (200, settings("77", "5")));
+    assert_eq!(ask(&serving, "POST", MODEL_TRACE, r#"{"trace_rate": "3"}"#).await, (200, settings("3", "5")));
+    assert_eq!(ask(&serving, "GET", TRACE, "").await, (200, settings("77", "5")));
     let clear = r#"{"trace_rate": null, "trace_level": null, "trace_count": null, "log_frequency": null}"#;
-    assert_eq!(asked(&serving, "POST", MODEL_TRACE, clear).await, (200, settings("77", "5")));
-    assert_eq!(asked(&serving, "POST", TRACE, clear).await, (200, settings("1000", "-1")));
+    assert_eq!(ask(&serving, "POST", MODEL_TRACE, clear).await, (200, settings("77", "5")));
+    assert_eq!(ask(&serving, "POST", TRACE, clear).await, (200, settings("1000", "-1")));
     for nothing in
         ["{}", "[]", r#"{"trace_level": ["NONE"]}"#, r#"{"trace_level": []}"#, r#"{"trace_mode": "x"}"#]
     {
-        assert_eq!(asked(&serving, "POST", TRACE, nothing).await, (200, settings("1000", "-1")), "{nothing}");
+        assert_eq!(ask(&serving, "POST", TRACE, nothing).await, (200, settings("1000", "-1")), "{nothing}");
     }
 }
 
 #[tokio::test]
 async fn a_wrong_trace_setting_changes_nothing() {
     let serving = serving().await;
-    let before = asked(&serving, "GET", TRACE, "").await;
+    let before = ask(&serving, "GET", TRACE, "").await;
     for (body, status) in [
         ("", 500),
         (r#"{"trace_file": "x"}"#, 501),
@@ -116,13 +113,13 @@ async fn a_wrong_trace_setting_changes_nothing() {
         (r#"{"trace_rate": "5", "trace_count": "x"}"#, 400),
     ] {
         for path in [TRACE, MODEL_TRACE] {
-            let (seen, answer) = asked(&serving, "POST", path, body).await;
+            let (seen, answer) = ask(&serving, "POST", path, body).await;
             assert_eq!(seen, status, "{body}");
             assert!(answer["error"].is_string(), "{body}");
         }
     }
-    assert_eq!(asked(&serving, "GET", TRACE, "").await, before);
-    assert_eq!(asked(&serving, "GET", "/v2/models/other/trace/setting", "").await.0, 400);
-    assert_eq!(asked(&serving, "POST", "/v2/models/other/trace/setting", "{}").await.0, 400);
-    assert_eq!(asked(&serving, "GET", "/v2/models/m/versions/1/trace/setting", "").await.0, 404);
+    assert_eq!(ask(&serving, "GET", TRACE, "").await, before);
+    assert_eq!(ask(&serving, "GET", "/v2/models/other/trace/setting", "").await.0, 400);
+    assert_eq!(ask(&serving, "POST", "/v2/models/other/trace/setting", "{}").await.0, 400);
+    assert_eq!(ask(&serving, "GET", "/v2/models/m/versions/1/trace/setting", "").await.0, 404);
 }

@@ -14,14 +14,14 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// The files that TLS is made of, all in PEM format.
+/// The files of a TLS server, all in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, then those that lead from it to a root.
+    /// The server's certificate chain.
     pub certificate: PathBuf,
     /// Its private key, not encrypted.
     pub key: PathBuf,
-    /// The roots of clients' certificates. With these, only clients with such a certificate get in.
+    /// The root certificates of clients. With these, only clients with a certificate are accepted.
     pub client_roots: Option<PathBuf>,
 }
 
@@ -33,27 +33,27 @@ pub enum TlsError {
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file does not have what it should.
-    #[error("{} has no {what} in PEM format", file.display())]
-    Lacks {
+    /// A file lacks its contents.
+    #[error("{} contains no {what} in PEM format", file.display())]
+    Missing {
         /// The file.
         file: PathBuf,
         /// What it lacks.
         what: &'static str,
     },
-    /// A file is damaged.
-    #[error("{} is damaged: {error}", file.display())]
-    Damaged {
+    /// A file is malformed.
+    #[error("{} is malformed: {error}", file.display())]
+    Malformed {
         /// The file.
         file: PathBuf,
         /// What is wrong with it.
         error: pem::Error,
     },
-    /// Certificate and key cannot be used, or not with each other.
-    #[error("the certificate in {} cannot be used with the key in {}: {error}", certificate.display(), key.display())]
+    /// Certificate and key are unusable, or do not belong together.
+    #[error("cannot use the certificate in {} with the key in {}: {error}", certificate.display(), key.display())]
     Pair {
         /// The certificate's file.
         certificate: PathBuf,
@@ -62,8 +62,8 @@ pub enum TlsError {
         /// What is wrong with them.
         error: rustls::Error,
     },
-    /// The roots of clients' certificates cannot be used.
-    #[error("the certificates in {} cannot be used as roots of clients' certificates: {reason}", file.display())]
+    /// The root certificates of clients are unusable.
+    #[error("cannot use {} as root certificates of clients: {reason}", file.display())]
     Roots {
         /// The file.
         file: PathBuf,
@@ -72,7 +72,7 @@ pub enum TlsError {
     },
 }
 
-/// By what a changed file is recognised: its identity, size and time of change; `None` for one that is not there.
+/// Detects changed files: the identity, size and modification time of each; `None` for a missing file.
 pub(super) type Stamp = Vec<Option<(u64, u64, u64, i64, i64)>>;
 
 impl TlsFiles {
@@ -83,7 +83,7 @@ impl TlsFiles {
             .map(PathBuf::as_path)
     }
 
-    /// How the files are now.
+    /// The files' current stamp.
     pub(super) fn stamp(&self) -> Stamp {
         let stamp = |file: &Path| {
             let about = fs::metadata(file).ok()?;
@@ -92,21 +92,18 @@ impl TlsFiles {
         self.all().map(stamp).collect()
     }
 
-    /// What the files come to.
+    /// Loads the files.
     ///
     /// # Errors
-    /// Which one cannot be used, and why.
+    /// Which file cannot be used, and why.
     pub(super) fn config(&self, protocols: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.certificate)?;
         let key = match PrivateKeyDer::from_pem_slice(&read(&self.key)?) {
             Ok(key) => key,
             Err(pem::Error::NoItemsFound) => {
-                return Err(TlsError::Lacks {
-                    file: self.key.clone(),
-                    what: "private key without a password",
-                });
+                return Err(TlsError::Missing { file: self.key.clone(), what: "unencrypted private key" });
             }
-            Err(error) => return Err(TlsError::Damaged { file: self.key.clone(), error }),
+            Err(error) => return Err(TlsError::Malformed { file: self.key.clone(), error }),
         };
         let provider = Arc::new(ring::default_provider());
         let unusable =
@@ -150,9 +147,9 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(file)?)
         .collect::<Result<_, _>>()
-        .map_err(|error| TlsError::Damaged { file: file.to_owned(), error })?;
+        .map_err(|error| TlsError::Malformed { file: file.to_owned(), error })?;
     if certificates.is_empty() {
-        return Err(TlsError::Lacks { file: file.to_owned(), what: "certificate" });
+        return Err(TlsError::Missing { file: file.to_owned(), what: "certificate" });
     }
     Ok(certificates)
 }

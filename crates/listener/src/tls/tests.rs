@@ -11,8 +11,8 @@ use tokio_rustls::{TlsConnector, client};
 use super::*;
 use crate::testing::{Authority, Folder};
 
-/// The client's side of the agreement; fails if either side does.
-async fn agreed(tls: &Tls, client: Arc<ClientConfig>) -> io::Result<client::TlsStream<DuplexStream>> {
+/// The client's side of a handshake; fails if either side does.
+async fn handshake(tls: &Tls, client: Arc<ClientConfig>) -> io::Result<client::TlsStream<DuplexStream>> {
     let (near, far) = duplex(1 << 16);
     let server = async {
         let mut stream = tls.accept(far).await?;
@@ -31,57 +31,57 @@ async fn agreed(tls: &Tls, client: Arc<ClientConfig>) -> io::Result<client::TlsS
 }
 
 #[tokio::test]
-async fn the_best_protocol_that_both_know_is_chosen() {
+async fn the_best_common_protocol_is_chosen() {
     let authority = Authority::new();
     let folder = Folder::new(&authority.identity("localhost"));
     let tls = Tls::new(folder.files(), &["h2", "http/1.1"]).unwrap();
     for (offered, chosen) in
         [(["http/1.1", "h2"].as_slice(), Some("h2")), (&["http/1.1"], Some("http/1.1")), (&[], None)]
     {
-        let client = agreed(&tls, authority.client(None, offered)).await.unwrap();
+        let client = handshake(&tls, authority.client(None, offered)).await.unwrap();
         assert_eq!(client.get_ref().1.alpn_protocol(), chosen.map(str::as_bytes), "{offered:?}");
     }
-    assert!(agreed(&tls, authority.client(None, &["spdy/1"])).await.is_err());
+    assert!(handshake(&tls, authority.client(None, &["spdy/1"])).await.is_err());
 }
 
 #[tokio::test]
-async fn with_roots_only_clients_with_a_certificate_of_theirs_get_in() {
+async fn with_client_roots_only_clients_with_a_certificate_are_accepted() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let folder = Folder::new(&authority.identity("localhost"));
     folder.put("roots.pem", &clients.pem());
     let files = TlsFiles { client_roots: Some(folder.path("roots.pem")), ..folder.files() };
     let tls = Tls::new(files, &[]).unwrap();
     let (known, stranger) = (clients.identity("client"), authority.identity("client"));
-    assert!(agreed(&tls, authority.client(Some(&known), &[])).await.is_ok());
-    assert!(agreed(&tls, authority.client(Some(&stranger), &[])).await.is_err());
-    assert!(agreed(&tls, authority.client(None, &[])).await.is_err());
+    assert!(handshake(&tls, authority.client(Some(&known), &[])).await.is_ok());
+    assert!(handshake(&tls, authority.client(Some(&stranger), &[])).await.is_err());
+    assert!(handshake(&tls, authority.client(None, &[])).await.is_err());
 }
 
 #[tokio::test]
-async fn files_are_taken_up_when_they_have_changed_and_settled() {
+async fn changed_files_are_reloaded_once_they_settle() {
     let (old, new) = (Authority::new(), Authority::new());
     let folder = Folder::new(&old.identity("localhost"));
     let tls = Tls::new(folder.files(), &[]).unwrap();
     let identity = new.identity("localhost");
     folder.put("cert.pem", &identity.certificate);
-    tls.0.look();
+    tls.0.check();
     folder.put("key.pem", &identity.key);
-    tls.0.look();
-    assert!(agreed(&tls, old.client(None, &[])).await.is_ok(), "they changed between the two looks");
-    tls.0.look();
-    assert!(agreed(&tls, new.client(None, &[])).await.is_ok());
-    assert!(agreed(&tls, old.client(None, &[])).await.is_err());
+    tls.0.check();
+    assert!(handshake(&tls, old.client(None, &[])).await.is_ok(), "they changed between the two checks");
+    tls.0.check();
+    assert!(handshake(&tls, new.client(None, &[])).await.is_ok());
+    assert!(handshake(&tls, old.client(None, &[])).await.is_err());
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_leave_what_there_was_until_they_are_mended() {
+async fn unusable_files_keep_the_previous_ones_in_use() {
     let authority = Authority::new();
     let folder = Folder::new(&authority.identity("localhost"));
     let tls = Tls::new(folder.files(), &[]).unwrap();
     let stays = async || {
-        tls.0.look();
-        tls.0.look();
-        agreed(&tls, authority.client(None, &[])).await.is_ok()
+        tls.0.check();
+        tls.0.check();
+        handshake(&tls, authority.client(None, &[])).await.is_ok()
     };
     folder.put("cert.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     assert!(stays().await);
@@ -94,11 +94,11 @@ async fn files_that_cannot_be_used_leave_what_there_was_until_they_are_mended() 
     folder.put("cert.pem", &identity.certificate);
     folder.put("key.pem", &identity.key);
     assert!(!stays().await);
-    assert!(agreed(&tls, other.client(None, &[])).await.is_ok());
+    assert!(handshake(&tls, other.client(None, &[])).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_given_up() {
+async fn a_silent_client_times_out() {
     let folder = Folder::new(&Authority::new().identity("localhost"));
     let tls = Tls::new(folder.files(), &[]).unwrap();
     let (_near, far) = duplex(64);
@@ -112,7 +112,7 @@ fn refused(files: TlsFiles) -> String {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_files_are_named() {
     let authority = Authority::new();
     let folder = Folder::new(&authority.identity("localhost"));
     folder.put("other.pem", &authority.identity("localhost").key);
@@ -129,13 +129,13 @@ fn files_that_cannot_be_used_are_named() {
         assert!(text.contains(Path::new(name).to_str().unwrap()) && text.contains(what), "{text}");
     };
     names(with_certificate("missing.pem"), "missing.pem", "cannot read");
-    names(with_certificate("empty.pem"), "empty.pem", "has no certificate");
-    names(with_certificate("key.pem"), "key.pem", "has no certificate");
-    names(with_certificate("cut.pem"), "cut.pem", "is damaged");
-    names(with_certificate("nonsense.pem"), "nonsense.pem", "cannot be used");
-    names(with_key("other.pem"), "other.pem", "cannot be used");
-    names(with_key("cert.pem"), "cert.pem", "has no private key");
-    names(with_key("encrypted.pem"), "encrypted.pem", "has no private key without a password");
-    names(with_roots("empty.pem"), "empty.pem", "has no certificate");
-    names(with_roots("nonsense.pem"), "nonsense.pem", "cannot be used as roots");
+    names(with_certificate("empty.pem"), "empty.pem", "contains no certificate");
+    names(with_certificate("key.pem"), "key.pem", "contains no certificate");
+    names(with_certificate("cut.pem"), "cut.pem", "is malformed");
+    names(with_certificate("nonsense.pem"), "nonsense.pem", "cannot use");
+    names(with_key("other.pem"), "other.pem", "cannot use");
+    names(with_key("cert.pem"), "cert.pem", "contains no unencrypted private key");
+    names(with_key("encrypted.pem"), "encrypted.pem", "contains no unencrypted private key");
+    names(with_roots("empty.pem"), "empty.pem", "contains no certificate");
+    names(with_roots("nonsense.pem"), "nonsense.pem", "as root certificates");
 }

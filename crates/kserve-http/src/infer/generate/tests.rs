@@ -1,4 +1,4 @@
-//! Requests of one object, answers of one object each, and streams that end early on either side.
+//! Requests and responses of one object each, and streams that end early on either side.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn members_named_like_inputs_are_inputs_and_others_are_parameters() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused() {
+fn requests_that_cannot_be_mapped_are_refused() {
     for (json, status) in [
         ("", 500),
         ("[]", 500),
@@ -73,7 +73,7 @@ fn what_cannot_be_mapped_is_refused() {
         (r#"{"id": 3}"#, 500),
         (r#"{"IN_LIST": "1"}"#, 500),
     ] {
-        let error = decoded(json).err().unwrap_or_else(|| panic!("{json} was taken"));
+        let error = decoded(json).err().unwrap_or_else(|| panic!("{json} was accepted"));
         assert_eq!(nereid_protocol::http_status(error.code()), status, "{json}: {error}");
     }
     let long = format!(r#"{{"IN_TEXT": "a", "IN_LIST": [{}1]}}"#, "1,".repeat(300));
@@ -81,7 +81,7 @@ fn what_cannot_be_mapped_is_refused() {
 }
 
 #[test]
-fn a_shape_follows_from_the_number_of_elements() {
+fn shapes_follow_from_the_number_of_elements() {
     for (dims, count, shape) in [
         (&[-1, 2][..], 6, Some(&[3, 2][..])),
         (&[-1, -1], 6, Some(&[1, 6])),
@@ -127,7 +127,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[tokio::test]
-async fn one_answer_is_one_flat_object() {
+async fn one_response_is_one_flat_object() {
     let serving = serving(CONFIG, echo).await;
     let answer = serving
         .post("/v2/models/m/generate", r#"{"id": "r", "IN_TEXT": "a\"", "IN_LIST": [1, 2], "n": 2}"#)
@@ -140,12 +140,12 @@ async fn one_answer_is_one_flat_object() {
 }
 
 #[tokio::test]
-async fn generate_says_so_when_there_is_not_one_answer() {
+async fn generate_refuses_no_response_and_several() {
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), repeated).await;
     for (n, status, reason) in [
-        (0, 200, "no answer"),
-        (2, 200, "several answers"),
-        (-2, 200, "several answers"),
+        (0, 200, "no response"),
+        (2, 200, "several responses"),
+        (-2, 200, "several responses"),
         (-1, 503, "not today"),
     ] {
         let answer = serving
@@ -157,7 +157,7 @@ async fn generate_says_so_when_there_is_not_one_answer() {
 }
 
 #[tokio::test]
-async fn a_stream_has_an_event_for_each_answer_and_the_status_of_the_first() {
+async fn a_stream_has_an_event_for_each_response_and_the_status_of_the_first() {
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), repeated).await;
     let good = r#"data: {"model_name":"m","model_version":"1","n":N,"OUT_TEXT":"a"}"#;
     for (n, status, events) in [
@@ -178,7 +178,7 @@ async fn a_stream_has_an_event_for_each_answer_and_the_status_of_the_first() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_before_the_stream_is_a_plain_error() {
+async fn an_error_before_the_stream_is_a_plain_reply() {
     let serving = serving(CONFIG, echo).await;
     for path in ["/v2/models/m/generate", "/v2/models/m/generate_stream"] {
         let answer = serving.post(path, "{}").await;
@@ -193,14 +193,14 @@ async fn what_goes_wrong_before_the_stream_is_a_plain_error() {
 }
 
 #[tokio::test]
-async fn a_decoupled_model_is_not_asked_by_infer() {
+async fn infer_refuses_decoupled_models() {
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), repeated).await;
     let answer = serving.post("/v2/models/m/infer", "{}").await;
     assert!(answer.starts_with("HTTP/1.1 501 ") && answer.contains("decoupled"), "{answer}");
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cancels_its_stream() {
+async fn a_client_that_disconnects_cancels_its_stream() {
     let (told, cancelled) = mpsc::channel();
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), move |request: Request| {
         let answer = Response {

@@ -1,0 +1,40 @@
+//! Models and their versions, as clients name them.
+
+use std::sync::Arc;
+
+use nereid_backend_api::{Error, Result};
+use nereid_core::{Model, Server};
+
+/// Parses a version.
+///
+/// # Errors
+/// `InvalidArg` if it is not a number of 64 bits.
+pub fn parse_version(text: &str, model: &str) -> Result<u64> {
+    text.parse().map_err(|_| {
+        Error::invalid_arg(format!("model '{model}': '{text}' is not a version; expected a 64-bit integer"))
+    })
+}
+
+/// Resolves a model that returns exactly one response to each request.
+///
+/// # Errors
+/// The model cannot be resolved, or is decoupled; `streaming` names the API for such models.
+pub async fn resolve_single(
+    server: &Server,
+    name: &str,
+    version: Option<u64>,
+    streaming: &str,
+) -> Result<Arc<Model>> {
+    let model = server.resolve(name, version).await?;
+    if model.is_decoupled() {
+        return Err(Error::unsupported(format!(
+            "model '{name}' is decoupled: it may return any number of responses; use {streaming}"
+        )));
+    }
+    Ok(model)
+}
+
+/// The error with code `InvalidArg`, which the reference answers in some places for unknown models.
+pub fn as_invalid_arg(error: Error) -> Error {
+    Error::invalid_arg(error.message().to_owned())
+}
