@@ -1,31 +1,30 @@
-//! The tables, in Markdown: medians of both servers, and the medians of the ratios within each pair.
+//! The tables, in Markdown: medians of both servers, and the ratios within each pair. A ratio over 1 is in favour of Nereid.
 
 use std::fmt::Write as _;
 
 use super::{Both, Footprint, Kind, Measured};
-use crate::bench::summary::{Pair, Run, median};
+use crate::bench::summary::{Run, median};
 
 /// The rows of loads.
 pub(super) fn loads(measured: &[Measured]) -> String {
-    let mut text = "| load | CPU per request: Nereid | tritonserver | less by | requests/s: Nereid | tritonserver | more by |\n\
+    let mut text = "| load | CPU per request: Nereid | tritonserver | ratio | requests/s: Nereid | tritonserver | ratio |\n\
                     |---|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for Measured { kind, pairs } in measured {
-        let of = |figure: fn(&Run) -> f64| {
-            (middle(pairs, |pair| figure(&pair.nereid)), middle(pairs, |pair| figure(&pair.yardstick)))
+        let both = |figure: fn(&Run) -> f64| -> Vec<(f64, f64)> {
+            pairs.iter().map(|pair| (figure(&pair.nereid), figure(&pair.yardstick))).collect()
         };
-        let ratio =
-            |figure: fn(&Run) -> f64| middle(pairs, |pair| figure(&pair.yardstick) / figure(&pair.nereid));
-        let (cpu, cpu_ratio) = (of(Run::cpu_us_per_request), ratio(Run::cpu_us_per_request));
-        let (rate, rate_ratio) = (of(|run| run.seen.rate), 1.0 / ratio(|run| run.seen.rate));
+        let (cpu, rate) = (both(Run::cpu_us_per_request), both(|run| run.seen.rate));
         let _ = writeln!(
             text,
-            "| {} | {} µs | {} µs | {cpu_ratio:.1}× | {} | {} | {rate_ratio:.1}× |",
+            "| {} | {} µs | {} µs | {} | {} | {} | {} |",
             title(*kind),
-            number(cpu.0),
-            number(cpu.1),
-            number(rate.0),
-            number(rate.1),
+            number(median(cpu.iter().map(|pair| pair.0))),
+            number(median(cpu.iter().map(|pair| pair.1))),
+            ratio(cpu.iter().map(|(nereid, reference)| reference / nereid)),
+            number(median(rate.iter().map(|pair| pair.0))),
+            number(median(rate.iter().map(|pair| pair.1))),
+            ratio(rate.iter().map(|(nereid, reference)| nereid / reference)),
         );
     }
     text
@@ -33,7 +32,7 @@ pub(super) fn loads(measured: &[Measured]) -> String {
 
 /// Start and memory.
 pub(super) fn footprint(footprint: &Footprint) -> String {
-    let mut text = "| | Nereid | tritonserver | less by |\n|---|--:|--:|--:|\n".to_owned();
+    let mut text = "| | Nereid | tritonserver | ratio |\n|---|--:|--:|--:|\n".to_owned();
     let mebibytes =
         |bytes: Both<u64>| (bytes.nereid as f64 / 1_048_576.0, bytes.reference as f64 / 1_048_576.0);
     let starts = footprint.starts.iter();
@@ -46,15 +45,25 @@ pub(super) fn footprint(footprint: &Footprint) -> String {
 }
 
 fn row(text: &mut String, title: &str, unit: &str, both: &[(f64, f64)]) {
-    let nereid = median(both.iter().map(|(nereid, _)| *nereid));
-    let reference = median(both.iter().map(|(_, reference)| *reference));
-    let ratio = median(both.iter().map(|(nereid, reference)| reference / nereid));
     let _ = writeln!(
         text,
-        "| {title} | {} {unit} | {} {unit} | {ratio:.1}× |",
-        number(nereid),
-        number(reference)
+        "| {title} | {} {unit} | {} {unit} | {} |",
+        number(median(both.iter().map(|(nereid, _)| *nereid))),
+        number(median(both.iter().map(|(_, reference)| *reference))),
+        ratio(both.iter().map(|(nereid, reference)| reference / nereid)),
     );
+}
+
+/// The median of ratios, and the lowest and highest of several.
+fn ratio(ratios: impl Iterator<Item = f64> + Clone) -> String {
+    let lowest = ratios.clone().fold(f64::INFINITY, f64::min);
+    let highest = ratios.clone().fold(f64::NEG_INFINITY, f64::max);
+    let middle = median(ratios.clone());
+    if ratios.count() == 1 {
+        format!("{middle:.1}×")
+    } else {
+        format!("{middle:.1}× ({lowest:.1}–{highest:.1})")
+    }
 }
 
 fn title(kind: Kind) -> &'static str {
@@ -68,10 +77,6 @@ fn title(kind: Kind) -> &'static str {
         Kind::Ensemble => "ensemble of two models, HTTP, 64 bytes",
         Kind::Python => "Python model, HTTP, 64 bytes",
     }
-}
-
-fn middle(pairs: &[Pair], figure: impl Fn(&Pair) -> f64) -> f64 {
-    median(pairs.iter().map(figure))
 }
 
 /// A number without digits that no measurement supports.
@@ -91,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::bench::load::Seen;
+    use crate::bench::summary::Pair;
 
     fn run(rate: f64, cpu_us: u64) -> Run {
         let seen = Seen { requests: 1000, rate, p50_us: 1, p99_us: 1 };
@@ -106,7 +112,10 @@ mod tests {
         ];
         let text = loads(&[Measured { kind: Kind::Grpc, pairs }]);
         let row = text.lines().last().unwrap();
-        assert_eq!(row, "| gRPC, 64 bytes | 20 µs | 90 µs | 4.0× | 40,000 | 10,000 | 4.0× |");
+        assert_eq!(
+            row,
+            "| gRPC, 64 bytes | 20 µs | 90 µs | 4.0× (4.0–4.5) | 40,000 | 10,000 | 4.0× (4.0–4.1) |"
+        );
     }
 
     #[test]
