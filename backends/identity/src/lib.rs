@@ -1,10 +1,10 @@
-//! The identity backend: gives back its inputs as its outputs, without copying them. The workhorse of tests and
-//! benchmarks, with the options of Triton's backend of that name.
+//! The identity backend: returns its inputs as its outputs, without copying them. For tests and benchmarks, with the
+//! options of Triton's backend of that name.
 //!
 //! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Parameters of the configuration:
-//! - `execute_delay_ms`: each execution takes that much longer;
-//! - `instance_wise_delay_multiplier`: if not 0, the delay of instance number n is that many times n times as long;
-//! - `creation_delay_sec`: loading takes that much longer.
+//! - `execute_delay_ms`: delays each execution;
+//! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
+//! - `creation_delay_sec`: delays loading.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,6 @@
 //! Runs a session on memory that is bound to its inputs and outputs: ONNX Runtime's IO binding.
 //!
-//! The `ort` crate has a binding of its own, which takes outputs only in memory of the library's. Here an output may lie
-//! wherever its bytes are wanted.
+//! The `ort` crate's own binding places outputs only in the library's memory. Here an output can be placed anywhere.
 
 use std::ffi::CString;
 use std::ptr::{self, NonNull};

@@ -1,6 +1,6 @@
-//! Takes a library of ONNX Runtime into use: checks what it is, and sets up its environment.
+//! Opens ONNX Runtime's library: checks its version, and creates its environment.
 //!
-//! Where the library lies is not its business.
+//! Does not know where to find the library.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};

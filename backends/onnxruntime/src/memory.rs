@@ -1,8 +1,8 @@
-//! Tensors between the server's form and ONNX Runtime's.
+//! Converts tensors between the server and ONNX Runtime.
 //!
-//! A fixed-size input that lies in one piece is handed to the library where it lies; one in several pieces, or at an odd
+//! A fixed-size input in one piece is passed to the library in place; one in several pieces, or at an unaligned
 //! address, is copied once. A fixed-size output stays in the library's memory until the response is sent. Strings are
-//! copied both ways, since both sides keep them in forms of their own.
+//! copied both ways, because the two sides store them differently.
 
 use std::ffi::c_char;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! The signature of a model, as ONNX Runtime understood its graph.
+//! The signature of a model, as ONNX Runtime reports it.
 
 use nereid_backend_api::{DataType, Error, Result};
 use nereid_graph_executor::{Dims, Port, Signature};

@@ -1,5 +1,4 @@
-//! The calls as they come from connections: which part of the protocol each belongs to, who may make it, and how long
-//! it may take.
+//! Calls as they arrive: the API group of each, who may make it, and its deadline.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,11 +1,12 @@
 //! A stream of inference requests and the stream of their answers.
 //!
-//! Many requests may be in progress. Answers of models that give one are sent in the order of their requests; those of
-//! decoupled models as they come. An error is a message like others and ends nothing, unless the client asks for that.
+//! Many requests may be in progress. Answers of ordinary models are sent in the order of their requests; those of
+//! decoupled models as they arrive. An error is a message like others and does not end the stream, unless the client
+//! asks for that.
 //!
-//! Nothing runs on its own here: requests are read while the answers' stream is polled, which is done while the client
-//! takes answers. So a client that floods the stream, or does not read from it, is held back by the connection's flow
-//! control. Dropped, the stream takes all its requests back.
+//! Nothing runs on its own here: requests are read while the answers' stream is polled, which happens while the client
+//! reads. So flow control holds back a client that floods the stream or does not read. Dropping the stream cancels its
+//! requests.
 
 mod answers;
 mod load;

@@ -1,4 +1,4 @@
-//! What tests of the face need: a server whose one model does as it is told, and a client that calls it in this process.
+//! For the tests: a server with one scripted model, and a client that calls it in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

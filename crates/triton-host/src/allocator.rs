@@ -1,4 +1,4 @@
-//! Who places the outputs of inferences that a backend starts itself: functions that it gives us to call.
+//! Output allocators of inner requests: callbacks of the backend.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

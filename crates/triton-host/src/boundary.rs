@@ -1,10 +1,9 @@
-//! The way over the boundary: every exported function is declared by [`exports!`] or [`values!`], which let nothing
-//! through but what cannot do harm on this side.
+//! The boundary to C: every exported function is declared by [`exports!`] or [`values!`], which check what comes in.
 //!
-//! Behind the boundary there is no raw pointer to be read or written: what C hands over arrives as a [`Text`], an
-//! [`Out`], a [`List`] or a [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there,
-//! never a crash. What cannot be checked from here is that a pointer that is not null points to what the header says;
-//! that is the caller's promise, as in C. No panic leaves: it becomes an error.
+//! Behind the boundary no raw pointer is read or written: arguments arrive as a [`Text`], an [`Out`], a [`List`] or a
+//! [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there, never a crash. What cannot
+//! be checked from here is that a pointer that is not null points to what the header says; that is the caller's
+//! promise, as in C. No panic leaves: it becomes an error.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_void};

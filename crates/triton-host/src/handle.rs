@@ -1,8 +1,8 @@
-//! Handles: what C has in the place of our objects.
+//! Handles: what C holds in place of our objects.
 //!
-//! C never looks behind them, so they are not addresses but numbers: a place in a table, how often the place was used
-//! before, and the kind of object. A handle that was released, that is of another kind or that was never given is
-//! therefore found out when it is used, on any thread, and answered with an error; nothing is followed blindly.
+//! C never dereferences them, so they are not addresses but numbers: a place in a table, its generation, and the kind
+//! of object. A handle that was released, has another kind or never existed is detected when it is used, on any thread,
+//! and answered with an error.
 
 use std::marker::PhantomData;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The backends that come as libraries: finds them, loads each once, and has them load models.
+//! Backends that are libraries: finds them, loads each once, and lets them load models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

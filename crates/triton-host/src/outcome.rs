@@ -1,4 +1,4 @@
-//! A response to an inference that a backend started itself.
+//! A response to an inner request.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;

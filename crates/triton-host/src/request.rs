@@ -1,4 +1,4 @@
-//! A request as a backend sees it. It is the backend's until it releases it, perhaps long after it was answered.
+//! A request as a backend sees it. The backend owns it until it releases it, perhaps long after it was answered.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;

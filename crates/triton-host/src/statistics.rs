@@ -1,4 +1,4 @@
-//! What backends report of their executions: of each request, of each batch, of each response.
+//! Statistics that backends report: per request, batch and response.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
-//! Exceptions that come out of a library's functions, which Triton's interface does not allow.
+//! Exceptions that leave a library's functions, which Triton's interface does not allow.
 //!
-//! Nothing of C++ can be caught from here, and what the library has left behind is unknown: the process ends, as it does
-//! with the reference. It says before which function of whom it was. The functions' types let exceptions through
-//! (`C-unwind`), so that this is sound.
+//! C++ exceptions cannot be caught here, and the state they leave is unknown: the process ends, as in Triton, after it
+//! reports the function and its library. The functions' types let exceptions through (`C-unwind`), so that this is
+//! sound.
 
 use std::io::{Write, stderr};
 use std::process::abort;

@@ -1,4 +1,4 @@
-//! Traces, as C has them: those of requests that the server traces, those that C makes with functions that hear of them
+//! Traces as C sees them: those of requests that the server traces, those that C creates with callbacks
 //! (`trace/told.rs`), and those derived from either for inner requests.
 
 mod told;

@@ -1,4 +1,4 @@
-//! A service of tonic's own making that gives tensors back and does nothing else: what the protocol costs by itself.
+//! A bare tonic service that echoes tensors: what the protocol costs by itself.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -1,6 +1,6 @@
-//! The load: as many requests in flight as asked, the next one sent when an answer is there.
+//! The load: a fixed number of requests in flight; each answer triggers the next request.
 //!
-//! It speaks HTTP/2 without a client library of gRPC in between, so that it costs little beside the server.
+//! It speaks HTTP/2 without a gRPC client library, so that it costs little beside the server.
 
 use std::error::Error;
 use std::fmt;

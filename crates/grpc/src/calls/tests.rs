@@ -1,5 +1,4 @@
-//! Calls as clients make them: what they are answered, who may make them, and what becomes of them when their client
-//! waits no longer.
+//! Calls as clients make them: answers, access, and what happens when the client stops waiting.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Messages in pieces, whole and cut off: what is let through, and when.
+//! Messages in pieces, complete and truncated: what passes, and when.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! How much of a stream is in progress: requests whose answers are not all sent yet.
+//! Requests of a stream whose answers are not all sent yet, and their limits.
 
 use nereid_core::{Budget, Permit};
 

@@ -1,5 +1,5 @@
-//! The inputs of a request for an inference, whose bytes stay where who made the request has them, and the outputs it
-//! wants. What a model takes is not known here, but for raw inputs, of which it is asked.
+//! Tensors of an inner request: its inputs, whose bytes stay with the backend, and its requested outputs. Knows nothing
+//! of the model's signature, except for raw inputs, which need it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};

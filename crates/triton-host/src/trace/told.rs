@@ -1,4 +1,4 @@
-//! Traces that C makes: its functions hear of them, on the thread that has something to tell.
+//! Traces created by C: its callbacks run on the thread that reports.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
