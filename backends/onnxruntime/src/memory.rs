@@ -198,7 +198,7 @@ fn read_strings(value: &DynValue, count: usize) -> ort::Result<Vec<Vec<u8>>> {
     }
     let (mut contents, mut offsets) = (vec![0_u8; size], vec![0_usize; count]);
     if count > 0 {
-        // SAFETY: both buffers are as long as the library is told, and it refuses a wrong number of offsets.
+        // SAFETY: both buffers have the stated lengths, and the library refuses a wrong number of offsets.
         unsafe {
             let read = ort::api().GetStringTensorContent;
             let status = read(value.ptr(), contents.as_mut_ptr().cast(), size, offsets.as_mut_ptr(), count);

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tract_onnx::prelude::TractResult;
 
-/// tract prints whole nodes and tensors into its errors; the part that tells the cause is at the front.
+/// tract prints whole nodes and tensors into its errors; the cause is at the front.
 const LONGEST: usize = 1000;
 
 /// Runs `work` and says in one line why it failed.

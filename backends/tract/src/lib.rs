@@ -1,4 +1,4 @@
-//! Runs ONNX models with tract, an engine in pure Rust: no library has to be installed.
+//! Runs ONNX models with tract, an engine in pure Rust that needs no library.
 //!
 //! It replaces ONNX Runtime where that is not installed, and logs one line for each model it loads. It has fewer
 //! operators and runs on the CPU only, with one thread per instance.
@@ -50,7 +50,7 @@ pub struct TractBackend {
 
 impl TractBackend {
     /// The engine with its settings, of which it knows `default-max-batch-size`, and the reason why it serves the
-    /// models it is given, for the log: whoever chose it knows.
+    /// models it is given, for the log: the caller that chose it knows.
     pub fn new(settings: BackendSettings, reason: impl Into<String>) -> Self {
         Self { settings, reason: reason.into() }
     }

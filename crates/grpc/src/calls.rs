@@ -87,7 +87,7 @@ fn compressing(
     }
 }
 
-/// The part of the protocol that a call belongs to; `None` for one that there is not, and for reflection.
+/// The API group of a call; `None` for unknown calls and for reflection.
 fn group(path: &str) -> Option<ApiGroup> {
     if path.starts_with(HEALTH) {
         return Some(ApiGroup::Health);

@@ -35,7 +35,7 @@ use crate::tracing::{Called, Sending};
 use crate::{Face, deadline, forward};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
-/// Requests that are refused before that are told of in the stream all the same, as with the reference.
+/// Requests that are refused before that are still answered in the stream, as in Triton.
 pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 
 /// A message of the stream, or the status it ends with.

@@ -83,7 +83,7 @@ pub(crate) fn start(peers: &dyn Peers, handle: Handle<InferenceRequest>, trace: 
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
-            // Whoever is at it looks once more.
+            // The thread at work checks once more.
             return;
         }
         let waker = Waker::from(Arc::clone(&self));

@@ -14,7 +14,7 @@ use triton_sys::*;
 
 use crate::boundary::Pass;
 
-/// The lowest bits of a handle tell the kind of its object, which the table therefore leaves free.
+/// The lowest bits of a handle are the kind of its object; the table leaves them free.
 const KIND_BITS: usize = 5;
 
 /// How the tables number their places.
@@ -22,8 +22,8 @@ pub(crate) struct Numbering;
 
 impl Config for Numbering {
     const RESERVED_BITS: usize = KIND_BITS;
-    /// Fewer pages than by default leave more bits to tell the uses of a place apart. There is room for 33 million
-    /// objects of each kind and thread.
+    /// Fewer pages than by default leave more bits for generations. There is room for 33 million objects of each kind
+    /// and thread.
     const MAX_PAGES: usize = 20;
 }
 

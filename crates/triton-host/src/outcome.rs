@@ -169,7 +169,7 @@ exports! {
     }
 }
 
-/// The error of a response stays the response's; null says that there is none.
+/// The response keeps its error; null means success.
 mod failure {
     use triton_sys::*;
 

@@ -38,7 +38,7 @@ pub(crate) struct RequestObject {
     /// New values of states that were made for it.
     states: Mutex<Vec<Lent<State>>>,
     batch_size: usize,
-    // Last: whoever waits for the turn to be over finds the request gone.
+    // Last, so that the request is gone when its turn ends.
     turn: Option<Turn>,
 }
 

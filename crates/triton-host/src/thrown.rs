@@ -14,7 +14,7 @@ use triton_sys::TRITONSERVER_Error;
 use crate::error;
 use crate::handle::Handle;
 
-/// Calls a function of a library that gives an error, or null, and of which `whose` tells the owner.
+/// Calls a function of a library that returns an error or null; `whose` names its owner.
 ///
 /// # Errors
 /// The function's.
@@ -36,7 +36,7 @@ struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        // There is nobody left to tell if this fails.
+        // A failure of this cannot be reported.
         let _ = writeln!(
             stderr(),
             "error: {} of {} threw an exception, which it must catch itself; the server cannot go on",

@@ -45,7 +45,8 @@ pub(crate) struct Sent {
     pub handle: Option<Lent<TraceObject>>,
 }
 
-/// From here on the trace is the server's: C has it again, or it is gone, when nothing more is told of the request.
+/// From here on the trace is the server's: C has it again, or it is dropped, when nothing more of the request is
+/// reported.
 pub(crate) fn send(handle: Handle<TraceObject>) -> Result<Sent> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));

@@ -20,7 +20,7 @@ use tower_service::Service;
 use crate::proto::model_infer_response::InferOutputTensor;
 use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
-/// Serves on a free port, which is told on standard output, until the process is ended.
+/// Serves on a free port, printed on standard output, until the process ends.
 pub async fn serve() -> Result<(), Box<dyn Error + Send + Sync>> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     println!("Started echo at {address}");

@@ -29,7 +29,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// A request with so many bytes of inputs. It was read when there was room, and is taken whatever its size.
+    /// A request and the size of its inputs. It was read when there was room, and is accepted whatever its size.
     pub(super) fn share(&self, bytes: usize) -> Share {
         Share { _request: self.requests.acquire_anyway(1), _bytes: self.bytes.acquire_anyway(bytes) }
     }

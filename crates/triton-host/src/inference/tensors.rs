@@ -135,8 +135,8 @@ impl AsRef<[u8]> for Piece {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: who made the request keeps so many bytes there until it is given back, which this holds off; null
-        // was refused when they were set.
+        // SAFETY: the requester keeps this many bytes there until the release, which this prevents; null was refused
+        // when they were set.
         unsafe { std::slice::from_raw_parts(self.address.load(Relaxed).cast::<u8>(), self.len) }
     }
 }
@@ -156,8 +156,8 @@ impl GivenPiece {
             MemoryKind::CpuPinned => Buffer::pinned(piece(), device),
             MemoryKind::Gpu => {
                 let address = address.addr() as u64;
-                // SAFETY: who made the request keeps so many bytes there until it is given back, which the release
-                // holds off. Inputs are only read.
+                // SAFETY: the requester keeps this many bytes there until the release, which the release holds off.
+                // Inputs are only read.
                 let owner = unsafe { ForeignMemory::new(cuda, device, address, len, release) };
                 let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
                 Buffer::device(DeviceBuffer { address, len, owner }, device)

@@ -99,7 +99,7 @@ impl TraceSink for Told {
         let (base, memory) = match tensor.buffers.as_slice() {
             [buffer] => (address(buffer), buffer.memory()),
             _ => {
-                // Pieces in a device's memory have no one address that could be told.
+                // Pieces in device memory have no single address to report.
                 let Ok(contents) = tensor.contiguous() else { return };
                 joined = contents;
                 (joined.as_ptr().cast(), nereid_backend_api::Memory::HOST)
