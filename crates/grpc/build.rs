@@ -1,5 +1,5 @@
-//! Turns `grpc_service.proto` into Rust types and a service, and into the descriptors that reflection tells clients.
-//! Needs no `protoc`.
+//! Turns `grpc_service.proto` into Rust types and a service, and into the descriptors for reflection. Needs no
+//! `protoc`.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Has the linker offer the functions of this crate to the libraries that its tests load: programs, other
-//! than libraries, offer none of theirs otherwise.
+//! Makes the linker export the functions of this crate to the libraries that its tests load; by default, programs
+//! export none.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

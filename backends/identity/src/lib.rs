@@ -1,7 +1,8 @@
-//! The identity backend: gives back its inputs as its outputs, without copying them. The workhorse of tests and
-//! benchmarks, with the options of Triton's backend of that name.
+//! The identity backend: returns its inputs as its outputs, without copying them. For tests and benchmarks, with the
+//! options of Triton's backend of that name.
 //!
 //! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Parameters of the configuration:
+<<<<<<< HEAD
 //! - `execute_delay_ms`: each execution takes that much longer;
 //! - `instance_wise_delay_multiplier`: if not 0, the delay of instance number n is that many times n times as long;
 //! - `creation_delay_sec`: loading takes that much longer.
@@ -14,6 +15,11 @@
 //!
 //! A gate at which nobody listens is open, so that a configuration with one can be served anywhere. An execution at a
 //! gate waits for its release even if its clients give up.
+=======
+//! - `execute_delay_ms`: delays each execution;
+//! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
+//! - `creation_delay_sec`: delays loading.
+>>>>>>> integration
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the identity backend gives back, and which configurations it takes.
+//! What the identity backend returns, and which configurations it accepts.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixListener;

@@ -1,10 +1,10 @@
-//! What the way through the server costs on top of ONNX Runtime: the time of a request from `Server::infer` to its
-//! answer, beside that of a run of the same model, input and number of threads by the `ort` crate alone; and how much of
-//! ONNX Runtime's throughput with full batches is left to requests that the server collects.
+//! What the server costs on top of ONNX Runtime: the time of a request from the server's door to its answer, beside a
+//! run of the same model, input and thread count through the `ort` crate alone; and how much of ONNX Runtime's
+//! throughput with full batches remains when the server forms the batches.
 //!
-//! Run it with `cargo xtask bench onnxruntime`, which brings the models and the library. Every session has one thread:
-//! threads of pools spin for a while after a run, into whatever is measured next. Single requests and runs take turns one
-//! by one, batches in stretches, since the machine's speed changes with time; the tables give medians.
+//! Run it with `cargo xtask bench onnxruntime`, which fetches the models and the library. Every session has one thread,
+//! because pool threads keep spinning after a run and would disturb the next measurement. Single requests and runs
+//! alternate one by one, batches in stretches, because the machine's speed varies; the tables show medians.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

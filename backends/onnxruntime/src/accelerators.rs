@@ -1,7 +1,7 @@
-//! Execution accelerators that a configuration asks for: providers of ONNX Runtime other than its own for the processor.
+//! Execution accelerators of a configuration: ONNX Runtime's providers other than the CPU's.
 //!
-//! A library has them or not, and a configuration that asks for one it lacks is refused. Names and parameters are those
-//! of Triton's backend.
+//! A configuration that requests a provider that the library lacks is refused. Names and parameters are those of
+//! Triton's backend.
 
 use std::collections::BTreeMap;
 

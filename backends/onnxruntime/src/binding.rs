@@ -1,7 +1,6 @@
 //! Runs a session on memory that is bound to its inputs and outputs: ONNX Runtime's IO binding.
 //!
-//! The `ort` crate has a binding of its own, which takes outputs only in memory of the library's. Here an output may lie
-//! wherever its bytes are wanted.
+//! The `ort` crate's own binding places outputs only in the library's memory. Here an output can be placed anywhere.
 
 use std::ffi::CString;
 use std::ptr::{self, NonNull};
@@ -137,7 +136,7 @@ impl Binding {
         if list.is_null() {
             return Ok(Vec::new());
         }
-        // SAFETY: the library made a list of so many values, each of which is the caller's to release, as is the list.
+        // SAFETY: the library made a list of this many values; the caller releases each, and the list.
         let values = unsafe {
             let values = slice::from_raw_parts(list, count).iter().filter_map(|&value| {
                 let value = NonNull::new(value)?;
@@ -166,8 +165,8 @@ impl Drop for Binding {
 fn over(host: &MemoryInfo<'static>, target: &mut Written<'_>) -> ort::Result<DynValue> {
     let (shape, bytes) = (&target.shape[..], &mut *target.bytes);
     let mut value = ptr::null_mut();
-    // SAFETY: the memory is as long as the library is told, and it refuses a shape that takes more. It is aligned for
-    // the elements. The value does not own it.
+    // SAFETY: the memory has the stated length, and the library refuses a shape that needs more. It is aligned for the
+    // elements. The value does not own it.
     unsafe {
         let create = ort::api().CreateTensorWithDataAsOrtValue;
         let element = element_type(target.data_type).into();

@@ -1,7 +1,7 @@
 //! What an ONNX file declares of its inputs and outputs, read before the library sees the file.
 //!
-//! Two things have to come from here. The library does not tell a scalar from a tensor whose rank the file leaves open.
-//! And types that a later ONNX adds must not reach the `ort` crate, which knows a closed set of them.
+//! Needed for two reasons: the library does not distinguish a scalar from a tensor of unknown rank, and types of later
+//! ONNX versions must not reach the `ort` crate, which knows a closed set.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
-//! Keeps the end of the process in order while sessions are alive.
+//! Makes the process exit cleanly while sessions are alive.
 //!
-//! A server that is told to stop while models are being loaded, or that gives up on requests that take too long, exits
-//! while other threads are in the library. The C library would then tear the library's statics down under them, and the
-//! process would end in a crash. With a session alive, it has to end at once instead.
+//! A server that stops while models load, or that abandons requests at its exit timeout, exits while other threads are
+//! in the library. The C library would destroy the library's statics under them and crash. With a session alive, the
+//! process must exit immediately instead.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};

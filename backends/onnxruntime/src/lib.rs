@@ -1,15 +1,17 @@
-//! Runs ONNX models on ONNX Runtime, whose library is loaded when the server runs.
+//! Runs ONNX models on ONNX Runtime, whose library is loaded at run time.
 //!
-//! [`find`] searches for the library, which [`OnnxRuntime::open`] loads and sets up, once in the life of the process. A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; in
-//! place of the file there may be a folder of that name, with the file `model.onnx` and its external data in it.
+//! [`find`] searches for the library, which [`OnnxRuntime::open`] loads and sets up, once in the life of the process. A
+//! model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; a folder of that name
+//! may take its place, with `model.onnx` and its external data.
 //!
-//! Each instance has a session of its own, as with Triton. Unless told otherwise, the instances of a model share the
-//! processors among them: each session has as many threads as there are processors for one instance.
+//! Each instance has its own session, as in Triton. By default, the instances of a model share the processors: each
+//! session has as many threads as there are processors per instance.
 //!
-//! Unsafe code stands in four files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
-//! memory, `memory.rs`, which reads and writes tensors, and `exit.rs`, which ends the process in order. The rest goes through the `ort` crate's safe calls.
+//! Unsafe code is in four files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
+//! memory, `memory.rs`, which reads and writes tensors, and `exit.rs`, which ends the process in order. The rest goes
+//! through the `ort` crate's safe calls.
 //!
-//! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
+//! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
 mod accelerators;
 mod binding;

@@ -1,6 +1,6 @@
-//! Takes a library of ONNX Runtime into use: checks what it is, and sets up its environment.
+//! Opens ONNX Runtime's library: checks its version, and creates its environment.
 //!
-//! Where the library lies is not its business.
+//! Does not know where to find the library.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -191,7 +191,7 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
 fn providers() -> ort::Result<Vec<String>> {
     let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
     let api = ort::api();
-    // SAFETY: both pointers are valid to write; the library fills in a list of so many strings that end with a zero
+    // SAFETY: both pointers are valid to write; the library fills in a list of this many strings that end with a zero
     // byte, which stays until it is released below, once.
     unsafe {
         ort::Error::result_from_status((api.GetAvailableProviders)(&raw mut names, &raw mut count))?;
@@ -203,7 +203,7 @@ fn providers() -> ort::Result<Vec<String>> {
     }
 }
 
-/// What the library has to tell, at the level at which this server's log wants to hear it.
+/// A message of the library, at the matching level of this server's log.
 pub(crate) fn log_level() -> LogLevel {
     if tracing::enabled!(tracing::Level::TRACE) {
         LogLevel::Verbose
@@ -219,7 +219,7 @@ fn log(level: LogLevel, _category: &str, _id: &str, place: &str, message: &str) 
         LogLevel::Verbose => tracing::trace!("ONNX Runtime: {message} ({place})"),
         LogLevel::Info => tracing::debug!("ONNX Runtime: {message} ({place})"),
         LogLevel::Warning => tracing::warn!("ONNX Runtime: {message} ({place})"),
-        // What fails is told where it fails; to the library's own log it is one more message.
+        // Failures are reported where they happen; in the library's log they are one more message.
         LogLevel::Error | LogLevel::Fatal => tracing::warn!("ONNX Runtime: error: {message} ({place})"),
     }
 }

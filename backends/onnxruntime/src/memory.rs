@@ -1,8 +1,8 @@
-//! Tensors between the server's form and ONNX Runtime's.
+//! Converts tensors between the server and ONNX Runtime.
 //!
-//! A fixed-size input that lies in one piece is handed to the library where it lies; one in several pieces, or at an odd
+//! A fixed-size input in one piece is passed to the library in place; one in several pieces, or at an unaligned
 //! address, is copied once. A fixed-size output stays in the library's memory until the response is sent. Strings are
-//! copied both ways, since both sides keep them in forms of their own.
+//! copied both ways, because the two sides store them differently.
 
 use std::ffi::c_char;
 use std::fmt::Debug;
@@ -198,7 +198,7 @@ fn read_strings(value: &DynValue, count: usize) -> ort::Result<Vec<Vec<u8>>> {
     }
     let (mut contents, mut offsets) = (vec![0_u8; size], vec![0_usize; count]);
     if count > 0 {
-        // SAFETY: both buffers are as long as the library is told, and it refuses a wrong number of offsets.
+        // SAFETY: both buffers have the stated lengths, and the library refuses a wrong number of offsets.
         unsafe {
             let read = ort::api().GetStringTensorContent;
             let status = read(value.ptr(), contents.as_mut_ptr().cast(), size, offsets.as_mut_ptr(), count);

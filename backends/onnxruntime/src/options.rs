@@ -1,6 +1,6 @@
-//! What a configuration says of how a model is run, as options of ONNX Runtime's sessions.
+//! Turns a model's configuration into options of ONNX Runtime's sessions.
 //!
-//! Names and meaning are those of Triton's backend. Where a number of threads is not said, it differs: see
+//! Names and meaning are those of Triton's backend, except for the default number of threads: see
 //! [`SessionOptions::of`].
 
 use std::num::NonZeroUsize;

@@ -1,4 +1,4 @@
-//! The signature of a model, as ONNX Runtime understood its graph.
+//! The signature of a model, as ONNX Runtime reports it.
 
 use nereid_backend_api::{DataType, Error, Result};
 use nereid_graph_executor::{Dims, Port, Signature};
@@ -31,7 +31,7 @@ fn port(role: &str, name: &str, kind: &ValueType, declared: &Declared) -> Result
             "{role} '{name}' of the model has element type {ty}, which the protocol lacks"
         ))
     })?;
-    // Without dimensions it is a scalar, or of open rank: the library does not tell which.
+    // Without dimensions it is a scalar, or of open rank: the library does not say which.
     let is_open = shape.is_empty() && declared.rank_is_open(name);
     let dims: Dims = shape.iter().map(|&dim| (dim >= 0).then_some(dim)).collect();
     Ok(Port { name: name.to_owned(), data_type, dims: (!is_open).then_some(dims) })

@@ -8,8 +8,8 @@ use nereid_backend_api::{Error, ModelConfig, Result};
 const PLAN_CACHE_SIZE: &str = "plan_cache_size";
 const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-/// Each plan has its own copy of the weights, in the layout of its kernels. Unless told otherwise, fewer plans are
-/// kept of a large model, so that the copies stay below this many bytes.
+/// Each plan has its own copy of the weights, in the layout of its kernels. By default, fewer plans are kept of a large
+/// model, so that the copies stay below this many bytes.
 const PLANS_MEMORY: usize = 1 << 30;
 
 /// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take

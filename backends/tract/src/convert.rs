@@ -1,8 +1,7 @@
-//! Tensors between the server's form and the engine's: raw bytes on one side, typed and aligned memory on the other.
+//! Converts tensors between the server's raw bytes and the engine's typed, aligned memory.
 //!
-//! An input is copied once, into memory aligned for the engine's kernels. An output is handed on without a copy,
-//! except strings, which get their length prefixes. Knows nothing of batches: whoever calls says what to join and
-//! where to cut.
+//! An input is copied once, into memory aligned for the engine's kernels. An output is passed on without a copy, except
+//! strings, which get their length prefixes. Knows nothing of batches: the caller says what to join and where to cut.
 
 use bytes::Bytes;
 use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};

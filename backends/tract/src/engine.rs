@@ -1,4 +1,4 @@
-//! Runs the plan for the shapes that a batch's inputs have.
+//! Runs the plan for the shapes of a batch's inputs.
 //!
 //! Knows nothing of how requests make a batch.
 

@@ -1,14 +1,14 @@
-//! Keeps the engine's failures inside: an error chain or a panic becomes one line of text.
+//! Contains the engine's failures: an error chain or a panic becomes one line of text.
 //!
-//! tract panics on some odd models and inputs. A panic must cost the load or the execution that caused it, nothing
-//! more. Every call into tract goes through here; whatever the call worked on is thrown away after a failure.
+//! tract panics on some odd models and inputs. A panic must fail the load or execution that caused it, and nothing
+//! else. Every call into tract goes through here; what the call worked on is discarded after a failure.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tract_onnx::prelude::TractResult;
 
-/// tract prints whole nodes and tensors into its errors; the part that tells the cause is at the front.
+/// tract prints whole nodes and tensors into its errors; the cause is at the front.
 const LONGEST: usize = 1000;
 
 /// Runs `work` and says in one line why it failed.

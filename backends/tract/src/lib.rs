@@ -1,16 +1,16 @@
-//! Runs ONNX models with tract, an engine in pure Rust: no library has to be installed.
+//! Runs ONNX models with tract, an engine in pure Rust that needs no library.
 //!
-//! It stands in for ONNX Runtime where that is not at hand, and says so in one line for each model it loads. It has
-//! fewer operators and runs on the processor only, one thread to an instance.
+//! It replaces ONNX Runtime where that is not installed, and logs one line for each model it loads. It has fewer
+//! operators and runs on the CPU only, with one thread per instance.
 //!
-//! A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; external data lies
-//! beside it. What its configuration leaves out of inputs, outputs and batches is completed from the file.
+//! A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; external data is
+//! beside it. Inputs, outputs and batching that the configuration leaves out are completed from the file.
 //!
-//! Input shapes may vary: a plan optimised for each set of shapes is made when they are first seen, with weights laid
-//! out for its kernels. The parameter `plan_cache_size` of a model's configuration says how many plans are kept: unless
-//! told otherwise 32, or fewer (4 at least) where their weights would take more than 1 GiB.
+//! Input shapes may vary: a plan is optimised for each set of shapes when it is first seen, with weights laid out for
+//! its kernels. The parameter `plan_cache_size` of a model's configuration limits how many plans are kept: by default
+//! 32, or fewer (at least 4) where their weights would take more than 1 GiB.
 //!
-//! The crate knows nothing of the server: it implements the traits of `nereid-backend-api` and no more.
+//! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
 #![forbid(unsafe_code)]
 
@@ -50,7 +50,7 @@ pub struct TractBackend {
 
 impl TractBackend {
     /// The engine with its settings, of which it knows `default-max-batch-size`, and the reason why it serves the
-    /// models it is given, for the log: whoever chose it knows.
+    /// models it is given, for the log: the caller that chose it knows.
     pub fn new(settings: BackendSettings, reason: impl Into<String>) -> Self {
         Self { settings, reason: reason.into() }
     }

@@ -1,8 +1,8 @@
 //! One optimised plan for each distinct set of input shapes, in a cache of bounded size.
 //!
 //! The instances of a model share the cache. A plan is built outside the cache's lock, so an instance whose plan is
-//! there goes on while another waits for its own. Plans hold weights in the layout their kernels want, so each costs
-//! memory: hence the bound.
+//! cached continues while another waits for its own. Each plan holds weights in the layout of its kernels, so the cache
+//! needs a bound.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

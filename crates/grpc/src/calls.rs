@@ -1,5 +1,4 @@
-//! The calls as they come from connections: which part of the protocol each belongs to, who may make it, and how long
-//! it may take.
+//! Calls as they arrive: the API group of each, who may make it, and its deadline.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -88,7 +87,7 @@ fn compressing(
     }
 }
 
-/// The part of the protocol that a call belongs to; `None` for one that there is not, and for reflection.
+/// The API group of a call; `None` for unknown calls and for reflection.
 fn group(path: &str) -> Option<ApiGroup> {
     if path.starts_with(HEALTH) {
         return Some(ApiGroup::Health);

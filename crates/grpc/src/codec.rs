@@ -4,7 +4,7 @@
 //! inputs are slices of the frames that arrived ([`Incoming`], [`Pieces`]), and those of outputs leave from where the
 //! backend put them ([`Outgoing`]). All other fields are prost's to decode and encode.
 //!
-//! Compressed calls are joined and copied anyway and take tonic's way: [`applies`] tells them apart.
+//! Compressed calls are joined and copied anyway and go through tonic: [`applies`] decides.
 
 mod incoming;
 mod outgoing;

@@ -83,7 +83,7 @@ fn ending(handler: Handler, shutdown: &CancellationToken) -> Handler {
 /// An answer that ends when the server does.
 struct Ending {
     body: Body,
-    /// Comes with the server's end; `None` once that is told.
+    /// Completes when the server stops; `None` after that was reported.
     shutdown: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 

@@ -1,4 +1,4 @@
-//! How long a call may take, as its client says.
+//! A call's deadline, as its client sets it.
 
 use std::time::Duration;
 

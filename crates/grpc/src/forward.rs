@@ -1,4 +1,4 @@
-//! Headers that models get as parameters.
+//! Headers forwarded to models as parameters.
 
 use nereid_core::backend_api::{Parameters, Result};
 use tonic::metadata::MetadataMap;

@@ -32,7 +32,7 @@ pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferR
 /// A request that the server has.
 pub(crate) struct Asked {
     pub answers: ResponseStream,
-    /// Whether the end of its answers is to be told in a message of its own, if the last answer did not tell it.
+    /// Whether the end of its answers needs a separate message, if the last answer did not mark it.
     pub empty_final: bool,
     /// Length of its inputs in bytes.
     pub byte_size: usize,

@@ -40,7 +40,7 @@ pub use calls::{Calls, RESTRICTED_PREFIX};
 pub use proto::FILE_DESCRIPTORS;
 pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 
-/// What the gRPC face is told when it starts.
+/// Configuration of the gRPC face.
 #[derive(Clone, Debug, Default)]
 pub struct GrpcOptions {
     /// The parts of the protocol that ask for a key, which is a header: its name is [`RESTRICTED_PREFIX`] and the key's.

@@ -1,4 +1,4 @@
-//! What the server says of itself and of its models: health, metadata, configurations.
+//! Health, metadata and configurations of the server and its models.
 
 use nereid_core::Server;
 use nereid_core::backend_api::Result;

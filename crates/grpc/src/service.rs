@@ -1,4 +1,4 @@
-//! The calls of the service, one by one: each is handed to the file that answers it.
+//! The calls of the service, each dispatched to the file that answers it.
 //!
 //! Calls of inference come here only if they are compressed; `inference.rs` answers the others.
 

@@ -1,4 +1,4 @@
-//! Registration of shared memory regions, of the system and of GPUs.
+//! Registration of system and CUDA shared memory regions.
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_shared_memory::{CudaRegionStatus as CudaStatus, RegionStatus as Status, Regions};

@@ -1,11 +1,12 @@
 //! A stream of inference requests and the stream of their answers.
 //!
-//! Many requests may be in progress. Answers of models that give one are sent in the order of their requests; those of
-//! decoupled models as they come. An error is a message like others and ends nothing, unless the client asks for that.
+//! Many requests may be in progress. Answers of ordinary models are sent in the order of their requests; those of
+//! decoupled models as they arrive. An error is a message like others and does not end the stream, unless the client
+//! asks for that.
 //!
-//! Nothing runs on its own here: requests are read while the answers' stream is polled, which is done while the client
-//! takes answers. So a client that floods the stream, or does not read from it, is held back by the connection's flow
-//! control. Dropped, the stream takes all its requests back.
+//! Nothing runs on its own here: requests are read while the answers' stream is polled, which happens while the client
+//! reads. So flow control holds back a client that floods the stream or does not read. Dropping the stream cancels its
+//! requests.
 
 mod answers;
 mod load;
@@ -34,7 +35,7 @@ use crate::tracing::{Called, Sending};
 use crate::{Face, deadline, forward};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
-/// Requests that are refused before that are told of in the stream all the same, as with the reference.
+/// Requests that are refused before that are still answered in the stream, as in Triton.
 pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 
 /// A message of the stream, or the status it ends with.

@@ -1,4 +1,4 @@
-//! What this face tells the traces of requests: when it waited for them, and when their answers were sent.
+//! What this face adds to traces: when requests arrived, and when their answers were sent.
 
 use std::pin::Pin;
 use std::sync::Arc;

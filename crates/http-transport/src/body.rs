@@ -1,4 +1,4 @@
-//! A request's body: read within a limit, and kept in the pieces in which it arrived.
+//! A request's body: read up to a limit, and kept in the pieces it arrived in.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -86,7 +86,7 @@ pub fn unknown_encoding(encoding: &str) -> Reply {
     reply
 }
 
-/// Decompresses a body. Its first byte tells gzip from deflate, as with the reference.
+/// Decompresses a body. Its first byte distinguishes gzip from deflate, as in Triton.
 ///
 /// # Errors
 /// `InvalidArg` if it is not compressed, is truncated, has trailing bytes, or exceeds the limit when decompressed.
@@ -132,7 +132,7 @@ fn decompressed(body: RequestBody, limit: Limit) -> Result<Bytes> {
     }
 }
 
-/// The reply with its body compressed. A body that is produced while it is sent stays as it is.
+/// The reply with its body compressed. A streamed body is left unchanged.
 pub async fn compress(reply: Reply, encoding: Encoding) -> Reply {
     let name = match encoding {
         Encoding::Identity => return reply,

@@ -1,4 +1,4 @@
-//! What the server says of itself and of its models: health, metadata, statistics.
+//! Health, metadata and statistics of the server and its models.
 
 use hyper::StatusCode;
 use nereid_core::Server;

@@ -5,7 +5,7 @@
 //! libraries call ([`HostFunction`]), among them the one by which they check its API version, and gives the dynamic
 //! loader an empty stand-in for `libtritonserver.so`, which many of them are linked against.
 //!
-//! The crate knows nothing of what plugins do: whoever loads one gives its functions their types and calls them.
+//! The crate knows nothing of what plugins do: the loader gives its functions their types and calls them.
 
 mod host;
 mod kind;

@@ -94,7 +94,7 @@ impl LogSettings {
     }
 }
 
-/// A change to the settings; `None` leaves a setting as it is.
+/// A change to the settings; `None` leaves a setting unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogUpdate {
     /// See [`LogSettings::info`].

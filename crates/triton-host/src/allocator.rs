@@ -1,4 +1,4 @@
-//! Who places the outputs of inferences that a backend starts itself: functions that it gives us to call.
+//! Output allocators of inner requests: callbacks of the backend.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -167,7 +167,7 @@ impl OutputAllocator for Placement {
             return Ok(Some(Box::new(placed)));
         }
         let (address, len) = (address.addr() as u64, output.byte_size);
-        // SAFETY: the allocator gave so many bytes there, to be written until they go back, which `placed` holds off.
+        // SAFETY: the allocator gave this many writable bytes until they are released, which `placed` prevents.
         let owner = unsafe { ForeignMemory::new(self.cuda.as_ref(), memory.device, address, len, placed) };
         let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
         let target = DeviceBuffer { address, len, owner };
@@ -226,7 +226,7 @@ impl Placed {
 impl PlacedMemory for Placed {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let address = self.address_for_response();
-        // SAFETY: the allocator gave so many bytes there, to be written until they go back, which this owns; null was
+        // SAFETY: the allocator gave this many writable bytes until they are released, which this owns; null was
         // refused. The processor can write them unless they are a device's.
         self.memory.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(address, self.byte_size) })
     }

@@ -1,4 +1,4 @@
-//! Where a buffer lies and how long it is.
+//! Buffer attributes: where a buffer is, and its size.
 
 use std::ffi::c_void;
 use std::ptr;

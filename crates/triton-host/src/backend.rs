@@ -1,4 +1,4 @@
-//! A backend as it sees itself: its name, its settings, where it lies, and what it says of itself.
+//! A backend as its library sees it: name, settings, location and attributes.
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Libraries that choose which requests share a batch.
+//! Batching libraries, which choose the requests of a batch.
 
 use std::any::Any;
 use std::ffi::c_void;

@@ -1,10 +1,9 @@
-//! The way over the boundary: every exported function is declared by [`exports!`] or [`values!`], which let nothing
-//! through but what cannot do harm on this side.
+//! The boundary to C: every exported function is declared by [`exports!`] or [`values!`], which check what comes in.
 //!
-//! Behind the boundary there is no raw pointer to be read or written: what C hands over arrives as a [`Text`], an
-//! [`Out`], a [`List`] or a [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there,
-//! never a crash. What cannot be checked from here is that a pointer that is not null points to what the header says;
-//! that is the caller's promise, as in C. No panic leaves: it becomes an error.
+//! Behind the boundary no raw pointer is read or written: arguments arrive as a [`Text`], an [`Out`], a [`List`] or a
+//! [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there, never a crash. What cannot
+//! be checked from here is that a pointer that is not null points to what the header says; that is the caller's
+//! promise, as in C. No panic leaves: it becomes an error.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -34,7 +33,7 @@ pub(crate) trait Pass {
 pub(crate) struct Out<T>(*mut T);
 
 impl<T: Copy> Out<T> {
-    /// Writes a result that has to be wanted.
+    /// Writes a required result.
     pub(crate) fn set(&self, value: T) -> Result<()> {
         if self.0.is_null() {
             return Err(null("a result is to be written to"));
@@ -93,7 +92,7 @@ impl<T: Copy> List<T> {
             count.checked_mul(size_of::<T>()).is_some_and(|size| isize::try_from(size).is_ok())
         };
         let count = usize::try_from(count).ok().filter(fits).ok_or_else(too_long)?;
-        // SAFETY: see `Pass::pass`: it is not null, and the header has so many elements there.
+        // SAFETY: see `Pass::pass`: it is not null, and the header guarantees this many elements.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }
 
@@ -132,7 +131,7 @@ impl Contents {
         self.0
     }
 
-    /// So many bytes, where the header has so many there. Of none the pointer may be null.
+    /// This many bytes, as the header guarantees. For zero bytes the pointer may be null.
     pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
         List(self.0.cast::<u8>()).elements(count)
     }
@@ -194,7 +193,7 @@ plain! {
     TRITONSERVER_MemoryType, TRITONSERVER_MetricKind, TRITONSERVER_ParameterType,
 }
 
-/// Passes as it is.
+/// Passes unchanged.
 macro_rules! as_it_is {
     ($($type:ty),* $(,)?) => {
         $(impl Pass for $type {
@@ -211,7 +210,7 @@ macro_rules! as_it_is {
 
 as_it_is! {
     bool, c_int, u32, i64, u64, usize, f64,
-    // An address that is C's own affair: it is kept and handed back, never followed.
+    // An address that only C uses: it is kept and returned, never dereferenced.
     *mut c_void,
     TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
     TRITONSERVER_InferenceTraceActivity, TRITONSERVER_InferenceTraceLevel, TRITONSERVER_InstanceGroupKind,

@@ -1,8 +1,7 @@
-//! An inference that a backend started itself, on its way: its answers are handed on as they come.
+//! An inner request in progress: its answers are passed on as they arrive.
 //!
-//! Whoever answers also calls the function that waits for the answers: there is no thread in between, so an inference
-//! within an inference takes up no thread but that of the model that executes. Calls of one inference come one after
-//! the other.
+//! The thread that answers also calls the response callback, so an inner request occupies no thread but that of the
+//! executing model. Calls for one request are sequential.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -84,7 +83,7 @@ pub(crate) fn start(peers: &dyn Peers, handle: Handle<InferenceRequest>, trace: 
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
-            // Whoever is at it looks once more.
+            // The thread at work checks once more.
             return;
         }
         let waker = Waker::from(Arc::clone(&self));

@@ -1,4 +1,4 @@
-//! What the server says of itself and its models, as JSON documents for C.
+//! Documents of the server and its models, as JSON for C.
 
 use nereid_backend_api::{Error, Result};
 use nereid_core::Server;

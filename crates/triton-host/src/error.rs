@@ -1,4 +1,4 @@
-//! Errors as C has them.
+//! Errors as C sees them.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;

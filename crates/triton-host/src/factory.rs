@@ -1,4 +1,4 @@
-//! Response factories: the way to answer a request that may be released already.
+//! Response factories: how to answer a request that may already be released.
 
 use std::sync::Arc;
 

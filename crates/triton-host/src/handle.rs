@@ -1,8 +1,8 @@
-//! Handles: what C has in the place of our objects.
+//! Handles: what C holds in place of our objects.
 //!
-//! C never looks behind them, so they are not addresses but numbers: a place in a table, how often the place was used
-//! before, and the kind of object. A handle that was released, that is of another kind or that was never given is
-//! therefore found out when it is used, on any thread, and answered with an error; nothing is followed blindly.
+//! C never dereferences them, so they are not addresses but numbers: a place in a table, its generation, and the kind
+//! of object. A handle that was released, has another kind or never existed is detected when it is used, on any thread,
+//! and answered with an error.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -14,7 +14,7 @@ use triton_sys::*;
 
 use crate::boundary::Pass;
 
-/// The lowest bits of a handle tell the kind of its object, which the table therefore leaves free.
+/// The lowest bits of a handle are the kind of its object; the table leaves them free.
 const KIND_BITS: usize = 5;
 
 /// How the tables number their places.
@@ -22,8 +22,8 @@ pub(crate) struct Numbering;
 
 impl Config for Numbering {
     const RESERVED_BITS: usize = KIND_BITS;
-    /// Fewer pages than by default leave more bits to tell the uses of a place apart. There is room for 33 million
-    /// objects of each kind and thread.
+    /// Fewer pages than by default leave more bits for generations. There is room for 33 million objects of each kind
+    /// and thread.
     const MAX_PAGES: usize = 20;
 }
 

@@ -1,4 +1,4 @@
-//! A request for an inference that a backend starts itself: what it sets before it hands it to the server.
+//! An inner request under construction: what a backend sets before it submits it.
 
 pub(crate) mod callbacks;
 pub(crate) mod properties;

@@ -38,7 +38,7 @@ impl InputObject {
         &self.data.request.inputs[self.index]
     }
 
-    /// Nothing if there are not so many.
+    /// `None` if there are fewer.
     fn buffer(&self, index: u32) -> Option<&Buffer> {
         self.tensor().buffers.get(index as usize)
     }
@@ -101,7 +101,7 @@ fn contents(
 ) -> Result<()> {
     buffer.set(ptr::null())?;
     byte_size.set(0)?;
-    // As in the reference, behind the last buffer there is none, and that is no error.
+    // As in Triton, there is no buffer after the last, which is not an error.
     let Some(contents) = contents.get(index as usize) else { return Ok(()) };
     memory_type.set(memory_to_c(contents.memory()))?;
     memory_type_id.set(contents.memory().device)?;

@@ -1,12 +1,12 @@
-//! Triton's C interface for backends, the server's side: loads backends that were built for Triton as shared libraries,
-//! and offers them the functions of `tritonbackend.h` and of `tritonserver.h` that they call.
+//! The server's side of Triton's C interface for backends: loads backends built for Triton as shared libraries, and
+//! exports the functions of `tritonbackend.h` and `tritonserver.h` that they call.
 //!
 //! Towards the rest of the server this is one [`Backend`](nereid_backend_api::Backend), [`LibraryBackends`]. Towards
 //! libraries it is a set of C functions, which the program that this crate is linked into has to export: its build
 //! script passes [`--export-dynamic-symbol`](https://sourceware.org/binutils/docs/ld/Options.html) to the linker.
 //!
-//! All of C's dangers are met in few places: `boundary.rs` lets arguments in, `handle.rs` knows which objects are alive,
-//! and where functions of a library are called. Behind them the code is safe. It knows no protocol and no face.
+//! Few places deal with C directly: `boundary.rs` checks arguments, `handle.rs` knows which objects are alive, and
+//! calls of library functions. Everything else is safe code. It knows no protocol and no face.
 
 mod allocator;
 mod attributes;

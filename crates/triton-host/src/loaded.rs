@@ -177,7 +177,7 @@ impl Drop for Shared {
     }
 }
 
-/// An instance until it is finalised. Whoever holds it may call its backend.
+/// An instance until it is finalised. Its holder may call its backend.
 struct Living {
     // Dropped in this order: the handle goes when nothing is called any more.
     lent: Lent<InstanceObject>,

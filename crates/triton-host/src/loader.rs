@@ -1,4 +1,4 @@
-//! The backends that come as libraries: finds them, loads each once, and has them load models.
+//! Backends that are libraries: finds them, loads each once, and lets them load models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::loaded::LoadedModel;
 use crate::server::ServerObject;
 use crate::thrown::call;
 
-/// The setting of a Python model that names what it brings along.
+/// The setting of a Python model that names its own environment.
 const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 
 /// What operators say of backends that are libraries.
@@ -84,7 +84,7 @@ impl LibraryBackends {
         Ok(Self { options, server, server_object, loaded: Mutex::default() })
     }
 
-    /// Says which server it is that backends may ask, and how its metrics are told. Without a server they get an error.
+    /// Sets the server that backends may ask, and the text format of its metrics. Without a server they get an error.
     pub fn attach(&self, server: &Arc<Server>, metrics: impl Fn(&Server) -> String + Send + Sync + 'static) {
         self.server_object.attach(server, Box::new(metrics));
     }

@@ -1,4 +1,4 @@
-//! The log, for backends: their messages stand in it with the file and line that they name.
+//! The log, for backends: their messages appear with the file and line that they give.
 
 use std::ffi::{c_char, c_int};
 

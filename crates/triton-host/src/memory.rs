@@ -1,4 +1,4 @@
-//! Memory that backends borrow from the server: ordinary memory, and what the pools have.
+//! Memory that backends borrow from the server: ordinary memory, and that of the pools.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -1,6 +1,6 @@
-//! Metrics that backends keep, and the text of all metrics of the server.
+//! Metrics of backends, and the text of all metrics of the server.
 //!
-//! Knows no form in which metrics are told: the program that puts the server together brings it along, see
+//! Knows no text format: the program that assembles the server supplies one, see
 //! [`LibraryBackends::attach`](crate::LibraryBackends::attach).
 
 use std::ffi::c_char;

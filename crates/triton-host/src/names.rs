@@ -1,4 +1,4 @@
-//! Names and sizes of the types that the headers number, and their counterparts on this side.
+//! The headers' enumerations: names, sizes, and their counterparts on this side.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;

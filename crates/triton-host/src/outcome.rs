@@ -1,4 +1,4 @@
-//! A response to an inference that a backend started itself.
+//! A response to an inner request.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -169,7 +169,7 @@ exports! {
     }
 }
 
-/// The error of a response stays the response's; null says that there is none.
+/// The response keeps its error; null means success.
 mod failure {
     use triton_sys::*;
 

@@ -1,4 +1,4 @@
-//! A request as a backend sees it. It is the backend's until it releases it, perhaps long after it was answered.
+//! A request as a backend sees it. The backend owns it until it releases it, perhaps long after it was answered.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -38,7 +38,7 @@ pub(crate) struct RequestObject {
     /// New values of states that were made for it.
     states: Mutex<Vec<Lent<State>>>,
     batch_size: usize,
-    // Last: whoever waits for the turn to be over finds the request gone.
+    // Last, so that the request is gone when its turn ends.
     turn: Option<Turn>,
 }
 

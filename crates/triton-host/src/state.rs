@@ -31,7 +31,7 @@ impl State {
     /// The value that is to replace that of a state.
     ///
     /// # Errors
-    /// `InvalidArg` where no state goes by that name of an output.
+    /// `InvalidArg` where no state has that output name.
     pub(crate) fn new(
         states: Arc<SequenceStates>,
         name: String,

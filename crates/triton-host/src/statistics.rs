@@ -1,4 +1,4 @@
-//! What backends report of their executions: of each request, of each batch, of each response.
+//! Statistics that backends report: per request, batch and response.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -137,7 +137,7 @@ exports! {
         response_statistics.get()?.set(|fields| fields.end = response_end);
     }
 
-    /// The error stays the backend's; null says that there is none.
+    /// The backend keeps the error; null means success.
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetError(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         error: *mut TRITONSERVER_Error,

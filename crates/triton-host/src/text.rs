@@ -1,4 +1,4 @@
-//! Texts for C: they end with a zero byte, so they cannot hold one.
+//! Strings for C: they end with a zero byte, so they cannot contain one.
 
 use std::ffi::CString;
 

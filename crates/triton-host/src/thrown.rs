@@ -1,8 +1,8 @@
-//! Exceptions that come out of a library's functions, which Triton's interface does not allow.
+//! Exceptions that leave a library's functions, which Triton's interface does not allow.
 //!
-//! Nothing of C++ can be caught from here, and what the library has left behind is unknown: the process ends, as it does
-//! with the reference. It says before which function of whom it was. The functions' types let exceptions through
-//! (`C-unwind`), so that this is sound.
+//! C++ exceptions cannot be caught here, and the state they leave is unknown: the process ends, as in Triton, after it
+//! reports the function and its library. The functions' types let exceptions through (`C-unwind`), so that this is
+//! sound.
 
 use std::io::{Write, stderr};
 use std::process::abort;
@@ -14,7 +14,7 @@ use triton_sys::TRITONSERVER_Error;
 use crate::error;
 use crate::handle::Handle;
 
-/// Calls a function of a library that gives an error, or null, and of which `whose` tells the owner.
+/// Calls a function of a library that returns an error or null; `whose` names its owner.
 ///
 /// # Errors
 /// The function's.
@@ -36,7 +36,7 @@ struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        // There is nobody left to tell if this fails.
+        // A failure of this cannot be reported.
         let _ = writeln!(
             stderr(),
             "error: {} of {} threw an exception, which it must catch itself; the server cannot go on",

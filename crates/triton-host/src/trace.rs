@@ -1,4 +1,4 @@
-//! Traces, as C has them: those of requests that the server traces, those that C makes with functions that hear of them
+//! Traces as C sees them: those of requests that the server traces, those that C creates with callbacks
 //! (`trace/told.rs`), and those derived from either for inner requests.
 
 mod told;
@@ -45,7 +45,8 @@ pub(crate) struct Sent {
     pub handle: Option<Lent<TraceObject>>,
 }
 
-/// From here on the trace is the server's: C has it again, or it is gone, when nothing more is told of the request.
+/// From here on the trace is the server's: C has it again, or it is dropped, when nothing more of the request is
+/// reported.
 pub(crate) fn send(handle: Handle<TraceObject>) -> Result<Sent> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));

@@ -1,4 +1,4 @@
-//! The way to answer a request: what a request, its response factories and its responses have in common.
+//! How a request is answered: shared by the request, its response factories and its responses.
 
 use std::any::Any;
 use std::ops::Deref;

@@ -51,7 +51,7 @@ fn serve(define: &str) -> Served {
 }
 
 impl Served {
-    /// Asks with an id, which tells the backend what to do.
+    /// Sends a request whose id tells the backend what to do.
     fn ask(&self, id: &str) -> Result<Response> {
         let request = InferRequest {
             id: id.into(),
@@ -64,7 +64,7 @@ impl Served {
         runtime.block_on(stream.single())
     }
 
-    /// Asks, has the input back, and gives the fault that the backend was told of.
+    /// Sends a request, checks that the input comes back, and returns the error that the backend saw.
     fn fault(&self, id: &str) -> String {
         let response = self.ask(id).unwrap();
         assert_eq!(&*response.outputs[0].contiguous().unwrap(), [7; 12]);

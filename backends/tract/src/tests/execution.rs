@@ -1,4 +1,4 @@
-//! What comes out of models that are in order, and what a failure costs.
+//! Results of valid models, and what a failure affects.
 
 use bytes::Bytes;
 use nereid_backend_api::{Buffer, DataType, ErrorCode, Tensor};

@@ -1,4 +1,4 @@
-//! Inputs that a request may leave out, since the file has a value for them.
+//! Inputs that a request may omit because the file has a value for them.
 
 use nereid_backend_api::{DataType, ModelConfig};
 use tract_onnx::pb::TensorProto;

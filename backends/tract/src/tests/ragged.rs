@@ -1,4 +1,4 @@
-//! Batches of requests that differ in shape: ragged inputs, inputs that the batch gives, outputs cut apart by inputs.
+//! Batches of requests that differ in shape: ragged inputs, batch inputs, outputs split by inputs.
 
 use nereid_backend_api::{DataType, ErrorCode, ModelConfig, Response, Tensor};
 use nereid_model_config::parse_text;

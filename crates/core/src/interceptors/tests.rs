@@ -54,19 +54,7 @@ const TENSORS: &str = "backend: 'echo' input { name: 'X' data_type: TYPE_UINT8 d
 fn server(config: &str, interceptors: impl IntoIterator<Item = Arc<dyn Interceptor>>) -> (Arc<Server>, Echo) {
     let mut config = nereid_model_config::parse_text(config).unwrap();
     nereid_model_config::normalise(&mut config);
-    let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory: "m".into(),
-        config,
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: Default::default(),
-        warm_up_files: Default::default(),
-        state_files: Default::default(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
+    let spec = ModelSpec::new(ModelId::plain("m"), "m", config, [1]);
     let echo = Echo::default();
     let backend = Arc::new(echo.clone()) as Arc<dyn Backend>;
     let backends = std::collections::BTreeMap::from([("echo".to_owned(), backend)]);

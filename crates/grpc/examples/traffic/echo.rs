@@ -1,4 +1,4 @@
-//! A service of tonic's own making that gives tensors back and does nothing else: what the protocol costs by itself.
+//! A bare tonic service that echoes tensors: what the protocol costs by itself.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -20,7 +20,7 @@ use tower_service::Service;
 use crate::proto::model_infer_response::InferOutputTensor;
 use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
-/// Serves on a free port, which is told on standard output, until the process is ended.
+/// Serves on a free port, printed on standard output, until the process ends.
 pub async fn serve() -> Result<(), Box<dyn Error + Send + Sync>> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     println!("Started echo at {address}");

@@ -1,6 +1,6 @@
-//! The load: as many requests in flight as asked, the next one sent when an answer is there.
+//! The load: a fixed number of requests in flight; each answer triggers the next request.
 //!
-//! It speaks HTTP/2 without a client library of gRPC in between, so that it costs little beside the server.
+//! It speaks HTTP/2 without a gRPC client library, so that it costs little beside the server.
 
 use std::error::Error;
 use std::fmt;
@@ -70,7 +70,7 @@ pub struct Seen {
 }
 
 impl Load {
-    /// Sends until the time is over. Every answer is looked at; one that is no good fails the run.
+    /// Sends until the time is over. Every answer is checked; a wrong one fails the run.
     pub async fn run(&self) -> Result<Seen, Failure> {
         if self.connections == 0 || !self.in_flight.is_multiple_of(self.connections) || self.in_flight == 0 {
             return Err("requests in flight have to be a multiple of the connections".into());
@@ -187,7 +187,7 @@ async fn calls(
     Ok(latencies)
 }
 
-/// A stream with so many requests in flight.
+/// A stream with a fixed number of requests in flight.
 async fn stream_of(
     requests: SendRequest<Bytes>,
     address: SocketAddr,
@@ -198,7 +198,7 @@ async fn stream_of(
 ) -> Result<Vec<Duration>, Failure> {
     let mut requests = requests.ready().await?;
     let (answer, mut body) = requests.send_request(call(address, "ModelStreamInfer")?, false)?;
-    // Sent by a task of its own: whoever sends without reading waits for room that only reading makes.
+    // Sent by a separate task: sending waits for room that only reading makes.
     let (credit, mut credits) = tokio::sync::mpsc::channel::<()>(in_flight);
     for _ in 0..in_flight {
         credit.send(()).await?;

@@ -1,5 +1,4 @@
-//! Calls as clients make them: what they are answered, who may make them, and what becomes of them when their client
-//! waits no longer.
+//! Calls as clients make them: answers, access, and what happens when the client stops waiting.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -119,7 +118,7 @@ async fn what_is_no_message_is_refused() {
         // A field that begins and does not end.
         (b"\0\0\0\0\x02\x0a\x05", Code::Internal),
         (b"\0\0\0\0\x02\xff\xff", Code::Internal),
-        // A compression that nobody told of, and one that there is not.
+        // A compression that was not announced, and an unknown one.
         (b"\x01\0\0\0\0", Code::Internal),
         (b"\x02\0\0\0\0", Code::Internal),
         // More than 2 GiB, and just as much, of which little comes.
@@ -190,7 +189,7 @@ async fn headers_are_forwarded_as_parameters() {
     assert_eq!(code(client.model_infer(call).await), Code::InvalidArgument);
 }
 
-/// A model with one instance that keeps each request until told to go on, and tells how it then is.
+/// A model with one instance that holds each request until released, and reports its state then.
 fn holding() -> (Serving, mpsc::Receiver<i32>, mpsc::Sender<()>, mpsc::Receiver<bool>) {
     let (began, begins) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! A tensor's elements given one by one, joined to its contents.
+//! Typed contents: elements given one by one, joined into a tensor's bytes.
 
 use bytes::Bytes;
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};

@@ -23,7 +23,7 @@ pub(super) struct Decoded {
     pub request: InferRequest,
     /// The shared memory that it reads and writes.
     pub memory: RequestMemory,
-    /// Whether the end of its answers is to be told in a message of its own, if the last answer did not tell it.
+    /// Whether the end of its answers needs a separate message, if the last answer did not mark it.
     pub empty_final: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Tensors in shared memory, as the parameters of an input or an output name their place.
+//! Tensors in shared memory: the parameters of an input or output that name a region.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Messages in pieces, whole and cut off: what is let through, and when.
+//! Messages in pieces, complete and truncated: what passes, and when.
 
 use std::convert::Infallible;
 
@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::*;
 
-/// A message of so many bytes, all of them the given one.
+/// A message of this many copies of one byte.
 fn message(length: usize, byte: u8) -> Vec<u8> {
     let mut message = vec![0];
     message.extend(u32::try_from(length).unwrap().to_be_bytes());
@@ -15,7 +15,7 @@ fn message(length: usize, byte: u8) -> Vec<u8> {
     message
 }
 
-/// What a body of these pieces lets through, as often as it is asked.
+/// What a body of these pieces yields, poll by poll.
 fn through(pieces: Vec<Bytes>) -> Vec<Result<Bytes, Status>> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let mut body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)));

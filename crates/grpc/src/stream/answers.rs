@@ -18,7 +18,7 @@ use crate::tracing::Sending;
 /// The parameter of each response that says whether it is the last one to its request.
 const FINAL: &str = "triton_final_response";
 
-/// A message, and the status of the execution whose error it tells.
+/// A message, and the status of the error that it reports.
 pub(super) struct Told {
     pub message: StreamReply,
     pub status: Option<Status>,
@@ -42,7 +42,7 @@ impl Told {
 
 /// A request that was not executed.
 pub(super) struct Refused {
-    /// What its client is told.
+    /// What its client receives.
     pub told: Told,
     _share: Share,
 }
@@ -61,7 +61,7 @@ fn set_final(response: &mut ModelInferResponse, last: bool) {
     response.parameters.insert(FINAL.to_owned(), value);
 }
 
-/// A request that the server has, with what its answers are told with.
+/// A request in progress, and what its answers need.
 struct Pending {
     asked: Asked,
     /// As the client wrote it.
@@ -116,7 +116,7 @@ impl Single {
 /// A request to a decoupled model.
 pub(super) struct Decoupled {
     pending: Pending,
-    /// Whether a message has said that there is no further one.
+    /// Whether a message was marked as the last.
     final_told: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How much of a stream is in progress: requests whose answers are not all sent yet.
+//! Requests of a stream whose answers are not all sent yet, and their limits.
 
 use nereid_core::{Budget, Permit};
 
@@ -29,7 +29,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// A request with so many bytes of inputs. It was read when there was room, and is taken whatever its size.
+    /// A request and the size of its inputs. It was read when there was room, and is accepted whatever its size.
     pub(super) fn share(&self, bytes: usize) -> Share {
         Share { _request: self.requests.acquire_anyway(1), _bytes: self.bytes.acquire_anyway(bytes) }
     }

@@ -16,7 +16,7 @@ use crate::testing::{NUMBER, Serving, asked_number, echo, echoed, number, parame
 
 const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
 
-/// What is told of a message: its error, its id, its version, the number in it, and whether it is the last.
+/// Facts of a message: its error, id, version, number, and whether it is the last.
 type Summary = (String, String, String, Option<i32>, Option<bool>);
 
 fn summary(message: ModelStreamInferResponse) -> Summary {
@@ -75,8 +75,8 @@ fn serving() -> Serving {
     })
 }
 
-/// Answers as often as the number says, and then that there is no more; -1: once, as the last; -2: an error, then the
-/// end; -3: an answer, then an error as the last.
+/// Answers as often as the number says, and then ends; -1: once, as the last; -2: an error, then the end; -3: an
+/// answer, then an error as the last.
 fn decoupled(request: Asked) {
     let response = echoed(&request);
     let responder = request.responder();
@@ -131,7 +131,7 @@ async fn an_error_ends_the_stream_if_its_client_asks_for_that() {
     assert_eq!((seen, code), (vec![answered("a", 1, true)], Code::InvalidArgument));
     let (seen, code) = converse(&serving, call(requests(), "false")).await;
     assert_eq!((seen.len(), code), (3, Code::Ok));
-    // A request that is not executed is told of in the stream all the same.
+    // A request that is not executed is still answered in the stream.
     let (seen, code) = converse(&serving, call(vec![number("x", "a", 1), number("m", "b", 1)], "true")).await;
     assert_eq!((seen.len(), code), (2, Code::Ok));
 }

@@ -1,5 +1,5 @@
-//! The functions that a request for an inference is given: who takes it back, who places its outputs, who takes its
-//! responses. When they are called is not known here, but for the first.
+//! Callbacks of an inner request: its release, output placement and responses. Only the release callback is called
+//! here.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a request for an inference says beside its tensors: ids, flags, priority, timeout and parameters.
+//! Properties of an inner request: ids, flags, priority, timeout and parameters.
 
 use std::ffi::{CString, c_char};
 use std::time::Duration;

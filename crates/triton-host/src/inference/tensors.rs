@@ -1,5 +1,5 @@
-//! The inputs of a request for an inference, whose bytes stay where who made the request has them, and the outputs it
-//! wants. What a model takes is not known here, but for raw inputs, of which it is asked.
+//! Tensors of an inner request: its inputs, whose bytes stay with the backend, and its requested outputs. Knows nothing
+//! of the model's signature, except for raw inputs, which need it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
@@ -135,8 +135,8 @@ impl AsRef<[u8]> for Piece {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: who made the request keeps so many bytes there until it is given back, which this holds off; null
-        // was refused when they were set.
+        // SAFETY: the requester keeps this many bytes there until the release, which this prevents; null was refused
+        // when they were set.
         unsafe { std::slice::from_raw_parts(self.address.load(Relaxed).cast::<u8>(), self.len) }
     }
 }
@@ -156,8 +156,8 @@ impl GivenPiece {
             MemoryKind::CpuPinned => Buffer::pinned(piece(), device),
             MemoryKind::Gpu => {
                 let address = address.addr() as u64;
-                // SAFETY: who made the request keeps so many bytes there until it is given back, which the release
-                // holds off. Inputs are only read.
+                // SAFETY: the requester keeps this many bytes there until the release, which the release holds off.
+                // Inputs are only read.
                 let owner = unsafe { ForeignMemory::new(cuda, device, address, len, release) };
                 let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
                 Buffer::device(DeviceBuffer { address, len, owner }, device)

@@ -1,4 +1,4 @@
-//! Traces that C makes: its functions hear of them, on the thread that has something to tell.
+//! Traces created by C: its callbacks run on the thread that reports.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -99,7 +99,7 @@ impl TraceSink for Told {
         let (base, memory) = match tensor.buffers.as_slice() {
             [buffer] => (address(buffer), buffer.memory()),
             _ => {
-                // Pieces in a device's memory have no one address that could be told.
+                // Pieces in device memory have no single address to report.
                 let Ok(contents) = tensor.contiguous() else { return };
                 joined = contents;
                 (joined.as_ptr().cast(), nereid_backend_api::Memory::HOST)

@@ -1,4 +1,4 @@
-//! Messages that are taken, and messages that are not.
+//! Messages that are accepted and refused.
 
 use std::time::Duration;
 
