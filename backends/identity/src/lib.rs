@@ -2,24 +2,17 @@
 //! options of Triton's backend of that name.
 //!
 //! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Parameters of the configuration:
-<<<<<<< HEAD
-//! - `execute_delay_ms`: each execution takes that much longer;
-//! - `instance_wise_delay_multiplier`: if not 0, the delay of instance number n is that many times n times as long;
-//! - `creation_delay_sec`: loading takes that much longer.
+//! - `execute_delay_ms`: delays each execution;
+//! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
+//! - `creation_delay_sec`: delays loading.
 //!
-//! Two more are not in Triton's backend. They hold the model until someone else lets it go, where a delay would only
-//! make that likely:
+//! Two more, which Triton's backend does not have, hold the model until another process releases it:
 //! - `gate`: the path of a Unix socket. Each execution connects to it, writes the instance's name and the number of
-//!   requests (`m_0_0 3`), and goes on when the other side writes anything or ends the connection;
+//!   requests (`m_0_0 3`), and goes on when the other side writes anything or closes the connection;
 //! - `creation_gate`: the same for loading, which writes the model's name and version (`m 1`).
 //!
 //! A gate at which nobody listens is open, so that a configuration with one can be served anywhere. An execution at a
 //! gate waits for its release even if its clients give up.
-=======
-//! - `execute_delay_ms`: delays each execution;
-//! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
-//! - `creation_delay_sec`: delays loading.
->>>>>>> integration
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor};
-use nereid_core::{Caller, ModelId, ModelSource, Overrides, Server, ServerOptions};
+use nereid_core::{Caller, ModelId, ModelSource as _, Overrides, Progress, Server, ServerOptions, block_on};
 use nereid_model_config::proto::ModelParameter;
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, find};
 use nereid_repository::{ReadOptions, Repositories};
@@ -103,7 +103,9 @@ fn serve() -> Arc<Server> {
     let reading = ReadOptions::default();
     let repositories = Repositories::new(vec![repository()], reading);
     let with_one_thread = |(name, _): (&'static str, Vec<Input>)| {
-        let spec = repositories.read(&ModelId::plain(name), &Overrides::default()).map(|mut spec| {
+        let (id, overrides, progress) = (ModelId::plain(name), Overrides::default(), Progress::default());
+        let fetched = block_on(repositories.fetch(&id, &overrides, &progress));
+        let spec = fetched.and_then(|fetched| fetched.read()).map(|mut spec| {
             let one = ModelParameter { string_value: "1".to_owned() };
             spec.config.parameters.insert("intra_op_thread_count".to_owned(), one);
             spec

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-//! What tests of the face need: a server whose models follow a script, and a client that calls it in this process.
-=======
 //! For the tests: a server with one scripted model, and a client that calls it in this process.
->>>>>>> integration
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::statistics::FailureReason;
-use crate::{Canceller, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use crate::{Canceller, ModelId, ModelSpec, Server, ServerOptions};
 
 /// Answers each request with its input, and notes the first byte of each.
 #[derive(Clone, Default)]
