@@ -16,7 +16,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Caller, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Caller, ModelId, ModelSpec, Server, ServerOptions};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -85,19 +85,7 @@ fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     );
     let mut config = nereid_core::model_config::parse_text(&text).expect("a configuration");
     nereid_core::model_config::normalise(&mut config);
-    let spec = ModelSpec {
-        id: ModelId::plain(name),
-        directory: ".".into(),
-        config,
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
+    let spec = ModelSpec::new(ModelId::plain(name), ".", config, [1]);
     (name.to_owned(), Ok(spec))
 }
 

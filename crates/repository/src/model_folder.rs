@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Completion, Fingerprint, Labels, ModelId, ModelSpec};
+use nereid_core::{Completion, Labels, ModelId, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
 
 use crate::data_files::{INITIAL_STATE, WARMUP, data_files};
@@ -150,24 +150,20 @@ fn finish(
     for version in choice.missing {
         tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
     }
-    let versions = choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
+    let versions: Vec<u64> =
+        choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
     let completion = match (options.complete, origin) {
         (false, _) => Completion::Off,
         (true, Origin::Nowhere) => Completion::Needed,
         (true, Origin::File(_) | Origin::Request) => Completion::Allowed,
     };
     Ok(ModelSpec {
-        id: ModelId::plain(name),
-        directory: folder.to_owned(),
-        config,
         completion,
-        versions,
         labels,
         warm_up_files: named(&files, WARMUP),
         state_files: named(&files, INITIAL_STATE),
         fault: fault.or(missing_labels).or(missing_files),
-        fingerprint: Fingerprint::default(),
-        keep: None,
+        ..ModelSpec::new(ModelId::plain(name), folder, config, versions)
     })
 }
 

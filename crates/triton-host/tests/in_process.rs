@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
-use nereid_core::{Backends, Caller, Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Backends, Caller, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_model_config::{normalise, parse_text};
 use nereid_triton_host::{LibraryBackends, LibraryOptions};
 
@@ -37,19 +37,7 @@ fn serve(define: &str) -> Served {
     compile(&folder.path().join("backends/c"), define);
     let mut config = parse_text(CONFIG).unwrap();
     normalise(&mut config);
-    let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory: folder.path().join("m"),
-        config,
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fingerprint: Fingerprint::default(),
-        fault: None,
-        keep: None,
-    };
+    let spec = ModelSpec::new(ModelId::plain("m"), folder.path().join("m"), config, [1]);
     let options = LibraryOptions { directory: folder.path().join("backends"), ..LibraryOptions::default() };
     let libraries = Arc::new(LibraryBackends::new(options).unwrap());
     let mut backends = Backends::default();

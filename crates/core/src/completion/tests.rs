@@ -1,6 +1,5 @@
 //! What becomes of the configuration that a backend hands back.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use nereid_backend_api::{ErrorCode, Instance, InstanceContext, ModelContext};
@@ -8,7 +7,6 @@ use nereid_model_config::parse_text;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use super::*;
-use crate::Fingerprint;
 use crate::source::ModelId;
 
 const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
@@ -40,19 +38,7 @@ fn config(text: &str) -> ModelConfig {
 }
 
 fn spec(completion: Completion, text: &str) -> ModelSpec {
-    ModelSpec {
-        id: ModelId::plain("m"),
-        directory: "m".into(),
-        config: config(text),
-        completion,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    }
+    ModelSpec { completion, ..ModelSpec::new(ModelId::plain("m"), "m", config(text), [1]) }
 }
 
 fn no_peers() -> Arc<dyn Peers> {

@@ -14,8 +14,8 @@ use nereid_backend_api::{
     Result, SequenceFlags, Tensor,
 };
 
-use crate::source::{Fingerprint, ModelId, ModelSource};
-use crate::{Caller, Completion, ModelSpec, ResponseStream, Server, ServerOptions};
+use crate::source::{ModelId, ModelSource};
+use crate::{Caller, ModelSpec, ResponseStream, Server, ServerOptions};
 
 /// What the members of a test do, by the parameter `act` of their configuration:
 /// - `add` (also where there is none): output `Y` is the sum of all inputs that are there, and of the parameter `plus`;
@@ -145,19 +145,7 @@ fn spec(name: &str, text: &str) -> ModelSpec {
     let mut config = nereid_model_config::parse_text(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     name.clone_into(&mut config.name);
     nereid_model_config::normalise(&mut config);
-    ModelSpec {
-        id: ModelId::plain(name),
-        directory: name.into(),
-        config,
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    }
+    ModelSpec::new(ModelId::plain(name), name, config, [1])
 }
 
 fn io(inputs: &str, outputs: &str) -> String {

@@ -43,6 +43,29 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// A model that is complete as it stands: its configuration is not completed, and it has no files besides its
+    /// versions' own.
+    pub fn new(
+        id: ModelId,
+        directory: impl Into<PathBuf>,
+        config: ModelConfig,
+        versions: impl Into<Vec<u64>>,
+    ) -> Self {
+        Self {
+            id,
+            directory: directory.into(),
+            config,
+            completion: Completion::Off,
+            versions: versions.into(),
+            labels: BTreeMap::new(),
+            warm_up_files: BTreeMap::new(),
+            state_files: BTreeMap::new(),
+            fault: None,
+            fingerprint: Fingerprint::default(),
+            keep: None,
+        }
+    }
+
     /// What its backend gets to load a version.
     pub(crate) fn context(&self, version: u64, peers: &Arc<dyn Peers>) -> ModelContext {
         ModelContext {

@@ -21,7 +21,6 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
 use super::*;
-use crate::Completion;
 use crate::{Fingerprint, ModelSpec};
 
 /// What a scripted instance does with each batch.
@@ -73,19 +72,7 @@ fn config() -> ModelConfig {
 
 fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
     let labels = BTreeMap::from([("OUT".to_owned(), vec!["no".to_owned(), "yes".to_owned()])]);
-    let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory: "m".into(),
-        config,
-        completion: Completion::Off,
-        versions: versions.to_vec(),
-        labels,
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
+    let spec = ModelSpec { labels, ..ModelSpec::new(ModelId::plain("m"), "m", config, versions) };
     ("m".into(), Ok(spec))
 }
 

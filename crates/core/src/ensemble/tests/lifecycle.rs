@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::source::Overrides;
-use crate::{ModelControl, VersionState};
+use crate::{Fingerprint, ModelControl, VersionState};
 
 /// A source whose models change as the test likes. Every change of a model is seen.
 #[derive(Clone, Default)]
