@@ -1,15 +1,13 @@
-//! For the tests: a server with one scripted model, and a client that calls it in this process.
+//! For the tests: a server with scripted models, and a client that calls it in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nereid_core::backend_api::{
-    Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
-};
-use nereid_core::{
-    Completion, Fingerprint, ModelControl, ModelId, ModelSpec, Server, ServerOptions, model_config,
-};
+use nereid_core::backend_api::{Backend, Request};
+use nereid_core::{ModelControl, ModelId, ModelSpec, Server, ServerOptions};
+pub(crate) use nereid_testkit::scripts::echoed;
+use nereid_testkit::{ScriptedBackend, config};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
@@ -18,30 +16,6 @@ use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::{InferParameter, ModelInferRequest};
 use crate::{Calls, GrpcOptions};
-
-/// What the model does with each request.
-type Script = Arc<dyn Fn(Request) + Send + Sync>;
-
-#[derive(Clone)]
-struct Scripted(Script);
-
-impl Backend for Scripted {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Model for Scripted {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Instance for Scripted {
-    fn execute(&mut self, batch: Batch) {
-        batch.into_requests().into_iter().for_each(|request| (self.0)(request));
-    }
-}
 
 /// A model that takes `IN` and gives `OUT`, one INT32 each.
 pub(crate) const NUMBER: &str = r#"
@@ -66,22 +40,9 @@ impl Serving {
         options: GrpcOptions,
         script: impl Fn(Request) + Send + Sync + 'static,
     ) -> Self {
-        let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
-        let spec = |(name, config): &(&str, String)| {
-            let text = format!("name: \"{name}\" backend: \"scripted\" {config}");
-            let spec = ModelSpec {
-                id: ModelId::plain(*name),
-                directory: (*name).into(),
-                config: model_config::parse_text(&text).unwrap(),
-                completion: Completion::Off,
-                versions: vec![1],
-                labels: BTreeMap::new(),
-                warm_up_files: BTreeMap::new(),
-                state_files: BTreeMap::new(),
-                fingerprint: Fingerprint::default(),
-                fault: None,
-                keep: None,
-            };
+        let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(script));
+        let spec = |(name, text): &(&str, String)| {
+            let spec = ModelSpec::new(ModelId::plain(*name), *name, config(name, text), [1]);
             ((*name).to_owned(), Ok(spec))
         };
         let source: BTreeMap<_, _> = configs.iter().map(spec).collect();
@@ -136,15 +97,6 @@ pub(crate) fn number(model: &str, id: &str, number: i32) -> ModelInferRequest {
 pub(crate) fn echo(request: Request) {
     let response = echoed(&request);
     request.answer(Ok(response));
-}
-
-/// What [`echo`] answers.
-pub(crate) fn echoed(request: &Request) -> Response {
-    let outputs = request.inputs.iter().cloned().map(|mut tensor| {
-        tensor.name = tensor.name.replace("IN", "OUT");
-        tensor
-    });
-    Response { outputs: outputs.collect(), parameters: request.parameters.clone() }
 }
 
 /// The number in a request's input.

@@ -4,41 +4,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nereid_core::backend_api::{
-    Backend, Batch, Instance, InstanceContext, Model, ModelContext, Request, Response, Result,
-};
-use nereid_core::{Completion, Fingerprint, ModelId, ModelSpec, Server, ServerOptions, model_config};
+use nereid_core::backend_api::{Backend, Request};
+use nereid_core::{ModelId, ModelSpec, Server, ServerOptions};
 use nereid_http_transport::TransportOptions;
 use nereid_listener::Address;
+use nereid_testkit::{ScriptedBackend, config, scripts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::HttpOptions;
-
-/// What the model does with each request.
-type Script = Arc<dyn Fn(Request) + Send + Sync>;
-
-#[derive(Clone)]
-struct Scripted(Script);
-
-impl Backend for Scripted {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Model for Scripted {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Instance for Scripted {
-    fn execute(&mut self, batch: Batch) {
-        batch.into_requests().into_iter().for_each(|request| (self.0)(request));
-    }
-}
 
 /// A server on a port of its own.
 pub(crate) struct Serving {
@@ -50,22 +25,9 @@ pub(crate) fn http_options() -> HttpOptions {
 }
 
 /// A server with model `m` of this configuration, which does `script` with each request.
-pub(crate) fn server(config: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Arc<Server> {
-    let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::new(script)));
-    let text = format!("name: \"m\" backend: \"scripted\" {config}");
-    let spec = ModelSpec {
-        id: ModelId::plain("m"),
-        directory: "m".into(),
-        config: model_config::parse_text(&text).unwrap(),
-        completion: Completion::Off,
-        versions: vec![1],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
+pub(crate) fn server(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Arc<Server> {
+    let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(script));
+    let spec = ModelSpec::new(ModelId::plain("m"), "m", config("m", text), [1]);
     let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let server = Server::new(options(), backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
     assert!(server.start(None).unwrap().is_empty());
@@ -128,10 +90,6 @@ pub(crate) fn request(method: &str, path: &str, headers: &str, body: &str) -> St
 
 /// Answers with the inputs unchanged, renamed to outputs: `INn` to `OUTn`.
 pub(crate) fn echo(request: Request) {
-    let outputs = request.inputs.iter().cloned().map(|mut tensor| {
-        tensor.name = tensor.name.replace("IN", "OUT");
-        tensor
-    });
-    let response = Response { outputs: outputs.collect(), parameters: request.parameters.clone() };
+    let response = scripts::echoed(&request);
     request.answer(Ok(response));
 }

@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_core::backend_api::{
-    Backend, Batch, Error, InferRequest, Instance, InstanceContext, Model, ModelContext, Response, Result,
-};
+use nereid_core::backend_api::{Backend, Batch, Error, InferRequest, Response};
 use nereid_core::{
-    Caller, Completion, Fingerprint, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId,
-    ModelSpec, Server, ServerOptions, model_config,
+    Caller, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec, Server,
+    ServerOptions,
 };
 use nereid_http_transport::serve;
 use nereid_listener::Address;
+use nereid_testkit::{ScriptedBackend, config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -22,50 +21,21 @@ use tokio_util::sync::CancellationToken;
 use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, TRANSPORT};
 
 /// Answers a request with the id `bad` with an error, and any other with nothing.
-#[derive(Clone)]
-struct Obedient;
-
-impl Backend for Obedient {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Model for Obedient {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Instance for Obedient {
-    fn execute(&mut self, batch: Batch) {
-        let outcome = match batch.requests()[0].id.as_str() {
-            "bad" => Err(Error::internal("as told")),
-            _ => Ok(Response::default()),
-        };
-        batch.complete([outcome]);
-    }
+fn answer(batch: Batch) {
+    let outcome = match batch.requests()[0].id.as_str() {
+        "bad" => Err(Error::internal("failed on purpose")),
+        _ => Ok(Response::default()),
+    };
+    batch.complete([outcome]);
 }
 
 const OUTPUT: &str = "output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }";
 
-fn server(config: &str) -> Arc<Server> {
-    let backend: Arc<dyn Backend> = Arc::new(Obedient);
-    let spec = ModelSpec {
-        id: ModelId { name: "m".into(), namespace: "models".into() },
-        directory: "m".into(),
-        config: model_config::parse_text(&format!("name: 'm' backend: 'obedient' {OUTPUT} {config}"))
-            .unwrap(),
-        completion: Completion::Off,
-        versions: vec![1, 3],
-        labels: BTreeMap::new(),
-        warm_up_files: BTreeMap::new(),
-        state_files: BTreeMap::new(),
-        fault: None,
-        fingerprint: Fingerprint::default(),
-        keep: None,
-    };
-    let backends = BTreeMap::from([("obedient".to_owned(), backend)]);
+fn server(text: &str) -> Arc<Server> {
+    let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::executing(answer));
+    let id = ModelId { name: "m".into(), namespace: "models".into() };
+    let spec = ModelSpec::new(id, "m", config("m", &format!("{OUTPUT} {text}")), [1, 3]);
+    let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))]));
     let latencies = LatencyOptions { histograms: true, summaries: true };
     let server = Server::new(ServerOptions { latencies, ..ServerOptions::default() }, backends, source);

@@ -172,6 +172,13 @@ const RULES: &[Rule] = &[
         why: "trace stores what core traces, and knows no face and no backend",
     },
     Rule {
+        of: "nereid-testkit",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "testkit serves the unit tests of core too, which would see two of every crate that depends on core",
+    },
+    Rule {
         of: "nereid-graph-executor",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),

@@ -1,10 +1,11 @@
 //! What becomes of the configuration that a backend hands back.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use nereid_backend_api::{ErrorCode, Instance, InstanceContext, ModelContext};
+use nereid_backend_api::ErrorCode;
 use nereid_model_config::parse_text;
 use nereid_model_config::proto::model_config::SchedulingChoice;
+use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
 use super::*;
 use crate::source::ModelId;
@@ -13,28 +14,17 @@ const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
     output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
 
 /// A backend that hands back this configuration where it may complete one; it makes no instances.
-struct Handing(Option<ModelConfig>);
-
-impl Backend for Handing {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Self(self.0.clone().filter(|_| context.complete))))
-    }
-}
-
-impl Model for Handing {
-    fn completed_config(&self) -> Option<&ModelConfig> {
-        self.0.as_ref()
-    }
-
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Err(Error::internal("it makes no instances"))
-    }
+fn handing(handed_back: Option<ModelConfig>) -> ScriptedBackend {
+    ScriptedBackend::new(move |context| {
+        let completed = handed_back.clone().filter(|_| context.complete);
+        Ok(ScriptedModel::new(drop)
+            .completing(completed)
+            .on_create(|_| Err(Error::internal("it makes no instances"))))
+    })
 }
 
 fn config(text: &str) -> ModelConfig {
-    let mut config = parse_text(&format!("name: 'm' backend: 'handing' {text}")).unwrap();
-    normalise(&mut config);
-    config
+    normalised("m", &format!("backend: 'handing' {text}"))
 }
 
 fn spec(completion: Completion, text: &str) -> ModelSpec {
@@ -46,7 +36,7 @@ fn no_peers() -> Arc<dyn Peers> {
 }
 
 fn complete(completion: Completion, text: &str, handed_back: Option<&str>) -> Result<ModelConfig> {
-    let backend = Handing(handed_back.map(|text| parse_text(text).unwrap()));
+    let backend = handing(handed_back.map(|text| parse_text(text).unwrap()));
     load(&spec(completion, text), 1, &backend, &no_peers()).map(|(_, config)| config)
 }
 
@@ -97,24 +87,22 @@ fn with_completion_off_nothing_is_taken_over() {
 #[test]
 fn the_completed_configuration_is_told_without_making_instances() {
     let mut backends = Backends::default();
-    backends.register("handing", Arc::new(Handing(Some(parse_text(WHOLE).unwrap()))));
+    backends.register("handing", Arc::new(handing(Some(parse_text(WHOLE).unwrap()))));
     assert_eq!(complete_config(&spec(Completion::Needed, ""), 1, &backends).unwrap(), config(WHOLE));
 }
 
 #[test]
 fn a_backend_is_told_whether_it_may_complete() {
-    struct Noting(Mutex<Vec<bool>>);
-    impl Backend for Noting {
-        fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-            self.0.lock().unwrap().push(context.complete);
-            Err(Error::unavailable("only noted"))
-        }
-    }
-    let backend = Noting(Mutex::default());
+    let noted = Arc::<Mutex<Vec<bool>>>::default();
+    let noting = Arc::clone(&noted);
+    let backend = ScriptedBackend::new(move |context| {
+        noting.lock().unwrap().push(context.complete);
+        Err(Error::unavailable("only noted"))
+    });
     for completion in [Completion::Off, Completion::Allowed, Completion::Needed] {
         assert!(load(&spec(completion, WHOLE), 1, &backend, &no_peers()).is_err());
     }
-    assert_eq!(*backend.0.lock().unwrap(), [false, true, true]);
+    assert_eq!(*noted.lock().unwrap(), [false, true, true]);
 }
 
 #[test]

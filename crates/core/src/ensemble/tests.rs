@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nereid_backend_api::{
-    Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, Instance, InstanceContext,
-    ModelCapabilities, ModelContext, ParameterValue, PolicyContents, Request, RequestedOutput, Response,
-    Result, SequenceFlags, Tensor,
+    Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, PolicyContents,
+    Request, RequestedOutput, Response, Result, SequenceFlags, Tensor,
 };
+use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
 use crate::source::{ModelId, ModelSource};
 use crate::{Caller, ModelSpec, ResponseStream, Server, ServerOptions};
@@ -32,61 +32,45 @@ struct Members {
     broken: Arc<Mutex<bool>>,
 }
 
-struct Member {
-    members: Members,
-    act: String,
-    plus: i64,
-}
-
-impl Backend for Members {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        let parameter = |name: &str| context.config.parameters.get(name).map(|it| it.string_value.clone());
-        let act = parameter("act").unwrap_or_default();
-        if act == "breakable" && *self.broken.lock().unwrap() {
-            return Err(Error::internal("broken on purpose"));
-        }
-        let plus = parameter("plus").map_or(0, |plus| plus.parse().unwrap());
-        Ok(Box::new(Member { members: self.clone(), act, plus }))
-    }
-}
-
-impl nereid_backend_api::Model for Member {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(Member { members: self.members.clone(), act: self.act.clone(), plus: self.plus }))
-    }
-
-    fn runs_at_once(&self, _: &Request) -> bool {
-        self.act != "hold"
-    }
-
-    fn capabilities(&self) -> ModelCapabilities {
-        ModelCapabilities { reports_readiness: self.act == "unready", ..ModelCapabilities::default() }
-    }
-
-    fn ready(&self) -> Result<()> {
-        Err(Error::unavailable("not ready on purpose"))
-    }
-}
-
-impl Instance for Member {
-    fn execute(&mut self, mut batch: Batch) {
-        batch.inputs_ready();
-        batch.outputs_ready();
-        match self.act.as_str() {
-            "fail" => batch.fail(Error::internal("failed on purpose")),
-            "hold" => self.members.held.lock().unwrap().extend(batch.into_requests()),
-            "repeat" => batch.into_requests().into_iter().for_each(|request| repeat(&request)),
-            act => {
-                let outcomes: Vec<_> =
-                    batch.requests().iter().map(|request| Ok(added(request, self.plus, act))).collect();
-                batch.complete(outcomes);
+impl Members {
+    fn backend(&self) -> ScriptedBackend {
+        let members = self.clone();
+        ScriptedBackend::new(move |context| {
+            let parameter =
+                |name: &str| context.config.parameters.get(name).map(|it| it.string_value.clone());
+            let act = parameter("act").unwrap_or_default();
+            if act == "breakable" && *members.broken.lock().unwrap() {
+                return Err(Error::internal("broken on purpose"));
             }
+            let plus = parameter("plus").map_or(0, |plus| plus.parse().unwrap());
+            let (held, acting) = (Arc::clone(&members.held), act.clone());
+            let model = ScriptedModel::new(move |batch| execute(batch, &acting, plus, &held));
+            Ok(match act.as_str() {
+                "hold" => model,
+                "unready" => model.at_once().ready(|| Err(Error::unavailable("not ready on purpose"))),
+                _ => model.at_once(),
+            })
+        })
+    }
+}
+
+fn execute(mut batch: Batch, act: &str, plus: i64, held: &Mutex<Vec<Request>>) {
+    batch.inputs_ready();
+    batch.outputs_ready();
+    match act {
+        "fail" => batch.fail(Error::internal("failed on purpose")),
+        "hold" => held.lock().unwrap().extend(batch.into_requests()),
+        "repeat" => batch.into_requests().into_iter().for_each(|request| repeat(&request)),
+        act => {
+            let outcomes: Vec<_> =
+                batch.requests().iter().map(|request| Ok(added(request, plus, act))).collect();
+            batch.complete(outcomes);
         }
     }
 }
 
 impl Members {
-    /// The requests that are held, when there are so many; waits for them.
+    /// The requests that are held. Waits until there are `count`.
     fn held(&self, count: usize) -> Vec<Request> {
         loop {
             let mut held = self.held.lock().unwrap();
@@ -142,10 +126,7 @@ fn repeat(request: &Request) {
 
 /// A model of these tests: batches of up to 8 rows of one number, unless `text` says otherwise.
 fn spec(name: &str, text: &str) -> ModelSpec {
-    let mut config = nereid_model_config::parse_text(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    name.clone_into(&mut config.name);
-    nereid_model_config::normalise(&mut config);
-    ModelSpec::new(ModelId::plain(name), name, config, [1])
+    ModelSpec::new(ModelId::plain(name), name, normalised(name, text), [1])
 }
 
 fn io(inputs: &str, outputs: &str) -> String {
@@ -198,7 +179,7 @@ fn options() -> ServerOptions {
 }
 
 fn server_of(members: &Members, options: ServerOptions, source: Arc<dyn ModelSource>) -> Arc<Server> {
-    let backend = Arc::new(members.clone()) as Arc<dyn Backend>;
+    let backend = Arc::new(members.backend()) as Arc<dyn Backend>;
     Server::new(options, BTreeMap::from([("members".to_owned(), backend)]), source)
 }
 

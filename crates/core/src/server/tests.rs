@@ -4,21 +4,23 @@ mod answers;
 mod batching;
 mod instances;
 mod lifecycle;
+mod schedulers;
 mod sequences;
 mod traces;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use nereid_backend_api::{
-    Backend, Batch, DataType, ErrorCode, Instance, InstanceContext, ModelConfig, ModelContext, Response,
-    Tensor,
+    Backend, Batch, DataType, ErrorCode, InstanceContext, ModelConfig, Response, Tensor,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
+use nereid_testkit::scripts::echo;
+use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
 use crate::{Fingerprint, ModelSpec};
@@ -27,47 +29,30 @@ use crate::{Fingerprint, ModelSpec};
 type Script = fn(Batch);
 
 /// A backend whose instances follow a script; the load of a version other than 1 fails.
-struct Scripted(Script);
-
-impl Backend for Scripted {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        match context.version {
-            1 => Ok(Box::new(Scripted(self.0))),
-            version => Err(Error::internal(format!("version {version} is broken"))),
-        }
-    }
+fn scripted(script: impl Fn(Batch) + Send + Sync + 'static) -> ScriptedBackend {
+    with_model(ScriptedModel::new(script))
 }
 
-impl nereid_backend_api::Model for Scripted {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(Scripted(self.0)))
-    }
+/// A backend of this model; the load of a version other than 1 fails.
+fn with_model(model: ScriptedModel) -> ScriptedBackend {
+    ScriptedBackend::new(move |context| match context.version {
+        1 => Ok(model.clone()),
+        version => Err(Error::internal(format!("version {version} is broken"))),
+    })
 }
 
-impl Instance for Scripted {
-    fn execute(&mut self, batch: Batch) {
-        (self.0)(batch);
-    }
-}
-
-fn echo(mut batch: Batch) {
-    batch.inputs_ready();
-    batch.outputs_ready();
-    let answers: Vec<_> = batch
-        .requests()
-        .iter()
-        .map(|request| Ok(Response::new(vec![Tensor { name: "OUT".into(), ..request.inputs[0].clone() }])))
-        .collect();
-    batch.complete(answers);
+/// The backends of a server that has this one only.
+fn backends(backend: impl Backend + 'static) -> BTreeMap<String, Arc<dyn Backend>> {
+    BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)])
 }
 
 fn config() -> ModelConfig {
     let text = r#"
-        name: "m" backend: "scripted" max_batch_size: 4
+        max_batch_size: 4
         input { name: "IN" data_type: TYPE_UINT8 dims: [ 2 ] }
         output { name: "OUT" data_type: TYPE_UINT8 dims: [ 2, 1 ] reshape { shape: [ 2 ] } }
     "#;
-    nereid_model_config::parse_text(text).unwrap()
+    nereid_testkit::config("m", text)
 }
 
 fn spec(config: ModelConfig, versions: &[u64]) -> (String, Result<ModelSpec>) {
@@ -96,8 +81,8 @@ fn server_with(
     backend: impl Backend + 'static,
     models: Vec<(String, Result<ModelSpec>)>,
 ) -> Arc<Server> {
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
-    let server = Server::new(options, backends, Arc::new(models.into_iter().collect::<BTreeMap<_, _>>()));
+    let server =
+        Server::new(options, backends(backend), Arc::new(models.into_iter().collect::<BTreeMap<_, _>>()));
     server.start(None).unwrap();
     server
 }
@@ -114,7 +99,7 @@ fn index(server: &Server) -> Vec<String> {
 }
 
 fn serving(script: Script) -> Arc<Server> {
-    let server = server(Scripted(script), vec![spec(config(), &[1])]);
+    let server = server(scripted(script), vec![spec(config(), &[1])]);
     assert!(server.is_ready());
     server
 }
@@ -235,7 +220,7 @@ fn streaming(max_unread: usize) -> Arc<Server> {
             .model_transaction_policy,
         ..config()
     };
-    server_with(ServerOptions { max_unread, ..options() }, Scripted(script), vec![spec(config, &[1])])
+    server_with(ServerOptions { max_unread, ..options() }, scripted(script), vec![spec(config, &[1])])
 }
 
 #[tokio::test]
@@ -273,37 +258,15 @@ async fn without_a_limit_every_answer_waits() {
     assert_eq!(count, 1000);
 }
 
-/// Executes in no time, and notes on which threads.
-#[derive(Clone, Default)]
-struct Prompt(Arc<Mutex<Vec<thread::ThreadId>>>);
-
-impl Backend for Prompt {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl nereid_backend_api::Model for Prompt {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-
-    fn runs_at_once(&self, _: &nereid_backend_api::Request) -> bool {
-        true
-    }
-}
-
-impl Instance for Prompt {
-    fn execute(&mut self, batch: Batch) {
-        self.0.lock().unwrap().push(thread::current().id());
-        echo(batch);
-    }
-}
-
 #[tokio::test]
 async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_caller() {
-    let backend = Prompt::default();
-    let server = server(backend.clone(), vec![spec(config(), &[1])]);
+    let threads = Arc::<Mutex<Vec<thread::ThreadId>>>::default();
+    let noted = Arc::clone(&threads);
+    let noting = move |batch| {
+        noted.lock().unwrap().push(thread::current().id());
+        echo(batch);
+    };
+    let server = server(with_model(ScriptedModel::new(noting).at_once()), vec![spec(config(), &[1])]);
     let model = server.model("m", None).unwrap();
     let here = thread::current().id();
     let mut asked = 0;
@@ -311,7 +274,7 @@ async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_c
         model.pool().pretend_cost(mean);
         ask(&server, request()).await.unwrap();
         asked += 1;
-        let threads = backend.0.lock().unwrap();
+        let threads = threads.lock().unwrap();
         assert_eq!(threads.len(), asked);
         threads.last() == Some(&here)
     };
@@ -324,44 +287,25 @@ async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_c
     server.unload_all();
 }
 
-/// Holds each batch until the test lets it go.
-struct Gated {
-    entered: Sender<()>,
-    gate: Arc<Mutex<Receiver<()>>>,
-}
-
-impl Backend for Gated {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        Ok(Box::new(Gated { entered: self.entered.clone(), gate: Arc::clone(&self.gate) }))
-    }
-}
-
-impl nereid_backend_api::Model for Gated {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(Gated { entered: self.entered.clone(), gate: Arc::clone(&self.gate) }))
-    }
-}
-
-impl Instance for Gated {
-    fn execute(&mut self, batch: Batch) {
-        self.entered.send(()).unwrap();
-        self.gate.lock().unwrap().recv().unwrap();
+/// A backend whose executions wait at the gate.
+fn gated(gate: &Gate) -> ScriptedBackend {
+    let gate = gate.clone();
+    scripted(move |batch| {
+        gate.pass(&batch);
         echo(batch);
-    }
+    })
 }
 
-fn gated() -> (Arc<Server>, Receiver<()>, Sender<()>) {
-    let (entered, entries) = channel();
-    let (open, gate) = channel();
-    let server = server(Gated { entered, gate: Arc::new(Mutex::new(gate)) }, vec![spec(config(), &[1])]);
-    (server, entries, open)
+fn serving_gated() -> (Arc<Server>, Gate) {
+    let gate = Gate::default();
+    (server(gated(&gate), vec![spec(config(), &[1])]), gate)
 }
 
 #[tokio::test]
 async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
-    let (server, entries, open) = gated();
+    let (server, gate) = serving_gated();
     let mut first = infer(&server, request()).unwrap();
-    entries.recv().unwrap();
+    gate.entered(1);
     let model = server.model("m", None).unwrap();
     let gone = infer(&server, request()).unwrap();
     assert_eq!(model.pending(), 1);
@@ -369,8 +313,7 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
     drop(gone);
     assert_eq!((model.pending(), model.statistics().snapshot().cancel.count), (0, 1));
     let mut last = infer(&server, request()).unwrap();
-    open.send(()).unwrap();
-    open.send(()).unwrap();
+    gate.open();
     first.single().await.unwrap();
     last.single().await.unwrap();
     let statistics = model.statistics().snapshot();
@@ -379,17 +322,16 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
 
 #[tokio::test]
 async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
-    let (server, entries, open) = gated();
+    let (server, gate) = serving_gated();
     let model = server.model("m", None).unwrap();
     let mut executing = infer(&server, request()).unwrap();
     let mut queued = infer(&server, request()).unwrap();
-    entries.recv().unwrap();
+    gate.entered(1);
     server.begin_shutdown();
     assert!(!server.is_ready());
     thread::scope(|scope| {
         scope.spawn(|| server.unload_all());
-        open.send(()).unwrap();
-        open.send(()).unwrap();
+        gate.open();
     });
     executing.single().await.unwrap();
     queued.single().await.unwrap();
@@ -402,7 +344,7 @@ async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
 #[tokio::test]
 async fn a_version_that_fails_to_load_is_known_and_keeps_the_others_from_being_served() {
     let server = server(
-        Scripted(echo),
+        scripted(echo),
         vec![spec(config(), &[1, 2]), ("bad".into(), Err(Error::invalid_arg("its configuration is wrong")))],
     );
     assert!(!server.is_ready());
@@ -432,7 +374,7 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
         ),
     ];
     for (config, expected) in cases {
-        let server = server(Scripted(echo), vec![spec(config, &[1])]);
+        let server = server(scripted(echo), vec![spec(config, &[1])]);
         let status = server.models().index().next().unwrap();
         let reason = status.state.reason().expect(expected);
         assert!(reason.contains(expected), "{reason}");
@@ -440,9 +382,9 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
     }
     let (name, faulty) = spec(config(), &[1, 2]);
     let faulty = faulty.map(|spec| ModelSpec { fault: Some(Error::not_found("no labels")), ..spec });
-    let faulty = server(Scripted(echo), vec![(name, faulty)]);
+    let faulty = server(scripted(echo), vec![(name, faulty)]);
     assert_eq!(index(&faulty), ["m/1 UNAVAILABLE: no labels", "m/2 UNAVAILABLE: no labels"]);
-    let server = server(Scripted(echo), vec![spec(config(), &[])]);
+    let server = server(scripted(echo), vec![spec(config(), &[])]);
     assert_eq!(index(&server), ["m UNAVAILABLE: model 'm' has no version folder to serve"]);
     assert!(!server.is_ready());
 }

@@ -1,52 +1,26 @@
 //! What becomes of answers, in whatever order backends and readers come: they are counted once, and before they are read.
 
+use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Keeps its requests for the test.
-#[derive(Clone, Default)]
-struct Keeping(Arc<Mutex<Vec<nereid_backend_api::Request>>>);
-
-impl Backend for Keeping {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl nereid_backend_api::Model for Keeping {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Instance for Keeping {
-    fn execute(&mut self, batch: Batch) {
-        self.0.lock().unwrap().extend(batch.into_requests());
-    }
-}
-
-impl Keeping {
-    fn next(&self) -> nereid_backend_api::Request {
-        loop {
-            if let Some(request) = self.0.lock().unwrap().pop() {
-                return request;
-            }
-            thread::yield_now();
-        }
-    }
+/// A server whose backend hands its requests to the test.
+fn keeping() -> (Arc<Server>, Receiver<nereid_backend_api::Request>) {
+    let (kept, requests) = channel();
+    let keep = move |batch: Batch| batch.into_requests().into_iter().for_each(|it| kept.send(it).unwrap());
+    (server(scripted(keep), vec![spec(config(), &[1])]), requests)
 }
 
 #[test]
 fn a_plain_request_takes_its_lock_three_times() {
-    let backend = Keeping::default();
-    let server = server(backend.clone(), vec![spec(config(), &[1])]);
+    let (server, requests) = keeping();
     let mut answers = infer(&server, request()).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     assert!(answers.poll_single(&mut context).is_pending());
-    backend.next().answer(Ok(Response::default()));
+    requests.recv().unwrap().answer(Ok(Response::default()));
     assert!(answers.poll_single(&mut context).is_ready());
     assert_eq!(answers.locks_taken(), 3);
     // Neither the end nor dropping it needs another.
@@ -84,11 +58,10 @@ proptest! {
     fn every_request_is_counted_once_and_before_its_last_answer_is_read(
         acts in prop::collection::vec(act(), 1..12)
     ) {
-        let backend = Keeping::default();
-        let server = server(backend.clone(), vec![spec(config(), &[1])]);
+        let (server, requests) = keeping();
         let model = server.model("m", None).unwrap();
         let mut answers = infer(&server, request()).unwrap();
-        let responder = backend.next().into_responder();
+        let responder = requests.recv().unwrap().into_responder();
         let outcome = |fails| if fails { Err(Error::internal("on purpose")) } else { Ok(Response::default()) };
         let mut context = Context::from_waker(Waker::noop());
         // What was sent and not read, whether all was sent, whether any of it was an error.
@@ -147,12 +120,11 @@ proptest! {
 
 #[test]
 fn an_answer_that_is_read_on_another_thread_is_counted() {
-    let backend = Keeping::default();
-    let server = server(backend.clone(), vec![spec(config(), &[1])]);
+    let (server, requests) = keeping();
     let model = server.model("m", None).unwrap();
     for round in 1..=200 {
         let mut answers = infer(&server, request()).unwrap();
-        let held = backend.next();
+        let held = requests.recv().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| held.answer(Ok(Response::default())));
             let mut context = Context::from_waker(Waker::noop());

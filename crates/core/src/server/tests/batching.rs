@@ -3,65 +3,10 @@
 //! The rules of time are tested where time stands still, beside the batcher. Here nothing is said of how long something
 //! takes, only of what happens while something else cannot.
 
-use std::sync::Condvar;
-
 use nereid_backend_api::{BatchBuilder, CustomBatching, Request};
 
 use super::*;
 use crate::rate_limiter::ResourceLimit;
-
-/// Holds batches until the test lets them go by the ids of their first requests, and notes which requests they hold.
-#[derive(Clone, Default)]
-struct Held(Arc<(Mutex<Batches>, Condvar)>);
-
-#[derive(Default)]
-struct Batches {
-    begun: Vec<Vec<String>>,
-    released: Vec<String>,
-    all: bool,
-}
-
-impl Held {
-    /// The batches that were begun, once there are that many.
-    fn begun(&self, count: usize) -> Vec<Vec<String>> {
-        let (state, changed) = &*self.0;
-        changed.wait_while(state.lock().unwrap(), |state| state.begun.len() < count).unwrap().begun.clone()
-    }
-
-    fn release(&self, first: &str) {
-        self.0.0.lock().unwrap().released.push(first.into());
-        self.0.1.notify_all();
-    }
-
-    fn release_all(&self) {
-        self.0.0.lock().unwrap().all = true;
-        self.0.1.notify_all();
-    }
-}
-
-impl Backend for Held {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl nereid_backend_api::Model for Held {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Instance for Held {
-    fn execute(&mut self, batch: Batch) {
-        let (state, changed) = &*self.0;
-        let ids: Vec<_> = batch.requests().iter().map(|request| request.id.clone()).collect();
-        let mut state = state.lock().unwrap();
-        state.begun.push(ids.clone());
-        changed.notify_all();
-        drop(changed.wait_while(state, |state| !state.all && !state.released.contains(&ids[0])).unwrap());
-        echo(batch);
-    }
-}
 
 fn named(id: &str) -> InferRequest {
     InferRequest { id: id.into(), ..request() }
@@ -72,12 +17,12 @@ fn config_with(scheduling: &str) -> ModelConfig {
     nereid_model_config::parse_text(&text).unwrap()
 }
 
-fn batching(backend: &Held, scheduling: &str) -> Arc<Server> {
-    batching_with(options(), backend, scheduling)
+fn batching(gate: &Gate, scheduling: &str) -> Arc<Server> {
+    batching_with(options(), gate, scheduling)
 }
 
-fn batching_with(options: ServerOptions, backend: &Held, scheduling: &str) -> Arc<Server> {
-    let server = server_with(options, backend.clone(), vec![spec(config_with(scheduling), &[1])]);
+fn batching_with(options: ServerOptions, gate: &Gate, scheduling: &str) -> Arc<Server> {
+    let server = server_with(options, gated(gate), vec![spec(config_with(scheduling), &[1])]);
     assert!(server.is_ready(), "{:?}", index(&server));
     server
 }
@@ -88,18 +33,18 @@ async fn code(mut answers: ResponseStream) -> ErrorCode {
 
 #[tokio::test]
 async fn requests_that_wait_while_the_instance_executes_leave_together() {
-    let held = Held::default();
-    let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
+    let gate = Gate::default();
+    let server = batching(&gate, "dynamic_batching { preferred_batch_size: 4 }");
     let first = infer(&server, named("a")).unwrap();
-    held.begun(1);
+    gate.entered(1);
     let others = ["b", "c", "d"].map(|id| infer(&server, named(id)).unwrap());
     let model = server.model("m", None).unwrap();
     assert_eq!(model.pending(), 3);
-    held.release_all();
+    gate.open();
     for mut answers in [first].into_iter().chain(others) {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(2), [vec!["a"], vec!["b", "c", "d"]]);
+    assert_eq!(gate.entered(2), [vec!["a"], vec!["b", "c", "d"]]);
     let statistics = model.statistics().snapshot();
     let sizes: Vec<_> =
         statistics.batches.iter().map(|(size, batch)| (*size, batch.compute_infer.count)).collect();
@@ -109,37 +54,35 @@ async fn requests_that_wait_while_the_instance_executes_leave_together() {
 
 #[tokio::test]
 async fn without_dynamic_batching_each_leaves_by_itself() {
-    let held = Held::default();
-    let server = batching(&held, "");
+    let gate = Gate::default();
+    let server = batching(&gate, "");
     let answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
-    held.release_all();
+    gate.open();
     for mut answers in answers {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(3), [["a"], ["b"], ["c"]]);
+    assert_eq!(gate.entered(3), [["a"], ["b"], ["c"]]);
 }
 
 #[tokio::test]
 async fn a_batch_that_waits_for_company_leaves_though_none_comes() {
-    let held = Held::default();
-    held.release_all();
+    let gate = Gate::opened();
     let delay = Duration::from_millis(20);
     let server =
-        batching(&held, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
+        batching(&gate, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
     let start = Instant::now();
     let (mut one, mut two) = (infer(&server, named("a")).unwrap(), infer(&server, named("b")).unwrap());
     one.single().await.unwrap();
     two.single().await.unwrap();
     assert!(start.elapsed() >= delay);
-    assert_eq!(held.begun(1), [["a", "b"]]);
+    assert_eq!(gate.entered(1), [["a", "b"]]);
 }
 
 #[tokio::test]
 async fn a_batch_of_preferred_size_leaves_though_it_might_wait_for_an_hour() {
-    let held = Held::default();
-    held.release_all();
+    let gate = Gate::opened();
     let server = batching(
-        &held,
+        &gate,
         "dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 3600000000 }
          instance_group { count: 2 }",
     );
@@ -147,7 +90,7 @@ async fn a_batch_of_preferred_size_leaves_though_it_might_wait_for_an_hour() {
     for mut answers in answers {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(1), [["a", "b", "c"]]);
+    assert_eq!(gate.entered(1), [["a", "b", "c"]]);
     // The end does not wait either.
     let mut last = infer(&server, named("d")).unwrap();
     server.unload_all();
@@ -156,74 +99,74 @@ async fn a_batch_of_preferred_size_leaves_though_it_might_wait_for_an_hour() {
 
 #[tokio::test]
 async fn a_request_past_its_time_is_answered_while_every_instance_is_busy() {
-    let held = Held::default();
+    let gate = Gate::default();
     let server = batching(
-        &held,
+        &gate,
         "dynamic_batching { default_queue_policy {
              default_timeout_microseconds: 3600000000 allow_timeout_override: true } }",
     );
     let mut first = infer(&server, named("a")).unwrap();
-    held.begun(1);
+    gate.entered(1);
     let mut patient = infer(&server, named("patient")).unwrap();
     let hasty = InferRequest { timeout: Some(Duration::from_millis(1)), ..named("hasty") };
     let model = server.model("m", None).unwrap();
     assert_eq!(code(infer(&server, hasty).unwrap()).await, ErrorCode::Unavailable);
     assert_eq!((model.pending(), model.statistics().snapshot().fail.count), (1, 1));
-    held.release_all();
+    gate.open();
     first.single().await.unwrap();
     patient.single().await.unwrap();
-    assert_eq!(held.begun(2), [["a"], ["patient"]]);
+    assert_eq!(gate.entered(2), [["a"], ["patient"]]);
 }
 
 #[tokio::test]
 async fn a_full_queue_refuses_and_goes_on() {
-    let held = Held::default();
-    let server = batching(&held, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }");
+    let gate = Gate::default();
+    let server = batching(&gate, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }");
     let mut first = infer(&server, named("a")).unwrap();
-    held.begun(1);
+    gate.entered(1);
     let gives_up = infer(&server, named("b")).unwrap();
     let refused = infer(&server, named("c")).unwrap();
     assert_eq!(code(refused).await, ErrorCode::Unavailable);
     // Whoever gives up makes room.
     drop(gives_up);
     let mut second = infer(&server, named("d")).unwrap();
-    held.release_all();
+    gate.open();
     first.single().await.unwrap();
     second.single().await.unwrap();
-    assert_eq!(held.begun(2), [["a"], ["d"]]);
+    assert_eq!(gate.entered(2), [["a"], ["d"]]);
 }
 
 #[tokio::test]
 async fn urgent_requests_overtake() {
-    let held = Held::default();
+    let gate = Gate::default();
     let server = batching(
-        &held,
+        &gate,
         "dynamic_batching { preferred_batch_size: 1 priority_levels: 2 default_priority_level: 2 }",
     );
     let mut answers = vec![infer(&server, named("a")).unwrap()];
-    held.begun(1);
+    gate.entered(1);
     for (id, priority) in [("b", 0), ("c", 2), ("d", 1)] {
         answers.push(infer(&server, InferRequest { priority, ..named(id) }).unwrap());
     }
-    held.release_all();
+    gate.open();
     for mut answers in answers {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(4), [["a"], ["d"], ["b"], ["c"]]);
+    assert_eq!(gate.entered(4), [["a"], ["d"], ["b"], ["c"]]);
 }
 
 #[tokio::test]
 async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
-    let held = Held::default();
+    let gate = Gate::default();
     let server = batching(
-        &held,
+        &gate,
         "dynamic_batching { preferred_batch_size: 1 preserve_ordering: true } instance_group { count: 2 }",
     );
     let mut first = infer(&server, named("a")).unwrap();
-    held.begun(1);
+    gate.entered(1);
     let mut second = infer(&server, named("b")).unwrap();
-    held.begun(2);
-    held.release("b");
+    gate.entered(2);
+    gate.release("b");
     let statistics = || server.model("m", None).unwrap().statistics().snapshot();
     while statistics().execution_count == 0 {
         tokio::task::yield_now().await;
@@ -234,52 +177,51 @@ async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
         _ = second.next() => panic!("the second answer overtook the first"),
         () = tokio::task::yield_now() => {}
     }
-    held.release("a");
+    gate.release("a");
     first.single().await.unwrap();
     second.single().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_cancelled_request_of_a_batch_does_not_harm_the_others() {
-    let held = Held::default();
-    let server = batching(&held, "dynamic_batching { preferred_batch_size: 4 }");
+    let gate = Gate::default();
+    let server = batching(&gate, "dynamic_batching { preferred_batch_size: 4 }");
     let mut first = infer(&server, named("a")).unwrap();
-    held.begun(1);
+    gate.entered(1);
     let (gone, mut stays) = (infer(&server, named("b")).unwrap(), infer(&server, named("c")).unwrap());
-    held.release("a");
+    gate.release("a");
     first.single().await.unwrap();
-    assert_eq!(held.begun(2)[1], ["b", "c"]);
+    assert_eq!(gate.entered(2)[1], ["b", "c"]);
     drop(gone);
-    held.release_all();
+    gate.open();
     stays.single().await.unwrap();
 }
 
 #[tokio::test]
 async fn the_first_batch_waits_for_as_many_requests_as_a_test_wants() {
-    let held = Held::default();
-    held.release_all();
+    let gate = Gate::opened();
     let server = batching_with(
         ServerOptions { hold_batches: 3, ..options() },
-        &held,
+        &gate,
         "dynamic_batching { preferred_batch_size: 4 }",
     );
     let answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
     for mut answers in answers {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(1), [["a", "b", "c"]]);
+    assert_eq!(gate.entered(1), [["a", "b", "c"]]);
 }
 
 #[tokio::test]
 async fn the_server_takes_no_more_than_it_is_told_to() {
-    let held = Held::default();
-    let server = batching_with(ServerOptions { max_inflight_requests: 2, ..options() }, &held, "");
+    let gate = Gate::default();
+    let server = batching_with(ServerOptions { max_inflight_requests: 2, ..options() }, &gate, "");
     let mut first = infer(&server, named("a")).unwrap();
     let second = infer(&server, named("b")).unwrap();
     assert_eq!(infer(&server, named("c")).err().unwrap().code(), ErrorCode::Unavailable);
     drop(second);
     let mut third = infer(&server, named("d")).unwrap();
-    held.release_all();
+    gate.open();
     first.single().await.unwrap();
     third.single().await.unwrap();
 }
@@ -303,39 +245,26 @@ impl BatchBuilder for Letter {
     }
 }
 
-struct Lettered(Held);
-
-impl Backend for Lettered {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        Ok(Box::new(Self(self.0.clone())))
-    }
-}
-
-impl nereid_backend_api::Model for Lettered {
-    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        self.0.create_instance(context)
-    }
-
-    fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
-        Some(Arc::new(SameLetter))
-    }
-}
-
 #[tokio::test]
 async fn a_backend_has_a_say_in_what_goes_together() {
-    let held = Held::default();
+    let gate = Gate::default();
+    let held = gate.clone();
+    let model = ScriptedModel::new(move |batch| {
+        held.pass(&batch);
+        echo(batch);
+    });
     let server = server(
-        Lettered(held.clone()),
+        with_model(model.custom_batching(Arc::new(SameLetter))),
         vec![spec(config_with("dynamic_batching { preferred_batch_size: 4 }"), &[1])],
     );
     let mut answers = vec![infer(&server, named("a1")).unwrap()];
-    held.begun(1);
+    gate.entered(1);
     answers.extend(["a2", "a3", "b1", "a4"].map(|id| infer(&server, named(id)).unwrap()));
-    held.release_all();
+    gate.open();
     for mut answers in answers {
         answers.single().await.unwrap();
     }
-    assert_eq!(held.begun(4), [vec!["a1"], vec!["a2", "a3"], vec!["b1"], vec!["a4"]]);
+    assert_eq!(gate.entered(4), [vec!["a1"], vec!["a2", "a3"], vec!["b1"], vec!["a4"]]);
 }
 
 fn limited(count: usize) -> ServerOptions {
@@ -348,15 +277,15 @@ const NEEDS_R: &str = r#"instance_group { count: 2 rate_limiter { resources { na
 #[tokio::test]
 async fn instances_that_share_a_resource_execute_one_at_a_time() {
     for scheduling in ["", "dynamic_batching { preferred_batch_size: 1 }"] {
-        let held = Held::default();
-        let server = batching_with(limited(2), &held, &format!("{scheduling} {NEEDS_R}"));
+        let gate = Gate::default();
+        let server = batching_with(limited(2), &gate, &format!("{scheduling} {NEEDS_R}"));
         let mut answers: Vec<_> = ["a", "b"].map(|id| infer(&server, named(id)).unwrap()).into();
-        assert_eq!(held.begun(1), [["a"]]);
+        assert_eq!(gate.entered(1), [["a"]]);
         // Its instance is idle, but the resource is taken.
         assert_eq!(server.model("m", None).unwrap().pending(), 1);
-        held.release("a");
-        assert_eq!(held.begun(2), [["a"], ["b"]]);
-        held.release_all();
+        gate.release("a");
+        assert_eq!(gate.entered(2), [["a"], ["b"]]);
+        gate.open();
         answers.push(infer(&server, named("c")).unwrap());
         for mut answers in answers {
             answers.single().await.unwrap();
@@ -367,7 +296,7 @@ async fn instances_that_share_a_resource_execute_one_at_a_time() {
 
 #[test]
 fn a_model_whose_resources_are_not_there_says_so() {
-    let server = server_with(limited(1), Held::default(), vec![spec(config_with(NEEDS_R), &[1])]);
+    let server = server_with(limited(1), scripted(echo), vec![spec(config_with(NEEDS_R), &[1])]);
     let status = server.models().index().next().unwrap();
     let reason = status.state.reason().unwrap();
     assert!(reason.contains("needs 2 of resource 'R', but there are 1"), "{reason}");
@@ -377,7 +306,7 @@ fn a_model_whose_resources_are_not_there_says_so() {
 async fn responses_of_a_decoupled_model_are_counted_by_their_place() {
     let config = config_with("model_transaction_policy { decoupled: true }");
     let server = server(
-        Scripted(|batch| {
+        scripted(|batch: Batch| {
             for request in batch.into_requests() {
                 let responder = request.into_responder();
                 responder.send(Ok(Response::default()));

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nereid_backend_api::{InstanceKind, Request};
+use nereid_backend_api::InstanceKind;
 
 use super::*;
 
-/// Notes the instances that it is asked to make, and which of them execute.
+/// Notes the instances that a backend makes, and which of them execute.
 #[derive(Clone, Default)]
 struct Noted {
     loaded: Arc<AtomicUsize>,
@@ -14,27 +14,21 @@ struct Noted {
     executed: Arc<Mutex<BTreeSet<String>>>,
 }
 
-struct Named(String, Noted);
-
-impl Backend for Noted {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        self.loaded.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl nereid_backend_api::Model for Noted {
-    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        let name = context.name.clone();
-        self.made.lock().unwrap().push(context);
-        Ok(Box::new(Named(name, self.clone())))
-    }
-}
-
-impl Instance for Named {
-    fn execute(&mut self, batch: Batch) {
-        self.1.executed.lock().unwrap().insert(self.0.clone());
-        echo(batch);
+impl Noted {
+    fn backend(&self) -> ScriptedBackend {
+        let (loading, making, executing) = (self.clone(), self.clone(), self.clone());
+        let model = ScriptedModel::by_instance(move |instance, batch| {
+            executing.executed.lock().unwrap().insert(instance.name.clone());
+            echo(batch);
+        });
+        let model = model.on_create(move |instance| {
+            making.made.lock().unwrap().push(instance.clone());
+            Ok(())
+        });
+        ScriptedBackend::new(move |_| {
+            loading.loaded.fetch_add(1, Ordering::Relaxed);
+            Ok(model.clone())
+        })
     }
 }
 
@@ -49,7 +43,7 @@ fn with_groups(groups: &str) -> ModelConfig {
 async fn passive_instances_are_made_and_given_no_requests() {
     let backend = Noted::default();
     let groups = "instance_group [ { name: 'a' count: 2 }, { name: 'p' count: 2 passive: true } ]";
-    let server = server(backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    let server = server(backend.backend(), vec![spec(with_groups(groups), &[1])]);
     let made = backend.made.lock().unwrap().clone();
     let made: Vec<_> = made.iter().map(|it| (it.name.as_str(), it.passive)).collect();
     assert_eq!(made, [("a_0", false), ("a_1", false), ("p_0", true), ("p_1", true)]);
@@ -65,7 +59,7 @@ async fn passive_instances_are_made_and_given_no_requests() {
 async fn a_model_of_passive_instances_alone_is_ready_and_refuses_requests() {
     let backend = Noted::default();
     let server =
-        server(backend.clone(), vec![spec(with_groups("instance_group { passive: true count: 2 }"), &[1])]);
+        server(backend.backend(), vec![spec(with_groups("instance_group { passive: true count: 2 }"), &[1])]);
     assert!(server.is_ready());
     assert_eq!(backend.made.lock().unwrap().len(), 2);
     let error = ask(&server, request()).await.unwrap_err();
@@ -80,7 +74,7 @@ async fn instances_are_made_on_the_gpus_of_the_machine() {
     let options = ServerOptions { gpus: vec![0, 1], ..options() };
     let groups =
         "instance_group [ { name: 'g' kind: KIND_GPU gpus: [ 1, 0 ] }, { name: 'c' kind: KIND_CPU } ]";
-    let server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    let server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
     ask(&server, request()).await.unwrap();
     let made: Vec<_> = backend.made.lock().unwrap().iter().map(|it| (it.name.clone(), it.kind)).collect();
     let expected = [("g_0", InstanceKind::Gpu(1)), ("g_0", InstanceKind::Gpu(0)), ("c_0", InstanceKind::Cpu)];
@@ -94,7 +88,7 @@ fn instances_are_told_what_their_group_says() {
         secondary_devices { kind: KIND_NVDLA device_id: 3 } }, { name: 'b' kind: KIND_GPU },
         { name: 'c' kind: KIND_MODEL }, { name: 'd' kind: KIND_CPU } ]";
     let options = ServerOptions { gpus: vec![2], ..options() };
-    let _server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    let _server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
     let made = backend.made.lock().unwrap();
     assert_eq!(made[0].profiles, ["p", "q"]);
     assert_eq!(made[0].secondary_devices[0].device_id, 3);
@@ -109,7 +103,7 @@ fn processors() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
 }
 
-/// Notes where its instances are made and execute.
+/// Notes where the instances of a backend are made and execute.
 #[derive(Clone, Default)]
 struct Placed(Arc<Mutex<Vec<Noticed>>>);
 
@@ -122,28 +116,21 @@ impl Placed {
     }
 }
 
-impl Backend for Placed {
-    fn load(&self, _: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        self.note("model");
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl nereid_backend_api::Model for Placed {
-    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        self.note(&format!("{}: {:?}", context.name, context.host_policy.settings));
-        Ok(Box::new(self.clone()))
-    }
-
-    fn runs_at_once(&self, _: &Request) -> bool {
-        true
-    }
-}
-
-impl Instance for Placed {
-    fn execute(&mut self, batch: Batch) {
-        self.note("execution");
-        echo(batch);
+impl Placed {
+    fn backend(&self) -> ScriptedBackend {
+        let (loading, making, executing) = (self.clone(), self.clone(), self.clone());
+        let model = ScriptedModel::new(move |batch| {
+            executing.note("execution");
+            echo(batch);
+        });
+        let model = model.at_once().on_create(move |instance| {
+            making.note(&format!("{}: {:?}", instance.name, instance.host_policy.settings));
+            Ok(())
+        });
+        ScriptedBackend::new(move |_| {
+            loading.note("model");
+            Ok(model.clone())
+        })
     }
 }
 
@@ -156,7 +143,7 @@ async fn instances_are_made_warmed_up_and_run_where_their_policy_places_them() {
     host_policies.set("left", "cpu-cores", &cores).unwrap();
     let options = ServerOptions { host_policies, ..options() };
     let groups = "instance_group { name: 'a' host_policy: 'left' }";
-    let server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+    let server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
     // Never on the thread that asks, however short its executions were of late.
     server.model("m", None).unwrap().pool().pretend_cost(Duration::from_nanos(1));
     ask(&server, request()).await.unwrap();
@@ -173,7 +160,7 @@ fn an_instance_whose_place_is_not_there_fails_its_versions() {
     host_policies.set("cpu", "numa-node", "63").unwrap();
     let options = ServerOptions { host_policies, ..options() };
     let groups = "instance_group { name: 'a' kind: KIND_CPU }";
-    let server = server_with(options, Placed::default(), vec![spec(with_groups(groups), &[1])]);
+    let server = server_with(options, Placed::default().backend(), vec![spec(with_groups(groups), &[1])]);
     let reason = index(&server).join("\n");
     assert!(reason.contains("cannot use the memory of NUMA node 63"), "{reason}");
 }
@@ -184,7 +171,7 @@ fn an_instance_on_a_gpu_that_is_not_there_fails_its_versions() {
         let options = ServerOptions { gpus, ..options() };
         let groups = "instance_group { name: 'g' kind: KIND_GPU gpus: 3 }";
         let backend = Noted::default();
-        let server = server_with(options, backend.clone(), vec![spec(with_groups(groups), &[1])]);
+        let server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
         assert_eq!(backend.loaded.load(Ordering::Relaxed), 0, "the backend would have looked for the GPU");
         index(&server).join("\n")
     };

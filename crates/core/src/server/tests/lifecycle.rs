@@ -49,21 +49,24 @@ impl ModelSource for Changing {
     }
 }
 
-/// A backend that counts its loads. Version 9 is broken, and so is any while the test says so.
+/// Counts the loads of a backend. Version 9 is broken, and so is any while the test says so.
 #[derive(Clone, Default)]
 struct Counting {
     loads: Arc<AtomicU64>,
     broken: Arc<AtomicBool>,
 }
 
-impl Backend for Counting {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        self.loads.fetch_add(1, AtomicOrdering::Relaxed);
-        assert!(context.version != 13, "a backend that panics");
-        if context.version == 9 || self.broken.load(AtomicOrdering::Relaxed) {
-            return Err(Error::internal("broken on purpose"));
-        }
-        Ok(Box::new(Scripted(echo)))
+impl Counting {
+    fn backend(&self) -> ScriptedBackend {
+        let counting = self.clone();
+        ScriptedBackend::new(move |context| {
+            counting.loads.fetch_add(1, AtomicOrdering::Relaxed);
+            assert!(context.version != 13, "a backend that panics");
+            if context.version == 9 || counting.broken.load(AtomicOrdering::Relaxed) {
+                return Err(Error::internal("broken on purpose"));
+            }
+            Ok(ScriptedModel::new(echo))
+        })
     }
 }
 
@@ -81,9 +84,8 @@ struct World {
 fn world(control: ModelControl) -> World {
     let (source, backend) = (Arc::new(Changing::default()), Counting::default());
     source.set(1, &[(1, 1)]);
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend.clone()) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(backend.backend()), Arc::clone(&source) as _);
     World { server, source, backend }
 }
 
@@ -340,23 +342,19 @@ fn clients_that_load_and_unload_the_same_model_at_once_are_all_answered() {
 
 #[tokio::test]
 async fn a_request_in_progress_is_answered_by_the_version_it_was_sent_to() {
-    let (entered, entries) = channel();
-    let (open, gate) = channel();
-    let backend = Gated { entered, gate: Arc::new(Mutex::new(gate)) };
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
+    let gate = Gate::default();
     let source = Arc::new(Changing::default());
     source.set(1, &[(1, 1)]);
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(gated(&gate)), Arc::clone(&source) as _);
     let world = World { server, source, backend: Counting::default() };
     world.load().unwrap();
     let mut executing = infer(&world.server, request()).unwrap();
     let mut queued = infer(&world.server, request()).unwrap();
-    entries.recv().unwrap();
+    gate.entered(1);
     world.unload().unwrap();
     assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
-    open.send(()).unwrap();
-    open.send(()).unwrap();
+    gate.open();
     executing.single().await.unwrap();
     queued.single().await.unwrap();
     drop((executing, queued));
@@ -370,7 +368,7 @@ const WARM_UP: &str = r#"instance_group { count: 2 }
 
 fn warmed_up(script: Script) -> Arc<Server> {
     let text = format!("{}\n{WARM_UP}", nereid_model_config::to_text(&config()));
-    server(Scripted(script), vec![spec(nereid_model_config::parse_text(&text).unwrap(), &[1])])
+    server(scripted(script), vec![spec(nereid_model_config::parse_text(&text).unwrap(), &[1])])
 }
 
 #[tokio::test]

@@ -41,10 +41,9 @@ fn configured(strategy: &str, instances: i32) -> ModelConfig {
 }
 
 fn serving(script: Script, config: ModelConfig, options: ServerOptions) -> (Arc<Server>, Arc<Given>) {
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(script)) as Arc<dyn Backend>)]);
     let source = Arc::new(Given(Mutex::new(config)));
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options };
-    let server = Server::new(options, backends, Arc::<Given>::clone(&source));
+    let server = Server::new(options, backends(scripted(script)), Arc::<Given>::clone(&source));
     server.start(Some(vec!["m".to_owned()])).unwrap();
     (server, source)
 }

@@ -13,33 +13,20 @@ fn is_broken(content: Content) -> bool {
 }
 
 /// Serves the content that a version has when it is loaded.
-struct Reads(Arc<Changing>);
-
-struct Serves(u8);
-
-impl Backend for Reads {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn nereid_backend_api::Model>> {
-        let content = self.0.fingerprint(&ModelId::plain("m"))?.versions[&context.version];
+fn reading(source: &Arc<Changing>) -> ScriptedBackend {
+    let source = Arc::clone(source);
+    ScriptedBackend::new(move |context| {
+        let content = source.fingerprint(&ModelId::plain("m"))?.versions[&context.version];
         if is_broken(content) {
             return Err(Error::internal("broken"));
         }
-        Ok(Box::new(Serves(content as u8)))
-    }
-}
-
-impl nereid_backend_api::Model for Serves {
-    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
-        Ok(Box::new(Serves(self.0)))
-    }
-}
-
-impl Instance for Serves {
-    fn execute(&mut self, batch: Batch) {
-        let output = Tensor::new("OUT", DataType::Uint8, [1, 2], vec![self.0; 2]);
-        let answers: Vec<_> =
-            batch.requests().iter().map(|_| Ok(Response::new(vec![output.clone()]))).collect();
-        batch.complete(answers);
-    }
+        Ok(ScriptedModel::new(move |batch| {
+            let output = Tensor::new("OUT", DataType::Uint8, [1, 2], vec![content as u8; 2]);
+            let answers: Vec<_> =
+                batch.requests().iter().map(|_| Ok(Response::new(vec![output.clone()]))).collect();
+            batch.complete(answers);
+        }))
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -170,10 +157,8 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
 
 fn check(control: ModelControl, events: &[Event]) {
     let source = Arc::new(Changing::default());
-    let backend = Arc::new(Reads(Arc::clone(&source))) as Arc<dyn Backend>;
-    let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(reading(&source)), Arc::clone(&source) as _);
     server.start(None).unwrap();
     let world = World { server, source, backend: Counting::default() };
     let mut plain = Plain::default();

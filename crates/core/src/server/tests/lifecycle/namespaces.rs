@@ -45,9 +45,8 @@ impl ModelSource for Spaces {
 fn serving(control: ModelControl, spaces: &[(&str, u64)]) -> (Arc<Spaces>, Arc<Server>) {
     let source = Arc::<Spaces>::default();
     source.set(spaces);
-    let backends = BTreeMap::from([("scripted".to_owned(), Arc::new(Scripted(echo)) as Arc<dyn Backend>)]);
     let options = ServerOptions { model_control: control, ..options() };
-    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let server = Server::new(options, backends(scripted(echo)), Arc::clone(&source) as _);
     let none = (control == ModelControl::Explicit).then(Vec::new);
     server.start(none).unwrap();
     (source, server)

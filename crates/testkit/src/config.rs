@@ -1,0 +1,44 @@
+//! Configurations of models from text, and what a backend gets to load one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nereid_backend_api::{ModelContext, NoPeers};
+use nereid_model_config::{ModelConfig, normalise, parse_text};
+
+/// The configuration of the model `name` that this text describes, by the backend `scripted` unless it names another.
+///
+/// # Panics
+/// If the text is not a configuration.
+#[track_caller]
+pub fn config(name: &str, text: &str) -> ModelConfig {
+    let mut config = parse_text(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    name.clone_into(&mut config.name);
+    if config.backend.is_empty() && config.platform.is_empty() {
+        "scripted".clone_into(&mut config.backend);
+    }
+    config
+}
+
+/// [`config`] with the defaults filled in, as a repository gives it to the server.
+///
+/// # Panics
+/// If the text is not a configuration.
+#[track_caller]
+pub fn normalised(name: &str, text: &str) -> ModelConfig {
+    let mut config = config(name, text);
+    normalise(&mut config);
+    config
+}
+
+/// What a backend gets to load version 1 of the model in this folder. It may complete the configuration.
+pub fn context(directory: impl Into<PathBuf>, config: ModelConfig) -> ModelContext {
+    ModelContext {
+        name: config.name.clone(),
+        version: 1,
+        directory: directory.into(),
+        config,
+        complete: true,
+        peers: Arc::new(NoPeers),
+    }
+}
