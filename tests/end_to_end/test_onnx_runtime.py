@@ -1,7 +1,9 @@
 """ONNX models on ONNX Runtime itself: what the embedded engine does not have, and the options of the backend."""
 
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -62,6 +64,16 @@ def test_the_log_says_what_was_found_and_who_serves(repository, serve):
     version = onnxruntime.__version__
     server.wait_for_log(rf"ONNX Runtime {version} given by the setting 'library': \S+; execution providers: .*CPU")
     server.wait_for_log(rf"model 'twice' version 1 is served by ONNX Runtime {version} with \d+ threads? to an instance")
+
+
+def test_it_conforms_as_a_backend(repository):
+    write_bare(repository, scale_model("twice"))
+    program = Path(nereid_server.binary()).parent / "examples" / "onnxruntime_conformance"
+    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
+    run = [program, onnx_engines.LIBRARY, repository / "twice"]
+    outcome = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "conforms" in outcome.stdout
 
 
 def test_bf16_goes_through_as_it_is(repository, serve):

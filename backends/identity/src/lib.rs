@@ -5,8 +5,18 @@
 //! - `execute_delay_ms`: delays each execution;
 //! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
 //! - `creation_delay_sec`: delays loading.
+//!
+//! Two more are not in Triton's backend. They hold the model until a test releases it:
+//! - `gate`: the path of a Unix socket. Each execution connects to it, writes the instance's name and the number of
+//!   requests (`m_0_0 3`), and continues when the other side writes anything or closes the connection;
+//! - `creation_gate`: the same for loading, which writes the model's name and version (`m 1`).
+//!
+//! A gate without a listener is open, so a configuration that names one can be served anywhere. An execution waits at its
+//! gate even if its clients cancel.
 
 #![forbid(unsafe_code)]
+
+mod gate;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -17,6 +27,8 @@ use nereid_backend_api::{
     Parameters, Request, Response, Result, Tensor,
 };
 
+use crate::gate::Gate;
+
 /// The identity backend.
 #[derive(Debug, Default)]
 pub struct IdentityBackend;
@@ -26,10 +38,14 @@ impl Backend for IdentityBackend {
         let config = &context.config;
         check_pairs(config)?;
         sleep(Duration::from_secs(number(config, "creation_delay_sec")?));
+        if let Some(gate) = Gate::configured(config, "creation_gate") {
+            gate.pass(&format!("{} {}", context.name, context.version));
+        }
         let model = IdentityModel {
             execute_delay: Duration::from_millis(number(config, "execute_delay_ms")?),
             delay_multiplier: u32::try_from(number(config, "instance_wise_delay_multiplier")?)
                 .unwrap_or(u32::MAX),
+            gate: Gate::configured(config, "gate"),
             instances: AtomicU32::new(0),
         };
         Ok(Box::new(model))
@@ -39,28 +55,35 @@ impl Backend for IdentityBackend {
 struct IdentityModel {
     execute_delay: Duration,
     delay_multiplier: u32,
+    gate: Option<Gate>,
     instances: AtomicU32,
 }
 
 impl Model for IdentityModel {
-    fn create_instance(&self, _context: InstanceContext) -> Result<Box<dyn Instance>> {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
         let factor = self.delay_multiplier.saturating_mul(number).max(1);
-        Ok(Box::new(IdentityInstance { delay: self.execute_delay.saturating_mul(factor) }))
+        let delay = self.execute_delay.saturating_mul(factor);
+        Ok(Box::new(IdentityInstance { name: context.name, delay, gate: self.gate.clone() }))
     }
 
     fn runs_at_once(&self, _request: &Request) -> bool {
-        self.execute_delay.is_zero()
+        self.execute_delay.is_zero() && self.gate.is_none()
     }
 }
 
 struct IdentityInstance {
+    name: String,
     delay: Duration,
+    gate: Option<Gate>,
 }
 
 impl Instance for IdentityInstance {
     fn execute(&mut self, mut batch: Batch) {
         batch.inputs_ready();
+        if let Some(gate) = &self.gate {
+            gate.pass(&format!("{} {}", self.name, batch.requests().len()));
+        }
         if !self.delay.is_zero() {
             sleep(self.delay);
         }

@@ -1,12 +1,12 @@
 //! What the identity backend returns, and which configurations it accepts.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::thread;
 
-use nereid_backend_api::{
-    Answer, BatchMonitor, Buffer, DataType, ExecutionTimes, InferRequest, InstanceKind, NoPeers, Phase,
-    RequestedOutput, Responder, ResponseSink,
-};
+use nereid_backend_api::{Answer, Buffer, DataType, InferRequest, InstanceKind, RequestedOutput};
+use nereid_testkit::{Executions, Recorder, conformance};
 
 use super::*;
 
@@ -17,50 +17,20 @@ output { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] }
 
 fn load(config: &str) -> Result<Box<dyn Model>> {
     let config = nereid_model_config::parse_text(config).unwrap();
-    IdentityBackend.load(ModelContext {
-        name: "m".into(),
-        version: 1,
-        directory: "m".into(),
-        config,
-        complete: true,
-        peers: Arc::new(NoPeers),
-    })
-}
-
-#[derive(Default)]
-struct Seen {
-    answers: Mutex<Vec<Answer>>,
-    executed: Mutex<Vec<(usize, Duration)>>,
-}
-
-impl ResponseSink for Seen {
-    fn deliver(&self, answer: Option<Answer>, _last: bool) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).extend(answer);
-    }
-    fn mark(&self, _: Phase, _: Instant) {}
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-}
-
-impl BatchMonitor for Seen {
-    fn executed(&self, size: usize, times: ExecutionTimes) {
-        self.executed.lock().unwrap().push((size, times.outputs_ready - times.inputs_ready));
-    }
+    IdentityBackend.load(nereid_testkit::context("m", config))
 }
 
 fn instance(model: &dyn Model) -> Box<dyn Instance> {
     model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap()
 }
 
-fn execute(instance: &mut dyn Instance, requests: Vec<InferRequest>) -> Arc<Seen> {
-    let seen = Arc::new(Seen::default());
-    let requests = requests
-        .into_iter()
-        .map(|request| Request::new(request, 1, Responder::new(Arc::<Seen>::clone(&seen), None)))
-        .collect();
-    instance.execute(Batch::new(requests, Arc::<Seen>::clone(&seen)));
-    seen
+/// The answer to each request, and the executions.
+fn execute(instance: &mut dyn Instance, requests: Vec<InferRequest>) -> (Vec<Answer>, Arc<Executions>) {
+    let executions = Arc::<Executions>::default();
+    let (requests, recorders): (Vec<_>, Vec<_>) =
+        requests.into_iter().map(|request| Recorder::request(request, 1)).unzip();
+    instance.execute(executions.batch(requests));
+    (recorders.iter().map(|recorder| recorder.answer()).collect(), executions)
 }
 
 fn input(name: &str, contents: &'static [u8]) -> Tensor {
@@ -72,8 +42,8 @@ fn inputs_come_back_as_outputs_without_a_copy() {
     let tensor = input("INPUT0", b"abc");
     let address = tensor.buffers[0].as_host().unwrap().as_ptr();
     let request = InferRequest { inputs: vec![tensor], ..InferRequest::default() };
-    let seen = execute(&mut *instance(&*load(PAIR).unwrap()), vec![request]);
-    let answer = seen.answers.lock().unwrap().pop().unwrap().unwrap();
+    let (mut answers, _) = execute(&mut *instance(&*load(PAIR).unwrap()), vec![request]);
+    let answer = answers.remove(0).unwrap();
     let [output] = answer.outputs.as_slice() else { panic!("{answer:?}") };
     assert_eq!((output.name.as_str(), &output.shape[..]), ("OUTPUT0", [3].as_slice()));
     assert_eq!(output.buffers[0].as_host().unwrap().as_ptr(), address);
@@ -83,22 +53,38 @@ fn inputs_come_back_as_outputs_without_a_copy() {
 }
 
 #[test]
+fn it_conforms() {
+    let context = |text: &str| nereid_testkit::context("m", nereid_testkit::normalised("m", text));
+    conformance::backend(conformance::Subject {
+        backend: Arc::new(IdentityBackend),
+        model: context(&format!("max_batch_size: 4 {PAIR}")),
+        request: |number| InferRequest {
+            inputs: vec![Tensor::new("INPUT0", DataType::Int8, [1, 2], vec![number; 2])],
+            ..InferRequest::default()
+        },
+        outputs: |number| vec![Tensor::new("OUTPUT0", DataType::Int8, [1, 2], vec![number; 2])],
+        max_batch: 4,
+        reports_executions: true,
+        refused: vec![(context(&PAIR.replace("OUTPUT0", "OUTPUT1")), "no output 'OUTPUT0'")],
+        faulty: None,
+    });
+}
+
+#[test]
 fn only_wanted_outputs_come_back_and_each_request_of_a_batch_has_its_own() {
     let request = |wanted: &str| InferRequest {
         inputs: vec![input("INPUT0", b"a"), input("INPUT1", b"bc")],
         outputs: vec![RequestedOutput::new(wanted)],
         ..InferRequest::default()
     };
-    let seen = execute(&mut *instance(&*load(PAIR).unwrap()), vec![request("OUTPUT1"), request("OUTPUT0")]);
-    let names: Vec<_> = seen
-        .answers
-        .lock()
-        .unwrap()
+    let (answers, executions) =
+        execute(&mut *instance(&*load(PAIR).unwrap()), vec![request("OUTPUT1"), request("OUTPUT0")]);
+    let names: Vec<_> = answers
         .iter()
         .flat_map(|answer| answer.as_ref().unwrap().outputs.iter().map(|output| output.name.clone()))
         .collect();
     assert_eq!(names, ["OUTPUT1", "OUTPUT0"]);
-    assert_eq!(seen.executed.lock().unwrap()[0].0, 2);
+    assert_eq!(executions.all()[0].0, 2);
 }
 
 #[test]
@@ -111,10 +97,55 @@ fn the_delay_grows_with_the_instances_number() {
     let model = load(&config).unwrap();
     for least in [5, 10, 20] {
         // Instances 0, 1 and 2; the third would be four times as slow as the first.
-        let seen = execute(&mut *instance(&*model), vec![InferRequest::default()]);
-        let took = seen.executed.lock().unwrap()[0].1;
+        let (_, executions) = execute(&mut *instance(&*model), vec![InferRequest::default()]);
+        let times = executions.all()[0].1;
+        let took = times.outputs_ready - times.inputs_ready;
         assert!(took >= Duration::from_millis(least), "{took:?}");
     }
+}
+
+#[test]
+fn loads_and_executions_wait_at_their_gates_until_they_are_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["gate", "creation_gate"].map(|name| folder.path().join(name));
+    let [gate, creation_gate] = paths.each_ref().map(|path| UnixListener::bind(path).unwrap());
+    let config = format!(
+        r#"{PAIR}
+        parameters {{ key: "gate" value {{ string_value: "{}" }} }}
+        parameters {{ key: "creation_gate" value {{ string_value: "{}" }} }}"#,
+        paths[0].display(),
+        paths[1].display()
+    );
+    let line = |listener: &UnixListener| {
+        let connection = listener.accept().unwrap().0;
+        let mut line = String::new();
+        BufReader::new(&connection).read_line(&mut line).unwrap();
+        (line, connection)
+    };
+    let load = {
+        let config = config.clone();
+        thread::spawn(move || load(&config))
+    };
+    let (loading, release) = line(&creation_gate);
+    assert_eq!((loading.as_str(), load.is_finished()), ("m 1\n", false));
+    drop(release);
+    let model = load.join().unwrap().unwrap();
+    let mut instance = instance(&*model);
+    let execution = thread::spawn(move || execute(&mut *instance, vec![InferRequest::default()]).0.len());
+    let (executing, release) = line(&gate);
+    assert_eq!((executing.as_str(), execution.is_finished()), ("m_0 1\n", false));
+    drop(release);
+    assert_eq!(execution.join().unwrap(), 1);
+}
+
+#[test]
+fn a_gate_at_which_nobody_listens_is_open() {
+    let config = format!(r#"{PAIR} parameters {{ key: "gate" value {{ string_value: "/nowhere" }} }}"#);
+    let model = load(&config).unwrap();
+    let request = || Recorder::request(InferRequest::default(), 1).0;
+    assert!(!model.runs_at_once(&request()));
+    let (answers, _) = execute(&mut *instance(&*model), vec![InferRequest::default()]);
+    assert!(answers[0].is_ok());
 }
 
 #[test]

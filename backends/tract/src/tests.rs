@@ -1,6 +1,7 @@
 //! Loads models made here and runs them through the backend's public traits.
 
 mod completion;
+mod conformance;
 mod execution;
 mod loading;
 pub(crate) mod onnx;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
 use nereid_core::{Backends, Caller, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_model_config::{normalise, parse_text};
+use nereid_testkit::conformance;
 use nereid_triton_host::{LibraryBackends, LibraryOptions};
 
 const CONFIG: &str = "name: 'm' backend: 'c' input { name: 'IN' data_type: TYPE_INT32 dims: -1 }
@@ -94,6 +95,33 @@ fn a_backend_serves_and_its_mistakes_are_told_to_it() {
     assert_eq!(of("gone"), "the handle of a response is none that is alive: was it released before?");
     assert_eq!(of("late"), "the handle of a request is none that is alive: was it released before?");
     assert_eq!(served.fault("right"), "");
+}
+
+fn tensor(name: &str, number: u8) -> Tensor {
+    Tensor::new(name, DataType::Int32, [3], vec![number; 12])
+}
+
+fn numbered(id: &str, number: u8) -> InferRequest {
+    InferRequest { id: id.into(), inputs: vec![tensor("IN", number)], ..InferRequest::default() }
+}
+
+#[test]
+fn a_library_conforms_as_a_backend() {
+    let folder = tempfile::tempdir().unwrap();
+    compile(&folder.path().join("backends/c"), "-DPLAIN");
+    let options = LibraryOptions { directory: folder.path().join("backends"), ..LibraryOptions::default() };
+    let context =
+        |text: &str| nereid_testkit::context(folder.path().join("m"), nereid_testkit::normalised("m", text));
+    conformance::backend(conformance::Subject {
+        backend: Arc::new(LibraryBackends::new(options).unwrap()),
+        model: context(CONFIG),
+        request: |number| numbered("", number),
+        outputs: |number| vec![tensor("OUT", number)],
+        max_batch: 1,
+        reports_executions: false,
+        refused: vec![(context(&CONFIG.replace("'c'", "'absent'")), "absent")],
+        faulty: Some((|| numbered("fail", 0), "told to fail")),
+    });
 }
 
 #[test]

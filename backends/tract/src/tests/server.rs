@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use nereid_backend_api::{
     Answer, Backend, BackendSettings, Batch, BatchMonitor, DataType, ExecutionTimes, InferRequest, Instance,
-    InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, NoPeers, Phase, Request,
-    RequestedOutput, Responder, Response, ResponseSink, Result, Tensor,
+    InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Phase, Request, RequestedOutput,
+    Responder, Response, ResponseSink, Result, Tensor,
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput};
 use tempfile::TempDir;
@@ -58,16 +58,9 @@ pub(crate) fn complete_from(
     TractBackend::new(settings, "it is under test").load(context)
 }
 
-fn context(folder: &TempDir, config: ModelConfig) -> ModelContext {
-    let directory = folder.path().to_owned();
-    ModelContext {
-        name: "m".into(),
-        version: 1,
-        directory,
-        config,
-        complete: false,
-        peers: Arc::new(NoPeers),
-    }
+/// What the backend is told of the model in a folder.
+pub(crate) fn context(folder: &TempDir, config: ModelConfig) -> ModelContext {
+    ModelContext { name: "m".into(), complete: false, ..nereid_testkit::context(folder.path(), config) }
 }
 
 /// The message with which a load is refused.
