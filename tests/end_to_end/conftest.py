@@ -11,7 +11,9 @@ import pytest
 import tritonclient.http
 
 import nereid_server
+from gates import Gate
 
+LOG_LINES = 60
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -21,6 +23,19 @@ def pytest_configure():
         nereid_server.binary()
     except RuntimeError as error:
         pytest.exit(str(error), returncode=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Adds the end of each server's log to the report of a test that failed."""
+    report = yield
+    if report.failed:
+        for server in nereid_server.started:
+            lines = server.log.splitlines()[-LOG_LINES:]
+            report.sections.append((f"log of server {server.pid}", "\n".join(lines)))
+    if report.when == "teardown":
+        nereid_server.started[:] = [server for server in nereid_server.started if server.exit_code is None]
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +65,10 @@ def serve(repository):
     """Starts a server over the test's own repository; stopped and checked when the test ends."""
     with ExitStack() as running:
         yield lambda *flags, **how: running.enter_context(nereid_server.running(repository, *flags, **how))
+
+
+@pytest.fixture
+def gate(serve):
+    """A gate for models of the identity backend. It is open before the servers of the test are stopped."""
+    with Gate() as gate:
+        yield gate

@@ -33,6 +33,10 @@ def binary():
     return path
 
 
+# The servers that were started and not yet stopped, and those that the current test has stopped.
+started = []
+
+
 class Server:
     """A server process, its log and its addresses."""
 
@@ -55,6 +59,7 @@ class Server:
             text=True,
             errors="replace",
         )
+        started.append(self)
         self._lines = []
         self._closed = False
         self._news = threading.Condition()

@@ -5,6 +5,7 @@ The package is taken apart and not installed: of it only these are wanted, and w
 other requirements of these tests. It is fetched once for each environment of the tests.
 """
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -30,10 +31,17 @@ _TRITON = "pytriton/tritonserver"
 
 
 def prepare():
-    """Fetches the backend and the server, unless they are there."""
-    ready = HOME / "ready-with-server"
-    if ready.exists():
-        return
+    """Fetches the backend and the server, unless they are there. Of several workers one does, and the others wait."""
+    HOME.mkdir(exist_ok=True)
+    with open(HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = HOME / "ready-with-server"
+        if not ready.exists():
+            _fetch()
+            ready.touch()
+
+
+def _fetch():
     wheels = HOME / "wheels"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "download", "--no-deps", "--dest", str(wheels), PACKAGE], check=True)
@@ -60,7 +68,6 @@ def prepare():
     (BACKENDS / "python" / "triton_python_backend_stub").chmod(0o755)
     (_SERVER / "bin" / "tritonserver").chmod(0o755)
     wheel.unlink()
-    ready.touch()
 
 
 def environment():
@@ -81,10 +88,7 @@ FLAGS = [f"--backend-directory={BACKENDS}"]
 def nvidia_server(repository, *flags):
     """Runs NVIDIA's server, and gives `host:port` of its HTTP once it is ready."""
     prepare()
-    with ExitStack() as taken:
-        # It cannot be asked for a port that is free.
-        sockets = [taken.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        http, grpc, metrics = (each.getsockname()[1] for each in sockets)
+    http, grpc, metrics = _free_ports(3)
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
     command = [_SERVER / "bin" / "tritonserver", f"--model-repository={repository}", *ports, *flags]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -106,6 +110,24 @@ def nvidia_server(repository, *flags):
             process.kill()
             process.wait()
         reader.join()
+
+
+def _free_ports(count):
+    """Ports that are free. It cannot be asked to choose them, so they lie where the system chooses none for others, and
+    each worker of the tests has a range of its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20000 + 100 * worker
+    with ExitStack() as taken:
+        ports = []
+        for port in range(first, first + 100):
+            try:
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise AssertionError(f"no {count} free ports between {first} and {first + 99}")
 
 
 def _is_ready(port):

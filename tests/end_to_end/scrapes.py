@@ -45,6 +45,10 @@ class Scrape:
         """The samples of a name, by their labels."""
         return {labels: value for (sample, labels), value in self.samples.items() if sample == name}
 
+    def pending(self, model, version="1"):
+        """How many requests wait for a model."""
+        return self.value("nv_inference_pending_request_count", model=model, version=version)
+
     def failures(self, model, version="1"):
         """The failed requests of a model that there are, by their reason."""
         reasons = ("BACKEND", "CANCELED", "OTHER", "REJECTED")

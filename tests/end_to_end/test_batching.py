@@ -1,7 +1,6 @@
 """Scheduling as clients see it: batches, priorities, queue policies, limits.
 
-The identity backend is told to take its time, so that requests meet in the queue. Nothing here depends on how long
-something takes, only on what happens while something else cannot.
+A gate holds the execution that the others have to wait for, so that nothing here depends on how long something takes.
 """
 
 import socket
@@ -14,17 +13,20 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from http_requests import LIMIT_S
 from model_files import config, write_model
+from scrapes import Scrape
+from waiting import eventually
 
-DELAY_S = 0.4
 DYNAMIC = "dynamic_batching { preferred_batch_size: 4 %s }"
 
 
-def slow(repository, *extra, name="slow", delay_s=DELAY_S, dims=(1,)):
-    """A model whose executions take their time."""
-    delay = f'parameters {{ key: "execute_delay_ms" value: {{ string_value: "{int(delay_s * 1000)}" }} }}'
+def slow(repository, *extra, name="slow", gate=None, delay_ms=0, dims=(1,)):
+    """A model whose executions wait at a gate, or take their time."""
+    given = {"gate": gate.path} if gate else {"execute_delay_ms": delay_ms}
+    lines = [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given.items()]
     tensors = ([("INPUT0", "INT32", list(dims))], [("OUTPUT0", "INT32", list(dims))])
-    text = config(name, "identity", *tensors, 4, "\n".join([delay, *extra]))
+    text = config(name, "identity", *tensors, 4, "\n".join([*lines, *extra]))
     if any("instance_group" in line for line in extra):
         text = text.replace("instance_group { count: 1 kind: KIND_CPU }\n", "", 1)
     write_model(repository, name, text)
@@ -39,8 +41,6 @@ class Crowd:
         self._pool = ThreadPoolExecutor(32)
         # The order in which answers came, and of what.
         self.order = []
-        # When each answer came.
-        self.times = {}
 
     def ask(self, value, **parameters):
         """Asks, without waiting for the answer."""
@@ -54,7 +54,6 @@ class Crowd:
                 answer = client.infer(self._model, [tensor], **parameters).as_numpy("OUTPUT0")[0][0]
             finally:
                 self.order.append(value)
-                self.times[value] = time.monotonic()
             assert answer == value
             return answer
 
@@ -63,12 +62,23 @@ class Crowd:
         with tritonclient.http.InferenceServerClient(self._server.url) as client:
             return client.get_inference_statistics(self._model)["model_stats"][0]
 
-    def executing(self, value=0):
+    def executing(self, gate, value=0):
         """Asks, and waits until the answer is being made, so that whatever comes next has to wait."""
         asked = self.ask(value)
-        # There is nothing to be seen of a running execution from outside.
-        time.sleep(DELAY_S / 4)
+        gate.entered()
         return asked
+
+    def wait_for_pending(self, count):
+        """Waits until that many requests are in the queue."""
+        assert eventually(lambda: Scrape(self._server).pending(self._model) == count), Scrape(self._server).text
+
+    def release_each(self, gate, first, count):
+        """Releases the first execution and then `count` more, each when the one before is answered."""
+        gate.release_all()
+        first.result(LIMIT_S)
+        for answered in range(2, count + 2):
+            gate.entered().release()
+            assert eventually(lambda: len(self.order) == answered)
 
 
 def sizes(statistics):
@@ -81,11 +91,13 @@ def failure(future):
     return caught.value.status()
 
 
-def test_requests_that_meet_in_the_queue_share_an_execution(repository, serve):
-    slow(repository, DYNAMIC % "")
+def test_requests_that_meet_in_the_queue_share_an_execution(repository, serve, gate):
+    slow(repository, DYNAMIC % "", gate=gate)
     crowd = Crowd(serve())
-    first = crowd.executing()
+    first = crowd.executing(gate)
     others = [crowd.ask(value) for value in range(1, 5)]
+    crowd.wait_for_pending(4)
+    gate.open()
     for value, future in enumerate([first, *others]):
         assert future.result(60) == value
     statistics = crowd.statistics()
@@ -99,16 +111,19 @@ def test_requests_that_meet_in_the_queue_share_an_execution(repository, serve):
     assert (statistics["response_stats"], statistics["memory_usage"]) == ({}, [])
 
 
-def test_without_dynamic_batching_each_is_executed_by_itself(repository, serve):
-    slow(repository, delay_s=0.05)
+def test_without_dynamic_batching_each_is_executed_by_itself(repository, serve, gate):
+    slow(repository, gate=gate)
     crowd = Crowd(serve())
-    for future in [crowd.ask(value) for value in range(5)]:
+    futures = [crowd.executing(gate), *(crowd.ask(value) for value in range(1, 5))]
+    crowd.wait_for_pending(4)
+    gate.open()
+    for future in futures:
         future.result(60)
     assert sizes(crowd.statistics()) == {1: 5}
 
 
 def test_a_batch_waits_for_company(repository, serve):
-    slow(repository, DYNAMIC % "max_queue_delay_microseconds: 3000000", delay_s=0)
+    slow(repository, DYNAMIC % "max_queue_delay_microseconds: 3000000")
     crowd = Crowd(serve())
     start = time.monotonic()
     for future in [crowd.ask(value) for value in range(4)]:
@@ -122,24 +137,25 @@ def test_a_batch_waits_for_company(repository, serve):
     assert sizes(crowd.statistics()) == {1: 1, 4: 1}
 
 
-def test_urgent_requests_are_answered_first(repository, serve):
-    slow(repository, "dynamic_batching { preferred_batch_size: 1 priority_levels: 3 default_priority_level: 2 }")
+def test_urgent_requests_are_answered_first(repository, serve, gate):
+    levels = "preferred_batch_size: 1 priority_levels: 3 default_priority_level: 2"
+    slow(repository, "dynamic_batching { %s }" % levels, gate=gate)
     crowd = Crowd(serve())
-    first = crowd.executing()
-    rest = []
-    for value, priority in ((3, 3), (2, 0), (1, 1)):
-        rest.append(crowd.ask(value, priority=priority))
-        time.sleep(DELAY_S / 16)
-    for future in [first, *rest]:
-        future.result(60)
+    first = crowd.executing(gate)
+    for count, (value, priority) in enumerate(((3, 3), (2, 0), (1, 1)), 1):
+        crowd.ask(value, priority=priority)
+        crowd.wait_for_pending(count)
+    crowd.release_each(gate, first, 3)
     assert crowd.order == [0, 1, 2, 3]
 
 
-def test_a_full_queue_is_refused_and_the_others_are_served(repository, serve):
-    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 2 }")
+def test_a_full_queue_is_refused_and_the_others_are_served(repository, serve, gate):
+    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 2 }", gate=gate)
     crowd = Crowd(serve())
-    first = crowd.executing()
+    first = crowd.executing(gate)
     others = [crowd.ask(value) for value in range(1, 9)]
+    assert eventually(lambda: sum(future.done() for future in others) == 6)
+    gate.open()
     outcomes = []
     for future in others:
         try:
@@ -152,70 +168,71 @@ def test_a_full_queue_is_refused_and_the_others_are_served(repository, serve):
 
 
 @pytest.mark.parametrize("in_request", [False, True])
-def test_a_request_is_not_kept_waiting_longer_than_it_may(repository, serve, in_request):
+def test_a_request_is_not_kept_waiting_longer_than_it_may(repository, serve, gate, in_request):
     milliseconds = 3_600_000 if in_request else 20
     policy = f"default_timeout_microseconds: {milliseconds * 1000} allow_timeout_override: {str(in_request).lower()}"
-    slow(repository, DYNAMIC % f"default_queue_policy {{ {policy} }}")
+    slow(repository, DYNAMIC % f"default_queue_policy {{ {policy} }}", gate=gate)
     crowd = Crowd(serve())
-    first = crowd.executing()
+    first = crowd.executing(gate)
     late = crowd.ask(1, timeout=20_000) if in_request else crowd.ask(1)
     assert failure(late) == "503"
     # Answered while the instance was still busy.
     assert not first.done()
+    gate.open()
     assert first.result(60) == 0
 
 
-def test_a_request_that_waited_too_long_may_give_way_instead(repository, serve):
+def test_a_request_that_waited_too_long_may_give_way_instead(repository, serve, gate):
     policy = "timeout_action: DELAY default_timeout_microseconds: 20000"
-    slow(repository, "dynamic_batching { preferred_batch_size: 1 default_queue_policy { %s } }" % policy)
+    slow(repository, "dynamic_batching { preferred_batch_size: 1 default_queue_policy { %s } }" % policy, gate=gate)
     crowd = Crowd(serve())
-    first = crowd.executing()
-    slow_one = crowd.ask(1)
-    time.sleep(DELAY_S / 4)
-    fresh = crowd.ask(2)
-    for future in (first, slow_one, fresh):
-        future.result(60)
-    # All have waited too long by the time the instance is free: those that did so first go first.
+    first = crowd.executing(gate)
+    for value in (1, 2):
+        crowd.ask(value)
+        crowd.wait_for_pending(value)
+    # Both have waited too long by the time the instance is free: the one that did so first goes first.
+    time.sleep(0.05)
+    crowd.release_each(gate, first, 2)
     assert crowd.order == [0, 1, 2]
 
 
-def test_answers_come_in_the_order_of_requests_if_they_are_told_to(repository, serve):
-    multiplier = 'parameters { key: "instance_wise_delay_multiplier" value: { string_value: "3" } }'
+def test_answers_come_in_the_order_of_requests_if_the_model_preserves_it(repository, serve, gate):
     scheduling = "dynamic_batching { preferred_batch_size: 1 preserve_ordering: true }"
-    slow(repository, scheduling, multiplier, "instance_group { count: 2 kind: KIND_CPU }")
+    slow(repository, scheduling, "instance_group { count: 2 kind: KIND_CPU }", gate=gate)
     crowd = Crowd(serve())
-    futures = []
-    for value in range(5):
-        futures.append(crowd.ask(value))
-        time.sleep(DELAY_S / 4)
-    for future in futures:
-        future.result(60)
-    # Answers that leave together may reach their clients in any order; one that was made much later does not.
-    times = [crowd.times[value] for value in range(5)]
-    assert all(max(times[: i + 1]) < times[i] + DELAY_S / 2 for i in range(5)), times
+    first, held = crowd.ask(0), gate.entered()
+    second, overtaking = crowd.ask(1), gate.entered()
+    overtaking.release()
+    assert eventually(lambda: crowd.statistics()["execution_count"] == 1)
+    assert not second.done()
+    held.release()
+    assert (first.result(60), second.result(60)) == (0, 1)
 
 
-def test_a_client_that_hangs_up_leaves_the_queue(repository, serve):
-    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 1 }")
+def test_a_client_that_hangs_up_leaves_the_queue(repository, serve, gate):
+    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 1 }", gate=gate)
     server = serve()
     crowd = Crowd(server)
-    first = crowd.executing()
+    first = crowd.executing(gate)
     body = b'{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[1,1],"data":[7]}]}'
     with socket.create_connection(("127.0.0.1", server.port)) as gone:
         head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         gone.sendall(head.encode() + body)
-        time.sleep(DELAY_S / 8)
-    time.sleep(DELAY_S / 8)
+        crowd.wait_for_pending(1)
+    crowd.wait_for_pending(0)
     # There is room for another now.
     second = crowd.ask(1)
+    crowd.wait_for_pending(1)
+    gate.open()
     assert (first.result(60), second.result(60)) == (0, 1)
     statistics = crowd.statistics()
     assert (statistics["inference_count"], statistics["inference_stats"]["fail"]["count"]) == (2, 1)
 
 
-def test_different_shapes_do_not_share_an_execution(repository, serve):
-    slow(repository, DYNAMIC % "", name="varies", dims=[-1])
+def test_different_shapes_do_not_share_an_execution(repository, serve, gate):
+    slow(repository, DYNAMIC % "", name="varies", gate=gate, dims=[-1])
     server = serve()
+    crowd = Crowd(server, "varies")
     pool = ThreadPoolExecutor(8)
 
     def ask(length):
@@ -224,25 +241,30 @@ def test_different_shapes_do_not_share_an_execution(repository, serve):
             tensor.set_data_from_numpy(np.arange(length, dtype=np.int32).reshape(1, length))
             return client.infer("varies", [tensor]).as_numpy("OUTPUT0").shape
 
-    futures = []
-    for length in (1, 2, 2, 3):
+    futures = [pool.submit(ask, 1)]
+    gate.entered()
+    for count, length in enumerate((2, 2, 3), 1):
         futures.append(pool.submit(ask, length))
-        time.sleep(0.05)
+        crowd.wait_for_pending(count)
+    gate.open()
     assert [future.result(60) for future in futures] == [(1, 1), (1, 2), (1, 2), (1, 3)]
-    assert sizes(Crowd(server, "varies").statistics()) == {1: 2, 2: 1}
+    assert sizes(crowd.statistics()) == {1: 2, 2: 1}
 
 
-def test_models_share_a_resource(repository, serve):
+def test_models_share_a_resource(repository, serve, gate):
     limiter = 'instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }'
     for name in ("one", "two"):
-        slow(repository, limiter, name=name, delay_s=0.1)
+        slow(repository, limiter, name=name, gate=gate)
     server = serve("--rate-limit=execution_count", "--rate-limit-resource=R:1")
     crowds = [Crowd(server, name) for name in ("one", "two")]
-    start = time.monotonic()
-    for future in [crowd.ask(value) for value in range(3) for crowd in crowds]:
+    futures = [crowd.ask(value) for value in range(3) for crowd in crowds]
+    for _ in futures:
+        held = gate.entered()
+        # One at a time.
+        assert gate.is_empty()
+        held.release()
+    for future in futures:
         future.result(60)
-    # One at a time.
-    assert time.monotonic() - start >= 0.6
 
 
 def test_a_resource_that_is_not_there_is_told_at_the_start(repository, serve):
@@ -252,21 +274,22 @@ def test_a_resource_that_is_not_there_is_told_at_the_start(repository, serve):
     assert "needs 3 of resource 'R', but there are 2" in server.log
 
 
-def test_the_server_refuses_more_than_it_is_told_to_take(repository, serve):
-    slow(repository)
+def test_the_server_refuses_more_than_its_limit(repository, serve, gate):
+    slow(repository, gate=gate)
     crowd = Crowd(serve("--max-inflight-requests=1"))
-    first = crowd.executing()
+    first = crowd.executing(gate)
     assert failure(crowd.ask(1)) == "503"
+    gate.open()
     assert first.result(60) == 0
     assert crowd.ask(2).result(60) == 2
 
 
 def test_a_batcher_begins_when_as_many_wait_as_a_test_wants(repository, serve, monkeypatch):
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
-    slow(repository, DYNAMIC % "", delay_s=0)
+    slow(repository, DYNAMIC % "")
     crowd = Crowd(serve())
     futures = [crowd.ask(0), crowd.ask(1)]
-    time.sleep(0.1)
+    crowd.wait_for_pending(2)
     assert not any(future.done() for future in futures)
     for future in [*futures, crowd.ask(2)]:
         future.result(60)
@@ -274,7 +297,7 @@ def test_a_batcher_begins_when_as_many_wait_as_a_test_wants(repository, serve, m
 
 
 def test_a_flood_ends_in_answers_for_all(repository, serve):
-    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 8 }", delay_s=0.005)
+    slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 8 }", delay_ms=5)
     server = serve()
     outcomes, lock = [], threading.Lock()
 

@@ -17,8 +17,9 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 from grpc_requests import LIMIT_S, assert_refused, given, message, numbers, stub
 from model_files import scale_model, write_identity
+from scrapes import Scrape
+from waiting import eventually
 
-DELAY_S = 1.0
 VALUES = {
     "BOOL": np.array([True, False]),
     **{
@@ -45,13 +46,12 @@ FIELDS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A model for each datatype, one that computes, and one that takes its time."""
+    """A model for each datatype, and one that computes."""
     repository = tmp_path_factory.mktemp("grpc")
     for datatype in VALUES:
         write_identity(repository, f"same_{datatype}", [datatype])
     write_identity(repository, "same", ["INT32"])
     write_identity(repository, "several", ["FP32", "BYTES", "INT64"])
-    write_identity(repository, "slow", ["INT32"], execute_delay_ms=int(DELAY_S * 1000))
     scale_model("double").write(repository)
     with nereid_server.running(repository) as server:
         yield server
@@ -200,41 +200,41 @@ def test_inputs_and_outputs_lie_in_shared_memory_that_http_knows_too(client, ser
     assert not client.get_system_shared_memory_status().regions
 
 
-def test_a_call_ends_at_its_deadline(client):
+@pytest.fixture
+def gated(repository, serve, gate):
+    """A server of the model `slow`, whose executions wait at the gate, and a client of it."""
+    write_identity(repository, "slow", ["INT32"], gate=gate.path)
+    server = serve()
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        yield server, client
+
+
+def test_a_call_ends_at_its_deadline(gated):
+    _, client = gated
     with pytest.raises(InferenceServerException) as end:
-        client.infer("slow", [numbers([1])], client_timeout=DELAY_S / 10)
+        client.infer("slow", [numbers([1])], client_timeout=0.1)
     assert end.value.status() == "StatusCode.DEADLINE_EXCEEDED"
 
 
-def test_a_call_that_is_cancelled_in_the_queue_is_not_executed(client):
-    def statistics():
-        [counted] = client.get_inference_statistics("slow").model_stats
-        return counted
-
-    def wait_for(condition):
-        end = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-    # Nothing of an earlier test is in progress any more.
-    client.infer("slow", [numbers([0])])
-    before = statistics()
+def test_a_call_that_is_cancelled_in_the_queue_is_not_executed(gated, gate):
+    server, client = gated
     outcomes = []
 
     def ask(value):
         return client.async_infer("slow", [numbers([value])], lambda result, error: outcomes.append(error or value))
 
     ask(1)
+    held = gate.entered()
     cancelled = [ask(2) for _ in range(5)]
+    assert eventually(lambda: Scrape(server).pending("slow") == 5)
     for call in cancelled:
         call.cancel()
-    wait_for(lambda: len(outcomes) == 6)
-    client.infer("slow", [numbers([3])])
-    after = statistics()
+    assert eventually(lambda: Scrape(server).pending("slow") == 0)
+    held.release()
+    assert eventually(lambda: len(outcomes) == 6)
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [1]
-    assert after.inference_count - before.inference_count == 2
-    assert after.execution_count - before.execution_count <= 3
+    [counted] = client.get_inference_statistics("slow").model_stats
+    assert (counted.inference_count, counted.execution_count) == (1, 1)
 
 
 def test_unknown_models_and_versions_are_not_found(channel):

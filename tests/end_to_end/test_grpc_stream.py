@@ -14,16 +14,15 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 from grpc_requests import LIMIT_S, message, numbers, stub
 from model_files import write_identity
-
-DELAY_S = 0.3
+from scrapes import Scrape
+from waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A model that is quick and one that takes its time."""
+    """A model that gives back what it gets."""
     repository = tmp_path_factory.mktemp("grpc_stream")
     write_identity(repository, "same", ["INT32"])
-    write_identity(repository, "slow", ["INT32"], execute_delay_ms=int(DELAY_S * 1000))
     with nereid_server.running(repository) as server:
         yield server
 
@@ -60,10 +59,22 @@ def test_the_client_gets_its_answers_in_order(client):
     assert answers.empty()
 
 
-def test_a_slow_model_holds_up_the_answers_after_it(client):
+@pytest.fixture
+def gated(repository, serve, gate):
+    """A server of the models `same` and `slow`, whose executions wait at the gate."""
+    write_identity(repository, "same", ["INT32"])
+    write_identity(repository, "slow", ["INT32"], gate=gate.path)
+    return serve()
+
+
+def test_a_slow_model_holds_up_the_answers_after_it(gated, gate):
+    client = triton.InferenceServerClient(gated.grpc_url)
     answers = start(client)
     client.async_stream_infer("slow", [numbers([1])], request_id="slow")
     client.async_stream_infer("same", [numbers([2])], request_id="quick")
+    held = gate.entered()
+    assert eventually(lambda: Scrape(gated).value("nv_inference_exec_count", model="same", version="1") == 1)
+    held.release()
     assert [answers.get(timeout=LIMIT_S).get_response().id for _ in range(2)] == ["slow", "quick"]
     client.stop_stream()
 
@@ -180,24 +191,22 @@ def test_a_flood_that_nobody_reads_is_held_back(server, channel):
         assert client.infer("same", [numbers([1])]).as_numpy("OUTPUT0").tolist() == [1]
 
 
-def test_a_client_that_goes_away_takes_its_requests_with_it(client, server):
-    def statistics():
-        [counted] = client.get_inference_statistics("slow").model_stats
-        return counted
-
-    client.infer("slow", [numbers([0])])
-    before = statistics()
-    other = triton.InferenceServerClient(server.grpc_url)
-    start(other)
+def test_a_client_that_goes_away_takes_its_requests_with_it(gated, gate):
+    client = triton.InferenceServerClient(gated.grpc_url)
+    start(client)
     for value in range(20):
-        other.async_stream_infer("slow", [numbers([value])])
-    while statistics().execution_count == before.execution_count:
-        time.sleep(0.01)
-    other.stop_stream(cancel_requests=True)
-    other.close()
-    client.infer("slow", [numbers([21])])
-    executed = statistics().execution_count - before.execution_count
-    assert executed < 10, f"{executed} executions, though the client of 20 went away at the first"
+        client.async_stream_infer("slow", [numbers([value])])
+    held = gate.entered()
+    assert eventually(lambda: Scrape(gated).pending("slow") > 0)
+    client.stop_stream(cancel_requests=True)
+    client.close()
+    assert eventually(lambda: Scrape(gated).pending("slow") == 0)
+    held.release()
+    gate.open()
+    with triton.InferenceServerClient(gated.grpc_url) as other:
+        other.infer("slow", [numbers([21])])
+        [counted] = other.get_inference_statistics("slow").model_stats
+    assert counted.execution_count == 2, "requests of a client that is gone were executed"
 
 
 def test_a_shutdown_ends_streams(repository, serve):

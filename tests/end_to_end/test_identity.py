@@ -1,7 +1,7 @@
 """The identity backend: every datatype, in both forms and in odd shapes, comes back as it went."""
 
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -174,13 +174,16 @@ def test_the_delay_parameter_holds_an_answer_back(client):
     assert time.monotonic() - start >= DELAY_MS / 1000
 
 
-def test_a_slow_model_does_not_hold_up_another(server, client):
+def test_a_slow_model_does_not_hold_up_another(repository, serve, gate):
     values = np.arange(3, dtype=np.int32)
     body = {"inputs": [tensor("INPUT0", "INT32", [3], values.tolist())]}
-    with ThreadPoolExecutor() as threads:
+    write_identity(repository, "slow", ["INT32"], gate=gate.path)
+    write_identity(repository, "flat_INT32", ["INT32"])
+    server = serve()
+    with ThreadPoolExecutor() as threads, tritonclient.http.InferenceServerClient(server.url) as client:
         slow = [threads.submit(infer, server, "slow", body) for _ in range(2)]
-        # The model has one instance: when the first answer is there, the second request is being executed.
-        wait(slow, return_when=FIRST_COMPLETED)
+        gate.entered()
         assert_same(returned(client, "flat_INT32", values), values)
-        assert sum(answer.done() for answer in slow) == 1
+        assert not any(answer.done() for answer in slow)
+        gate.open()
         assert [answer.result().status for answer in slow] == [200, 200]

@@ -15,6 +15,7 @@ import nereid_server
 from http_requests import LIMIT_S, assert_refused, infer, request, tensor
 from model_files import config, write_identity, write_model
 from scrapes import Scrape, get
+from waiting import eventually
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 COUNTERS = [
@@ -38,9 +39,10 @@ GAUGES = [
 ]
 
 
-def echo(repository, name, *extra, delay_ms=0):
-    """A model that takes its time and gives back what it gets."""
-    delay = f'parameters {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }}'
+def echo(repository, name, *extra, delay_ms=0, gate=None):
+    """A model that gives back what it gets; it takes its time, or waits at a gate."""
+    key, value = ("gate", gate.path) if gate else ("execute_delay_ms", delay_ms)
+    delay = f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
     tensors = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
     write_model(repository, name, config(name, "identity", *tensors, 8, "\n".join([delay, *extra])))
 
@@ -49,16 +51,6 @@ def ask(server, model, batch=1, **parameters):
     """One request over HTTP."""
     body = {"inputs": [tensor("INPUT0", "INT32", [batch, 1], [[7]] * batch)], "parameters": parameters}
     return infer(server, model, body).status
-
-
-def eventually(met, limit_s=LIMIT_S):
-    """Waits for what has to come, and tells whether it did."""
-    deadline = time.monotonic() + limit_s
-    while not met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_requests_of_all_protocols_are_counted_before_they_are_answered(repository, serve):
@@ -113,24 +105,28 @@ def test_what_is_not_wanted_is_left_out(repository, serve):
     assert scrape.value("nv_inference_request_success", model="echo", version="1") == 1
 
 
-def test_failures_are_told_apart_by_their_reason(repository, serve):
+def test_failures_are_told_apart_by_their_reason(repository, serve, gate):
     timeout = "default_timeout_microseconds: 60000000 allow_timeout_override: true timeout_action: REJECT"
     policy = f"max_queue_size: 2 {timeout}"
-    echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=2500)
-    echo(repository, "idle", delay_ms=1500)
+    echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", gate=gate)
+    echo(repository, "idle", gate=gate)
     server = serve()
 
     def pending(model):
-        return Scrape(server).value("nv_inference_pending_request_count", model=model, version="1")
+        return Scrape(server).pending(model)
 
     with ThreadPoolExecutor(8) as pool:
         # As large as a batch may be, so that one is executed and one waits.
         answered = [pool.submit(ask, server, "busy", batch=8) for _ in range(2)]
+        held = gate.entered()
         assert eventually(lambda: pending("busy") == 1)
         assert ask(server, "busy", timeout=1000) == 503
         answered.append(pool.submit(ask, server, "busy"))
         assert eventually(lambda: pending("busy") == 2)
         assert ask(server, "busy") == 503
+        held.release()
+        for _ in range(2):
+            gate.entered().release()
         assert [each.result() for each in answered] == [200, 200, 200]
     scrape = Scrape(server)
     assert scrape.failures("busy") == {"REJECTED": 2}
@@ -144,11 +140,13 @@ def test_failures_are_told_apart_by_their_reason(repository, serve):
         data = tritonclient.grpc.InferInput("INPUT0", [1, 1], "INT32")
         data.set_data_from_numpy(np.zeros((1, 1), np.int32))
         calls = [client.async_infer("idle", [data], callback=lambda result, error: None) for _ in range(2)]
+        held = gate.entered()
         assert eventually(lambda: pending("idle") == 1)
         # The one that is executed is executed to its end.
         for call in calls:
             call.cancel()
         assert eventually(lambda: Scrape(server).failures("idle") == {"CANCELED": 1})
+        held.release()
         assert eventually(lambda: Scrape(server).value("nv_inference_count", model="idle", version="1") == 1)
     assert Scrape(server).failures("idle") == {"CANCELED": 1}
 
@@ -333,16 +331,19 @@ def test_stopping_does_not_wait_for_idle_collectors(repository, serve):
         connection.close()
 
 
-def test_an_ensemble_and_its_members_are_counted_each(repository, serve):
+def test_an_ensemble_and_its_members_are_counted_each(repository, serve, gate):
     policy = "default_timeout_microseconds: 200000 timeout_action: REJECT"
-    echo(repository, "member", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", delay_ms=1000)
+    echo(repository, "member", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", gate=gate)
     maps = 'input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }'
     step = f'ensemble_scheduling {{ step {{ model_name: "member" model_version: -1 {maps} }} }}'
     tensors = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
     text = config("whole", "", *tensors, 8, step).replace('backend: ""', 'platform: "ensemble"')
     write_model(repository, "whole", text.replace("instance_group { count: 1 kind: KIND_CPU }", ""))
     server = serve()
-    assert ask(server, "whole", batch=2) == 200
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, server, "whole", batch=2)
+        gate.entered().release()
+        assert answer.result() == 200
     scrape = Scrape(server)
     for model in ("whole", "member"):
         labels = {"model": model, "version": "1"}
@@ -350,8 +351,11 @@ def test_an_ensemble_and_its_members_are_counted_each(repository, serve):
         assert counts == [1, 2, 1], model
     with ThreadPoolExecutor(2) as pool:
         # As large as a batch may be: one has to wait, and may not.
-        answers = list(pool.map(lambda _: ask(server, "whole", batch=8), range(2)))
-    assert sorted(answers) == [200, 503]
+        answers = [pool.submit(ask, server, "whole", batch=8) for _ in range(2)]
+        held = gate.entered()
+        assert eventually(lambda: any(answer.done() for answer in answers))
+        held.release()
+        assert sorted(answer.result() for answer in answers) == [200, 503]
     scrape = Scrape(server)
     assert scrape.failures("member") == {"REJECTED": 1}
     assert scrape.failures("whole") == {"OTHER": 1}

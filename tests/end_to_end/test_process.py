@@ -3,7 +3,7 @@
 import socket
 import subprocess
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
 import pytest
@@ -12,18 +12,18 @@ import nereid_server
 from http_requests import LIMIT_S, infer, tensor
 from model_files import scale_model, write_identity
 from scrapes import Scrape
+from waiting import eventually
 
 GOOD = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
 SLOW = {"inputs": [tensor("INPUT0", "INT32", [2], [7, 8])]}
-DELAY_MS = 800
 # Far less than the 30 s the server grants by default to what is in flight.
 PROMPT_S = 10
 
 
 @pytest.fixture
-def slow(repository):
-    """A model with one instance, which takes its time."""
-    write_identity(repository, "slow", ["INT32"], execute_delay_ms=DELAY_MS)
+def slow(repository, gate):
+    """A model with one instance, whose executions wait at the gate."""
+    write_identity(repository, "slow", ["INT32"], gate=gate.path)
 
 
 def assert_one_clear_complaint(server, about):
@@ -84,37 +84,43 @@ def test_an_interrupt_stops_the_server_cleanly(serve):
     assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def test_stopping_answers_what_is_in_flight_and_takes_nothing_new(slow, serve):
+def wait_for_pending(server, count):
+    assert eventually(lambda: Scrape(server).pending("slow") == count)
+
+
+def test_stopping_answers_what_is_in_flight_and_takes_nothing_new(slow, serve, gate):
     server = serve()
     with ThreadPoolExecutor() as threads:
         requests = [threads.submit(infer, server, "slow", SLOW) for _ in range(2)]
-        # One instance executes them one after the other: the first answer finds the second request in flight.
-        done, pending = wait(requests, return_when=FIRST_COMPLETED)
-        assert (len(done), len(pending)) == (1, 1)
-        last = pending.pop()
+        # One instance executes them one after the other.
+        gate.entered()
+        wait_for_pending(server, 1)
         server.terminate()
-        while server.ready_status() == 200:
-            assert not last.done(), "the server took new work until all it had was done"
-        assert not last.done(), "the server dropped out before its work was done"
+        assert eventually(lambda: server.ready_status() != 200)
+        assert server.exit_code is None, "the server dropped out before its work was done"
+        gate.open()
         for answer in (future.result() for future in requests):
             assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [7, 8])
     assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def test_stopping_answers_what_is_queued(slow, serve):
+def test_stopping_answers_what_is_queued(slow, serve, gate):
     server = serve()
     count = 4
     with ThreadPoolExecutor(count) as threads:
         requests = [threads.submit(infer, server, "slow", SLOW) for _ in range(count)]
-        wait(requests, return_when=FIRST_COMPLETED)
+        gate.entered()
+        wait_for_pending(server, count - 1)
         server.terminate()
+        assert eventually(lambda: server.ready_status() != 200)
+        gate.open()
         assert [future.result().status for future in requests] == [200] * count
     assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def write_ensemble_of_slow(repository, delay_ms):
-    """An ensemble of a model that takes its time and one that does not, one after the other."""
-    write_identity(repository, "slow", ["INT32"], execute_delay_ms=delay_ms)
+def write_ensemble_of_slow(repository, gate):
+    """An ensemble of a model that waits at a gate and one that does not, one after the other."""
+    write_identity(repository, "slow", ["INT32"], gate=gate.path)
     write_identity(repository, "quick", ["INT32"])
     steps = " ".join(
         f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT0" value: "{read}" }} '
@@ -128,29 +134,29 @@ def write_ensemble_of_slow(repository, delay_ms):
         ensemble_scheduling {{ {steps} }}""")
 
 
-def test_stopping_answers_ensembles_that_have_steps_to_go(repository, serve):
-    write_ensemble_of_slow(repository, DELAY_MS)
+def test_stopping_answers_ensembles_that_have_steps_to_go(repository, serve, gate):
+    write_ensemble_of_slow(repository, gate)
     server = serve()
     with ThreadPoolExecutor() as threads:
         requests = [threads.submit(infer, server, "both", SLOW) for _ in range(2)]
-        done, pending = wait(requests, return_when=FIRST_COMPLETED)
-        assert (len(done), len(pending)) == (1, 1)
-        # The second request is in its first step: the next one begins when the server stops already.
+        gate.entered()
+        wait_for_pending(server, 1)
+        # Both are in their first step: the next one begins when the server is stopping already.
         server.terminate()
+        assert eventually(lambda: server.ready_status() != 200)
+        gate.open()
         for answer in (future.result() for future in requests):
             assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [7, 8])
     assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def test_ensembles_in_flight_hold_up_the_end_no_longer_than_they_may(repository, serve):
-    write_ensemble_of_slow(repository, 60_000)
+def test_ensembles_in_flight_hold_up_the_end_no_longer_than_they_may(repository, serve, gate):
+    write_ensemble_of_slow(repository, gate)
     server = serve("--exit-timeout-secs=1")
     with ThreadPoolExecutor() as threads:
         requests = [threads.submit(infer, server, "both", SLOW) for _ in range(2)]
-        # One waits for the instance, so the other one has it.
-        end = time.monotonic() + LIMIT_S
-        while Scrape(server).value("nv_inference_pending_request_count", model="slow", version="1") != 1:
-            assert time.monotonic() < end
+        gate.entered()
+        wait_for_pending(server, 1)
         server.terminate()
         assert server.wait_for_exit(PROMPT_S) > 0
         assert all(isinstance(future.exception(), (OSError, HTTPException)) for future in requests)
@@ -192,11 +198,11 @@ def test_the_log_has_tritons_form(serve):
     server.wait_for_log(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] \"Started HTTPService at 127\.0\.0\.1:\d+\"$")
 
 
-def test_a_signal_ends_the_server_while_a_model_is_still_loading(repository):
-    write_identity(repository, "endless", ["INT32"], creation_delay_sec=600)
+def test_a_signal_ends_the_server_while_a_model_is_still_loading(repository, gate):
+    write_identity(repository, "endless", ["INT32"], creation_gate=gate.path)
     server = nereid_server.Server(repository)
     try:
-        server.wait_for_log("loading 'endless'")
+        gate.entered()
         server.terminate()
         assert server.wait_for_exit(PROMPT_S) == 0, server.log
     finally:

@@ -311,12 +311,12 @@ def test_a_watched_repository_is_followed_without_waiting_for_the_poll(repositor
             server.wait_for_log(decision)
 
 
-def test_a_model_that_hangs_while_it_is_loaded_does_not_hold_up_the_following(repository, serve):
+def test_a_model_that_hangs_while_it_is_loaded_does_not_hold_up_the_following(repository, serve, gate):
     scaled(repository, 2.0)
     server = serve(*POLL)
-    write_identity(repository, "hangs", ["INT32"], creation_delay_sec=30)
+    write_identity(repository, "hangs", ["INT32"], creation_gate=gate.path)
     with tritonclient.http.InferenceServerClient(server.url) as client:
-        server.wait_for_log("loading 'hangs' version 1")
+        gate.entered()
         scaled(repository, 3.0)
         settled(client, {("scale", "1"): "READY", ("hangs", "1"): "LOADING"})
         server.wait_for_log("successfully loaded 'scale' version 1", LIMIT_S)
@@ -325,7 +325,6 @@ def test_a_model_that_hangs_while_it_is_loaded_does_not_hold_up_the_following(re
             assert time.monotonic() < deadline, server.log
             time.sleep(0.05)
         assert index(client)[("hangs", "1")] == "LOADING"
-    server.kill()
 
 
 def test_base64_of_a_file_may_be_given_by_hand(explicit):

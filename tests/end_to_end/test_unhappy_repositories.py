@@ -160,22 +160,23 @@ def test_a_version_that_vanishes_while_it_is_loaded_fails_and_comes_back(reposit
     assert infer(server, "going", ASK).json["outputs"][0]["data"] == [2.0, 4.0, 6.0]
 
 
-def test_a_configuration_that_changes_while_the_model_is_loaded_is_taken_up_next(repository, serve):
-    def write(count, delay):
+def test_a_configuration_that_changes_while_the_model_is_loaded_is_taken_up_next(repository, serve, gate):
+    def write(count):
         text = config("slow", "identity", [("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
-        extra = f'parameters {{ key: "creation_delay_sec" value {{ string_value: "{delay}" }} }}'
+        extra = f'parameters {{ key: "creation_gate" value {{ string_value: "{gate.path}" }} }}'
         new = repository / "slow" / ".config"
         new.write_text(text.replace("count: 1", f"count: {count}") + extra)
         new.replace(repository / "slow" / "config.pbtxt")
 
     (repository / "slow" / "1").mkdir(parents=True)
-    write(count=1, delay=2)
+    write(count=1)
     server = serve(EXPLICIT)
     outcome = []
     loading = threading.Thread(target=lambda: outcome.append(load(server, "slow").status))
     loading.start()
-    server.wait_for_log("loading 'slow' version 1")
-    write(count=3, delay=0)
+    gate.entered()
+    write(count=3)
+    gate.open()
     loading.join()
     groups = lambda: request(server, "GET", "/v2/models/slow/config").json["instance_group"][0]["count"]
     assert (outcome, groups()) == ([200], 1)

@@ -118,10 +118,18 @@ fn end_to_end(project: &Project) -> Result<()> {
         project
             .command(venv.program("python"))
             .args(["-m", "pytest", "tests/end_to_end"])
+            // The tests of a file share servers and measure, so they run one after the other.
+            .args(["--dist", "loadfile", "-n", &workers().to_string()])
             .arg("-o")
             .arg(format!("cache_dir={}", project.scratch("pytest-cache").display()))
             .env("NEREID_BINARY", project.target.join("debug/nereid")),
     )
+}
+
+/// How many files of end-to-end tests run side by side. The tests wait more than they compute, so there are more workers
+/// than processors, but not so many that tests which measure time hear of each other.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(2, |processors| (processors.get() + 1).min(8))
 }
 
 fn failure(step: Step, passed: &[(Step, Duration)], left: &[Step]) -> String {
