@@ -42,6 +42,15 @@ enum Target {
     Infer,
     /// A body of the generate extension to a request
     Generate,
+    /// A ModelInfer message of gRPC to a request
+    #[value(name = "grpc_infer")]
+    GrpcInfer,
+    /// Bytes of a gRPC connection to frames, and of a call to messages
+    #[value(name = "grpc_bytes")]
+    GrpcBytes,
+    /// Texts that a backend hands over C's boundary
+    #[value(name = "c_texts")]
+    CTexts,
 }
 
 impl Target {
@@ -52,6 +61,9 @@ impl Target {
             Self::Json => "json",
             Self::Infer => "infer",
             Self::Generate => "generate",
+            Self::GrpcInfer => "grpc_infer",
+            Self::GrpcBytes => "grpc_bytes",
+            Self::CTexts => "c_texts",
         }
     }
 
@@ -64,6 +76,9 @@ impl Target {
             Self::Json => &["fuzz/corpus/json", CONFIGS],
             Self::Infer => &["fuzz/corpus/infer"],
             Self::Generate => &["fuzz/corpus/generate"],
+            Self::GrpcInfer => &["fuzz/corpus/grpc_infer"],
+            Self::GrpcBytes => &["fuzz/corpus/grpc_bytes"],
+            Self::CTexts => &["fuzz/corpus/c_texts", CONFIGS],
         }
     }
 }

@@ -8,10 +8,10 @@ mod region;
 
 use std::sync::Arc;
 
-use nereid_core::backend_api::{Parameters, Response, Result, Tensor};
+use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
 use nereid_protocol::resolve_single;
-use nereid_shared_memory::RequestMemory;
+use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
 
 use crate::codec::{InferMessage, Reply};
@@ -20,6 +20,14 @@ use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{Called, Sending};
 use crate::{Face, forward};
+
+/// The request in a message.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferRequest> {
+    decode::decode(message, regions).map(|decoded| decoded.request)
+}
 
 /// A request that the server has.
 pub(crate) struct Asked {

@@ -19,6 +19,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::frames::Scanner;
 use self::guarded::Guarded;
 pub use self::pings::PingRules;
 use crate::calls::Calls;

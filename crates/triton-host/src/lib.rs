@@ -33,6 +33,7 @@ mod message;
 mod metrics;
 mod model;
 mod names;
+pub mod offline;
 mod outcome;
 mod parameter;
 mod request;

@@ -82,14 +82,23 @@ impl ModelObject {
 
     /// Takes over what the backend completed; the rest of what it hands back is passed over.
     fn complete(&self, json: &str) -> Result<()> {
-        let completed = from_json(json)
-            .map_err(|error| Error::invalid_arg(format!("the completed configuration: {error}")))?;
         let mut stored = self.config();
-        let mut config = stored.config.clone();
-        adopt_completed(&mut config, completed).map_err(|error| Error::invalid_arg(error.to_string()))?;
+        let config = completed(&stored.config, json)?;
         *stored = Config { config, changed: true };
         Ok(())
     }
+}
+
+/// A configuration with what the backend completed.
+///
+/// # Errors
+/// The document is not a configuration, or one of another model.
+pub(crate) fn completed(config: &ModelConfig, json: &str) -> Result<ModelConfig> {
+    let completed = from_json(json)
+        .map_err(|error| Error::invalid_arg(format!("the completed configuration: {error}")))?;
+    let mut config = config.clone();
+    adopt_completed(&mut config, completed).map_err(|error| Error::invalid_arg(error.to_string()))?;
+    Ok(config)
 }
 
 pub(crate) fn check_version(version: u32) -> Result<()> {

@@ -8,7 +8,7 @@ pub(super) const HEAD: usize = 9;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     pub kind: Kind,
     pub stream: u32,
     flags: u8,
@@ -16,7 +16,7 @@ pub(super) struct Frame {
 
 /// The kinds of frames that matter here (RFC 9113, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Data,
     Headers,
     Reset,
@@ -38,7 +38,7 @@ impl Frame {
     }
 
     /// Whether it is the sender's last on its stream.
-    pub(super) fn ends_stream(self) -> bool {
+    pub(crate) fn ends_stream(self) -> bool {
         match self.kind {
             Kind::Data | Kind::Headers => self.flags & 1 != 0,
             Kind::Reset => true,
@@ -54,7 +54,7 @@ impl Frame {
 
 /// Scans one direction of a connection.
 #[derive(Debug)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     /// Bytes until the next head.
     skip: usize,
     head: [u8; HEAD],
@@ -64,7 +64,7 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// For what a client sends.
-    pub(super) fn of_client() -> Self {
+    pub(crate) fn of_client() -> Self {
         Self { skip: PREFACE, ..Self::of_server() }
     }
 
@@ -79,7 +79,7 @@ impl Scanner {
     }
 
     /// Reads on and reports each complete head.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
+    pub(crate) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
