@@ -7,8 +7,8 @@
 use nereid_core::backend_api::{InferRequest, Result, Tensor};
 use nereid_grpc::offline;
 
-/// Decoding a ModelInfer message never panics, and comes out the same in whatever pieces it arrives; the request is not
-/// many times as long as its message.
+/// Decoding a ModelInfer message never panics, and comes out the same in whatever pieces it arrives and by whichever of the
+/// two decoders; the request is not many times as long as its message.
 ///
 /// The first byte of the input says after how many bytes the message is cut.
 pub fn infer(data: &[u8]) {
@@ -16,7 +16,9 @@ pub fn infer(data: &[u8]) {
     let (front, back) = message.split_at(usize::from(*cut).min(message.len()));
     let whole = offline::infer(&[message]);
     assert_eq!(shown(&whole), shown(&offline::infer(&[front, back])));
-    let Ok(request) = whole else { return };
+    let by_prost = offline::infer_by_prost(message);
+    let Ok(request) = &whole else { return assert!(by_prost.is_err(), "{}", shown(&by_prost)) };
+    assert_eq!(shown(&whole), shown(&by_prost));
     let length: usize = request.inputs.iter().map(Tensor::byte_size).sum();
     // A number of one byte becomes eight, and an empty text four.
     assert!(length <= 8 * message.len(), "{length} bytes of tensors came of {}", message.len());

@@ -6,13 +6,13 @@
 //! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
 //! - `creation_delay_sec`: delays loading.
 //!
-//! Two more, which Triton's backend does not have, hold the model until another process releases it:
+//! Two more are not in Triton's backend. They hold the model until a test releases it:
 //! - `gate`: the path of a Unix socket. Each execution connects to it, writes the instance's name and the number of
-//!   requests (`m_0_0 3`), and goes on when the other side writes anything or closes the connection;
+//!   requests (`m_0_0 3`), and continues when the other side writes anything or closes the connection;
 //! - `creation_gate`: the same for loading, which writes the model's name and version (`m 1`).
 //!
-//! A gate at which nobody listens is open, so that a configuration with one can be served anywhere. An execution at a
-//! gate waits for its release even if its clients give up.
+//! A gate without a listener is open, so a configuration that names one can be served anywhere. An execution waits at its
+//! gate even if its clients cancel.
 
 #![forbid(unsafe_code)]
 

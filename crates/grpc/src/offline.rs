@@ -10,11 +10,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use nereid_core::backend_api::{Error, InferRequest, Result};
 use nereid_shared_memory::Regions;
+use prost::Message as _;
 use tonic::Code;
 
 use crate::codec::Pieces;
 use crate::infer;
 use crate::messages::Messages;
+use crate::proto::ModelInferRequest;
 use crate::transport::Scanner;
 
 /// The request in a ModelInfer message that arrived in these pieces.
@@ -26,6 +28,16 @@ pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
     pieces.iter().for_each(|piece| arrived.push(Bytes::copy_from_slice(piece)));
     let message = arrived.decode().map_err(|status| Error::invalid_arg(status.message().to_owned()))?;
     infer::decoded(message, &Regions::default())
+}
+
+/// The request in a ModelInfer message of a compressed call, which prost decodes.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn infer_by_prost(message: &[u8]) -> Result<InferRequest> {
+    let message = ModelInferRequest::decode(Bytes::copy_from_slice(message))
+        .map_err(|error| Error::invalid_arg(error.to_string()))?;
+    infer::decoded(message.into(), &Regions::default())
 }
 
 /// What is handed on to be decoded of a body that arrived in these pieces, and then ended.

@@ -1,4 +1,4 @@
-//! For the tests: a server with one scripted model, and a client that calls it in this process.
+//! For the tests: a server with scripted models, and a client that calls it in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
