@@ -136,7 +136,7 @@ impl ModelSource for Remote {
 fn remote(options: ServerOptions) -> (Arc<Remote>, Arc<Server>) {
     let source = Arc::new(Remote::default());
     let options = ServerOptions { model_control: ModelControl::Explicit, ..options };
-    let server = Server::new(options, backends(ScriptedBackend::executing(echo)), Arc::clone(&source) as _);
+    let server = Server::new(options, backends(scripted(echo)), Arc::clone(&source) as _);
     server.start(Some(Vec::new())).unwrap();
     (source, server)
 }
@@ -281,7 +281,7 @@ async fn the_index_is_listed_for_many_at_once_and_sees_what_was_there_before_it_
 fn the_index_of_a_server_that_polls_is_that_of_the_last_poll() {
     let source = Arc::new(Remote::default());
     let options = ServerOptions { model_control: ModelControl::Poll, ..options() };
-    let server = Server::new(options, backends(ScriptedBackend::executing(echo)), Arc::clone(&source) as _);
+    let server = Server::new(options, backends(scripted(echo)), Arc::clone(&source) as _);
     source.permits.add_permits(1);
     server.start(None).unwrap();
     let listed = || source.listed.load(AtomicOrdering::SeqCst);
