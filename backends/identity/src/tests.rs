@@ -16,8 +16,7 @@ output { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] }
 "#;
 
 fn load(config: &str) -> Result<Box<dyn Model>> {
-    let config = nereid_model_config::parse_text(config).unwrap();
-    IdentityBackend.load(nereid_testkit::context("m", config))
+    IdentityBackend.load(nereid_testkit::context("m", nereid_testkit::config("m", config)))
 }
 
 fn instance(model: &dyn Model) -> Box<dyn Instance> {
