@@ -34,7 +34,7 @@ def read_image(path):
 
 
 def written(probabilities, characters):
-    """The text of the most probable characters, each told once, and how sure the model is of them on average."""
+    """The text of the most probable characters, without repetitions, and the average confidence of the model."""
     best = probabilities.argmax(axis=1)
     # The first class is the gap between characters, which also parts two of a kind; the last is the space.
     classes = ["", *characters, " "]

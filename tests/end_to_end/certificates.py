@@ -28,7 +28,7 @@ class Identity:
 
 
 class Authority:
-    """Somebody who signs certificates, for this machine and for clients."""
+    """An authority that signs certificates, for this machine and for clients."""
 
     def __init__(self, folder, name):
         self._folder = folder

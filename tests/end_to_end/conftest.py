@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def pytest_configure():
-    """Ends the run at once, with the reason, if there is no binary to test."""
+    """Stops the run with the reason if there is no binary to test."""
     try:
         nereid_server.binary()
     except RuntimeError as error:

@@ -23,12 +23,12 @@ class Held:
         self.number = int(number)
 
     def release(self):
-        """Lets it go."""
+        """Releases it."""
         self._connection.close()
 
 
 class Gate:
-    """A gate that holds whatever comes to it, until it is opened."""
+    """A gate that holds executions and loads until it is opened."""
 
     def __init__(self):
         # A folder of its own, since the path of a socket may have 107 bytes only.
@@ -41,22 +41,22 @@ class Gate:
         self._held = []
 
     def entered(self):
-        """The next execution that comes to the gate; waits for it."""
+        """Waits for the next execution or load, and returns it."""
         held = Held(self._listener.accept()[0])
         self._held.append(held)
         return held
 
     def is_empty(self):
-        """Whether nothing is at the gate but what was seen there already."""
+        """Whether nothing waits at the gate that has not been seen yet."""
         return not select.select([self._listener], [], [], 0.02)[0]
 
     def release_all(self):
-        """Lets go what was seen at the gate."""
+        """Releases what has entered."""
         for held in self._held:
             held.release()
 
     def open(self):
-        """Lets everything go, also what comes later."""
+        """Releases everything, and whatever comes later."""
         self._listener.close()
         self.release_all()
         self._folder.cleanup()

@@ -1,6 +1,6 @@
 """Starts the server's real binary, watches its log, and stops it.
 
-Knows the command line, the log lines that tell a port, and exit codes. Knows nothing of what is served.
+Knows the command line, the log lines that name a port, and exit codes. Knows nothing of what is served.
 """
 
 import os
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(self, repository, *flags, port=0, env=None, user=None):
         """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests; `user`
-        None is who runs the tests, and only the superuser may name another."""
+        None is the user who runs the tests; only the superuser may name another."""
         command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
         command += ["--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
@@ -53,7 +53,7 @@ class Server:
             [*command, *flags],
             env=env,
             user=user,
-            # A limit of file sizes is then told by an error, as a full disk is, and not by a signal.
+            # A file size limit is then an error, as a full disk is, and not a signal.
             restore_signals=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -126,13 +126,13 @@ class Server:
         return match
 
     def wait_until_listening(self):
-        """Waits until the server has told its ports."""
+        """Waits until the server has logged its ports."""
         self.port = int(self.wait_for_log(_STARTED).group(1))
-        # Told before that of HTTP, if they are served at all.
-        told = _STARTED_GRPC.search(self.log)
-        self.grpc_port = told and int(told.group(1))
-        told = _STARTED_METRICS.search(self.log)
-        self.metrics_port = told and int(told.group(1))
+        # Logged before the port of HTTP, if they are served at all.
+        started = _STARTED_GRPC.search(self.log)
+        self.grpc_port = started and int(started.group(1))
+        started = _STARTED_METRICS.search(self.log)
+        self.metrics_port = started and int(started.group(1))
         return self
 
     def wait_until_loaded(self):

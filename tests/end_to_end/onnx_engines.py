@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnxruntime
 
-# The folder of the library that the Python package brings along.
+# The folder of the library in the Python package.
 LIBRARY_FOLDER = Path(onnxruntime.__file__).parent / "capi"
 LIBRARY = next(LIBRARY_FOLDER.glob("libonnxruntime.so*"))
 

@@ -53,7 +53,7 @@ class Collector:
             assert self._news.wait_for(lambda: condition(self), LIMIT_S), f"{what}; there are {self.spans}"
 
     def wait_for_spans(self, count):
-        """Waits until so many spans came."""
+        """Waits until this many spans have arrived."""
         self.wait_for(lambda it: len(it.spans) >= count, f"{count} spans did not come")
         return self.spans
 
@@ -97,7 +97,7 @@ def running(port=0, identity=None):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             assert self.headers["Content-Type"] == "application/x-protobuf"
             status = collector.take(self.path, body)
-            answer = ExportTraceServiceResponse().SerializeToString() if status == 200 else b"told to refuse"
+            answer = ExportTraceServiceResponse().SerializeToString() if status == 200 else b"refused on purpose"
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -122,5 +122,5 @@ def running(port=0, identity=None):
 
 
 def within_the_last(seconds, nanos):
-    """Whether a moment since the Unix epoch lies in the last so many seconds."""
+    """Whether a moment since the Unix epoch lies in the last seconds."""
     return 0 <= time.time_ns() - nanos < seconds * 1_000_000_000

@@ -1,8 +1,8 @@
 """NVIDIA's Python backend, as the package nvidia-pytriton ships it: the library, its stub, and what both need. And
-NVIDIA's server, which comes with it: what loads there and here alike is tried in both.
+NVIDIA's server, which comes with it: libraries that load in both servers are tested in both.
 
-The package is taken apart and not installed: of it only these are wanted, and what it depends on does not go with the
-other requirements of these tests. It is fetched once for each environment of the tests.
+The package is unpacked and not installed: only these parts are needed, and its dependencies conflict with the other
+requirements of these tests. It is fetched once for each test environment.
 """
 
 import fcntl
@@ -113,8 +113,8 @@ def nvidia_server(repository, *flags):
 
 
 def _free_ports(count):
-    """Ports that are free. It cannot be asked to choose them, so they lie where the system chooses none for others, and
-    each worker of the tests has a range of its own."""
+    """Free ports. NVIDIA's server cannot choose its own, so they lie below the system's ephemeral range, and each worker has
+    a range of its own."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = 20000 + 100 * worker
     with ExitStack() as taken:

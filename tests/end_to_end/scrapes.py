@@ -34,7 +34,7 @@ class Scrape:
                 # The parser has ideas of its own of what counters are called.
                 name = sample.name if sample.name in self.text else sample.name.removesuffix("_total")
                 key = (name, frozenset(sample.labels.items()))
-                assert key not in self.samples, f"told twice: {key}"
+                assert key not in self.samples, f"duplicate sample: {key}"
                 self.samples[key] = sample.value
 
     def value(self, name, **labels):

@@ -1,4 +1,4 @@
-"""Who may use what: restricted parts of the protocol, ports that are shared, headers that models see, addresses."""
+"""Access: restricted API groups, shared ports, forwarded headers, addresses."""
 
 import socket
 
@@ -9,7 +9,7 @@ from model_files import write_identity
 BODY = {"inputs": [tensor("INPUT0", "INT32", [1], [7])]}
 
 
-def test_a_restricted_part_takes_its_header(repository, serve):
+def test_a_restricted_api_group_requires_its_key(repository, serve):
     write_identity(repository, "same", ["INT32"])
     server = serve(
         "--http-restricted-api=inference,model-config:admin-key=s=1", "--http-restricted-api=metadata:other=2"
@@ -24,7 +24,7 @@ def test_a_restricted_part_takes_its_header(repository, serve):
     assert request(server, "GET", "/v2/health/ready").status == 200
 
 
-def test_restrictions_that_make_no_sense_end_the_start(repository):
+def test_invalid_restrictions_are_refused_at_start(repository):
     for flags in (
         ["--http-restricted-api=everything:a=b"],
         ["--http-restricted-api=health:a"],
@@ -35,7 +35,7 @@ def test_restrictions_that_make_no_sense_end_the_start(repository):
         assert "http-restricted-api" in server.log
 
 
-def test_a_pattern_that_is_no_regular_expression_ends_the_start(repository):
+def test_an_invalid_header_pattern_is_refused_at_start(repository):
     server = nereid_server.refused_start(repository, "--http-header-forward-pattern=x-(")
     assert server.exit_code != 0 and "http-header-forward-pattern" in server.log
 
@@ -47,7 +47,7 @@ def test_reserved_headers_cannot_be_forwarded(repository, serve):
     assert_refused(infer(server, "same", BODY, {"priority": "1"}), 400)
 
 
-def test_servers_share_a_port_only_if_both_want_to(repository, serve):
+def test_servers_share_a_port_only_if_both_allow_it(repository, serve):
     first = serve("--reuse-http-port=true")
     second = nereid_server.Server(repository, "--reuse-http-port=true", port=first.port)
     try:
@@ -61,14 +61,14 @@ def test_servers_share_a_port_only_if_both_want_to(repository, serve):
     assert alone.exit_code != 0 and str(first.port) in alone.log
 
 
-def test_the_address_may_be_a_name(repository, serve):
+def test_the_address_may_be_a_host_name(repository, serve):
     server = serve("--http-address=localhost")
     assert request(server, "GET", "/v2/health/live").status == 200
     unknown = nereid_server.refused_start(repository, "--http-address=no.such.host.invalid")
     assert unknown.exit_code != 0 and "no.such.host.invalid" in unknown.log
 
 
-def test_a_body_is_asked_for_if_the_client_waits_for_that(repository, serve):
+def test_a_client_that_expects_100_continue_gets_it(repository, serve):
     write_identity(repository, "same", ["INT32"])
     server = serve("--http-max-body-size=1000")
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:

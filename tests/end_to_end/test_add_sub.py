@@ -71,7 +71,7 @@ def test_binary_and_json_tensors_may_be_mixed_in_one_request_and_one_answer(clie
         assert ("data" in answer.get_output(name)) != name.endswith("SUM")
 
 
-def test_without_requested_outputs_all_are_given(client):
+def test_all_outputs_are_returned_if_none_is_requested(client):
     values = operands()
     assert_right(client.infer("add_sub", inputs(values)), values)
 
@@ -82,7 +82,7 @@ def test_inputs_may_come_in_any_order(client):
 
 
 @pytest.mark.parametrize("subset", [("INT_DIFF",), ("FLOAT_SUM", "INT_SUM"), ("INT_SUM", "FLOAT_SUM"), OUTPUTS[::-1]])
-def test_only_requested_outputs_are_given(client, subset):
+def test_only_requested_outputs_are_returned(client, subset):
     values = operands()
     answer = client.infer("add_sub", inputs(values), outputs=[wanted(name) for name in subset])
     assert sorted(output["name"] for output in answer.get_response()["outputs"]) == sorted(subset)
@@ -122,7 +122,7 @@ def test_the_answer_names_the_request_the_model_and_the_version(client):
     assert "id" not in client.infer("add_sub", inputs(operands())).get_response()
 
 
-def test_a_version_may_be_named(client):
+def test_a_request_may_name_a_version(client):
     values = operands()
     assert_right(client.infer("add_sub", inputs(values), model_version="1"), values)
 

@@ -67,7 +67,7 @@ def test_every_function_answers_as_the_reference(server):
     assert report(server, "plain") == expected("exercise.plain.txt")
 
 
-def test_wrong_arguments_are_answered_as_by_the_reference(server):
+def test_invalid_arguments_are_answered_as_the_reference_does(server):
     assert report(server, "wrong") == expected("exercise.wrong.txt")
 
 
@@ -98,7 +98,7 @@ def test_reported_times_are_counted(server):
     assert model["batch_stats"][0]["compute_input"] == {"count": executions, "ns": 10 * executions}
 
 
-def test_reported_memory_is_told(server):
+def test_reported_memory_is_in_the_statistics(server):
     _, statistics = ask(server, "GET", "/v2/models/plain/versions/1/stats")
     # Of the model, and of each of two instances.
     usage = [{"type": "CPU", "id": 0, "byte_size": 1000 + 2 * 10}]

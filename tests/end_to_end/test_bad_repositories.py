@@ -1,4 +1,4 @@
-"""Repositories with something wrong in them: what is good is served, and what is wrong is said."""
+"""Repositories with broken models: the others are served, and what is wrong is reported."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_the_good_model_is_served_beside_a_broken_one(serve, reason):
     assert_explained(server, reason)
 
 
-def test_a_broken_model_ends_the_server_unless_told_otherwise(repository, reason):
+def test_a_broken_model_stops_the_server_unless_exit_on_error_is_off(repository, reason):
     server = nereid_server.refused_start(repository)
     assert server.exit_code > 0
     assert_explained(server, reason)
@@ -95,7 +95,7 @@ def test_only_the_newest_version_is_served_by_default(repository, serve):
     assert_refused(infer(server, "versions", GOOD, version="2"), 404)
 
 
-def test_files_and_odd_folders_in_a_repository_are_no_models(repository, serve):
+def test_files_and_odd_folders_in_a_repository_are_not_models(repository, serve):
     scale_model("good").write(repository)
     (repository / "README.md").write_text("not a model")
     (repository / "good" / "notes").mkdir()

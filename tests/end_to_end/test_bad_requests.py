@@ -1,4 +1,4 @@
-"""Requests nobody should send: each is refused with the right status, and the next good request is answered.
+"""Invalid requests over HTTP: each is refused with the right status, and the next good request is answered.
 
 Statuses are those of Triton, which calls JSON it cannot read an internal error (500) and JSON that says something
 impossible an invalid argument (400).
@@ -53,7 +53,7 @@ def test_an_unknown_model_or_version_is_answered_with_404(server, model, version
 
 
 @pytest.mark.parametrize("version", ["new", "-1", "1.0", "99999999999999999999"])
-def test_a_version_that_is_no_number_is_refused(server, version):
+def test_a_version_that_is_not_a_number_is_refused(server, version):
     assert_refused(infer(server, "scale", GOOD, version=version), 400, 404)
 
 
@@ -160,7 +160,7 @@ def test_a_payload_of_the_wrong_size_is_answered_with_400(server, case):
     assert_refused(infer_binary(server, "scale", header, payload), 400)
 
 
-def test_a_payload_size_that_is_no_whole_number_is_refused(server):
+def test_a_payload_size_that_is_not_an_integer_is_refused(server):
     for size in (-12, 12.5, "12", None, 2**64):
         header = {"inputs": [tensor("X", "FP32", [1, 3], binary_data_size=size)]}
         assert_refused(infer_binary(server, "scale", header, PAYLOAD), 400, 500)
@@ -202,7 +202,7 @@ def test_strings_that_do_not_fill_their_tensor_are_answered_with_400(server, cas
     assert_refused(infer_binary(server, "text", header, payload), 400)
 
 
-def test_classes_cannot_be_asked_of_strings(server):
+def test_classification_of_strings_is_refused(server):
     body = {
         "inputs": [tensor("INPUT0", "BYTES", [1, 1], ["a"])],
         "outputs": [{"name": "OUTPUT0", "parameters": {"classification": 1}}],
@@ -211,7 +211,7 @@ def test_classes_cannot_be_asked_of_strings(server):
 
 
 @pytest.mark.parametrize("classes", [-1, 0, "two", 2**63])
-def test_an_odd_class_count_does_not_disturb_the_server(server, classes):
+def test_an_odd_class_count_does_not_harm_the_server(server, classes):
     body = {**GOOD, "outputs": [{"name": "Y", "parameters": {"classification": classes}}]}
     assert infer(server, "scale", body).status in (200, 400, 500)
 

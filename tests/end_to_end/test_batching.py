@@ -22,7 +22,7 @@ DYNAMIC = "dynamic_batching { preferred_batch_size: 4 %s }"
 
 
 def slow(repository, *extra, name="slow", gate=None, delay_ms=0, dims=(1,)):
-    """A model whose executions wait at a gate, or take their time."""
+    """A model whose executions wait at a gate, or are delayed."""
     given = {"gate": gate.path} if gate else {"execute_delay_ms": delay_ms}
     lines = [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given.items()]
     tensors = ([("INPUT0", "INT32", list(dims))], [("OUTPUT0", "INT32", list(dims))])
@@ -34,7 +34,7 @@ def slow(repository, *extra, name="slow", gate=None, delay_ms=0, dims=(1,)):
 
 
 class Crowd:
-    """Clients that ask at the same time, each over a connection of its own."""
+    """Clients that send requests at the same time, each over its own connection."""
 
     def __init__(self, server, model="slow"):
         self._server, self._model = server, model
@@ -43,7 +43,7 @@ class Crowd:
         self.order = []
 
     def ask(self, value, **parameters):
-        """Asks, without waiting for the answer."""
+        """Sends a request, without waiting for the answer."""
         return self._pool.submit(self._ask, value, parameters)
 
     def _ask(self, value, parameters):
@@ -63,13 +63,13 @@ class Crowd:
             return client.get_inference_statistics(self._model)["model_stats"][0]
 
     def executing(self, gate, value=0):
-        """Asks, and waits until the answer is being made, so that whatever comes next has to wait."""
+        """Sends a request and waits until it executes, so that the next ones have to wait."""
         asked = self.ask(value)
         gate.entered()
         return asked
 
     def wait_for_pending(self, count):
-        """Waits until that many requests are in the queue."""
+        """Waits until this many requests are in the queue."""
         assert eventually(lambda: Scrape(self._server).pending(self._model) == count), Scrape(self._server).text
 
     def release_each(self, gate, first, count):
@@ -122,7 +122,7 @@ def test_without_dynamic_batching_each_is_executed_by_itself(repository, serve, 
     assert sizes(crowd.statistics()) == {1: 5}
 
 
-def test_a_batch_waits_for_company(repository, serve):
+def test_a_batch_waits_for_more_requests(repository, serve):
     slow(repository, DYNAMIC % "max_queue_delay_microseconds: 3000000")
     crowd = Crowd(serve())
     start = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_full_queue_is_refused_and_the_others_are_served(repository, serve, ga
 
 
 @pytest.mark.parametrize("in_request", [False, True])
-def test_a_request_is_not_kept_waiting_longer_than_it_may(repository, serve, gate, in_request):
+def test_a_request_that_times_out_in_the_queue_is_refused(repository, serve, gate, in_request):
     milliseconds = 3_600_000 if in_request else 20
     policy = f"default_timeout_microseconds: {milliseconds * 1000} allow_timeout_override: {str(in_request).lower()}"
     slow(repository, DYNAMIC % f"default_queue_policy {{ {policy} }}", gate=gate)
@@ -182,7 +182,7 @@ def test_a_request_is_not_kept_waiting_longer_than_it_may(repository, serve, gat
     assert first.result(60) == 0
 
 
-def test_a_request_that_waited_too_long_may_give_way_instead(repository, serve, gate):
+def test_a_delayed_request_gives_way_to_others(repository, serve, gate):
     policy = "timeout_action: DELAY default_timeout_microseconds: 20000"
     slow(repository, "dynamic_batching { preferred_batch_size: 1 default_queue_policy { %s } }" % policy, gate=gate)
     crowd = Crowd(serve())
@@ -267,7 +267,7 @@ def test_models_share_a_resource(repository, serve, gate):
         future.result(60)
 
 
-def test_a_resource_that_is_not_there_is_told_at_the_start(repository, serve):
+def test_a_missing_resource_is_reported_at_start(repository, serve):
     slow(repository, 'instance_group { rate_limiter { resources { name: "R" count: 3 } } }')
     flags = ("--rate-limit=execution_count", "--rate-limit-resource=R:2", "--exit-on-error=false")
     server = serve(*flags, ready=False)
@@ -284,7 +284,7 @@ def test_the_server_refuses_more_than_its_limit(repository, serve, gate):
     assert crowd.ask(2).result(60) == 2
 
 
-def test_a_batcher_begins_when_as_many_wait_as_a_test_wants(repository, serve, monkeypatch):
+def test_the_batcher_waits_for_the_configured_backlog(repository, serve, monkeypatch):
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
     slow(repository, DYNAMIC % "")
     crowd = Crowd(serve())
@@ -296,7 +296,7 @@ def test_a_batcher_begins_when_as_many_wait_as_a_test_wants(repository, serve, m
     assert sizes(crowd.statistics()) == {3: 1}
 
 
-def test_a_flood_ends_in_answers_for_all(repository, serve):
+def test_every_request_of_a_flood_is_answered(repository, serve):
     slow(repository, DYNAMIC % "default_queue_policy { max_queue_size: 8 }", delay_ms=5)
     server = serve()
     outcomes, lock = [], threading.Lock()

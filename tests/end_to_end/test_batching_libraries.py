@@ -1,4 +1,4 @@
-"""Libraries that choose which requests share a batch: where they are found, and what becomes of it.
+"""Libraries that choose which requests share a batch: where they are found, and how they batch.
 
 How batches are limited and where libraries are found holds of the reference too. It does not get over a request that a
 library cannot judge, nor over wrong libraries.
@@ -56,7 +56,7 @@ def ask(server, path, body):
 
 
 def shared(server, model, length, **parameters):
-    """How many requests there were in the batch of one with so many numbers."""
+    """The number of requests in the batch of a request with this many numbers."""
     inputs = [{"name": "IN", "shape": [1, length], "datatype": "INT32", "data": [0] * length}]
     status, answer = ask(server, f"/v2/models/{model}/infer", {"inputs": inputs, "parameters": parameters})
     assert status == 200, answer
@@ -95,7 +95,7 @@ def test_a_request_that_cannot_be_judged_does_not_join_a_batch(tmp_path, backend
     assert "volume: it cannot judge the request" in server.log
 
 
-def test_the_first_place_that_has_a_library_decides(tmp_path, backends, libraries):
+def test_the_first_location_with_a_library_wins(tmp_path, backends, libraries):
     repository = tmp_path / "models"
     places = {name: repository / name / "own.so" for name in ("named", "version", "model", "backend")}
     for name, place in places.items():
@@ -119,7 +119,7 @@ def test_the_first_place_that_has_a_library_decides(tmp_path, backends, librarie
         assert f"volume: batches begin to be chosen by {library}" in server.log, name
 
 
-def test_libraries_that_are_wrong_keep_their_models_from_being_served(tmp_path, backends, libraries):
+def test_a_model_with_an_invalid_library_is_not_served(tmp_path, backends, libraries):
     repository = tmp_path / "models"
 
     def model(name, body, library=None):

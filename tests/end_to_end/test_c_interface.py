@@ -1,4 +1,4 @@
-"""The program offers the functions of Triton's C interface to the libraries that it loads."""
+"""The program exports the functions of Triton's C interface to the libraries that it loads."""
 
 import re
 import subprocess

@@ -212,7 +212,7 @@ def test_every_planted_problem_is_found_in_one_run(planted):
         assert len(matching) == 1, (expected, json.dumps(found, indent=1))
 
 
-def test_what_loads_all_the_same_is_a_warning(planted):
+def test_a_problem_that_does_not_prevent_loading_is_a_warning(planted):
     found = report(planted, code=1)["warnings"]
     for path, line, nearest, words in WARNINGS:
         matching = [one for one in found if (one["path"], one["line"]) == (str(planted / path), line)]
@@ -221,7 +221,7 @@ def test_what_loads_all_the_same_is_a_warning(planted):
     assert len(found) == len(WARNINGS), found
 
 
-def test_models_without_a_problem_are_told_from_those_with_one(planted):
+def test_models_without_a_problem_are_distinguished_from_others(planted):
     models = {model["name"]: model for model in report(planted, code=1)["models"]}
     assert set(models) == {path.split("/")[0] for path in FILES if "/" in path}
     good = {name for name, model in models.items() if model["would_load"]}
@@ -324,7 +324,7 @@ def test_another_configuration_can_be_chosen(repository):
     assert "configs/smal.pbtxt" in found["warnings"][0]["message"]
 
 
-def test_without_completion_a_configuration_has_to_be_whole(repository):
+def test_without_completion_a_configuration_must_be_complete(repository):
     write_model(repository, "m", 'backend: "onnxruntime"\ninput { name: "X" }', scale_model("m").serialized())
     write_model(repository, "none", None, scale_model("none").serialized())
     assert report(repository, code=0)["ok"]
@@ -351,7 +351,7 @@ def test_unreadable_folders_are_problems(repository):
     assert all("Permission denied" in one["message"] for one in found), found
 
 
-def test_a_repository_that_is_not_there_is_a_problem(tmp_path):
+def test_a_missing_repository_is_a_problem(tmp_path):
     found = report(tmp_path / "nowhere", code=1)
     assert found["problems"][0]["path"] == str(tmp_path / "nowhere") and found["models"] == []
 
@@ -362,7 +362,7 @@ def test_wrong_usage_has_a_status_of_its_own(arguments):
     assert (done.returncode, done.stdout) == (2, "") and "Usage" in done.stderr
 
 
-def test_huge_and_hostile_configurations_are_looked_at_too(repository):
+def test_huge_and_hostile_configurations_are_checked_too(repository):
     write(repository, "deep/config.pbtxt", "optimization { cuda { x { " * 200_000)
     write(repository, "endless/config.pbtxt", "a: 1 " * 2_000_000)
     write(repository, "bytes/config.pbtxt", bytes(range(256)) * 1000)

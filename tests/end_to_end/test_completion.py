@@ -1,4 +1,4 @@
-"""Models whose configuration is missing or says only a part: the server completes it from the model's file."""
+"""Models whose configuration is missing or partial: the server completes it from the model's file."""
 
 import pytest
 from onnx import TensorProto, helper
@@ -109,7 +109,7 @@ def test_a_model_batches_if_its_tensors_begin_with_a_free_dimension(repository, 
         assert (answer.json["outputs"][0]["shape"], answer.json["outputs"][0]["data"]) == (sent, [7.0] * size), name
 
 
-def test_one_tensor_without_a_free_first_dimension_keeps_a_model_from_batching(repository, serve):
+def test_a_fixed_first_dimension_of_one_tensor_disables_batching(repository, serve):
     nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("A", "C"), ("B", "D"))]
     kinds = (("N", 2), F), ((4,), TensorProto.INT32)
     inputs, outputs = (
@@ -122,7 +122,7 @@ def test_one_tensor_without_a_free_first_dimension_keeps_a_model_from_batching(r
     assert tensors(config, "output") == one_tensor("C", [-1, 2]) + one_tensor("D", [4], "TYPE_INT32")
 
 
-def test_every_element_type_is_told(repository, serve):
+def test_every_element_type_is_completed(repository, serve):
     kinds = {
         "BOOL": TensorProto.BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16,
         "UINT32": TensorProto.UINT32, "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8,
@@ -219,7 +219,7 @@ def test_what_does_not_fit_the_model_is_refused(repository, serve, what):
     assert all(word in why for word in words), why
 
 
-def test_where_nothing_tells_the_backend_the_files_that_would_are_named(repository, serve):
+def test_an_unknown_backend_is_reported_with_the_files_that_would_name_it(repository, serve):
     write_model(repository, "empty", None)
     write_model(repository, "unknown", "max_batch_size: 4")
     server = serve("--exit-on-error=false", ready=False)
@@ -228,7 +228,7 @@ def test_where_nothing_tells_the_backend_the_files_that_would_are_named(reposito
         assert "'backend'" in why and "model.onnx" in why, why
 
 
-def test_the_backend_may_be_told_by_the_models_name_but_identity_completes_nothing(repository, serve):
+def test_the_backend_may_follow_from_the_model_name_but_identity_completes_nothing(repository, serve):
     write_model(repository, "model.identity", None)
     write_identity(repository, "named.identity", ["FP32"])
     text = (repository / "named.identity" / "config.pbtxt").read_text().replace('backend: "identity"\n', "")
@@ -272,7 +272,7 @@ def test_the_default_batch_size_is_a_setting_of_the_backend(repository, serve, f
     assert infer(server, "bare", row).json["outputs"][0]["data"] == [2.0] * 3
 
 
-def test_a_default_batch_size_that_is_no_number_is_told_with_the_model(repository, serve):
+def test_an_invalid_default_batch_size_is_reported_with_the_model(repository, serve):
     write(repository, scale_model("bare"))
     server = serve("--backend-config=default-max-batch-size=many", "--exit-on-error=false", ready=False)
     assert "'default-max-batch-size' is 'many'" in refused(server, "bare")
@@ -286,11 +286,11 @@ def test_a_default_batch_size_that_is_no_number_is_told_with_the_model(repositor
         ["--disable-auto-complete-config", "--strict-model-config=false"],
     ],
 )
-def test_without_completion_configurations_have_to_be_whole(repository, serve, flags):
+def test_without_completion_configurations_must_be_complete(repository, serve, flags):
     write(repository, scale_model("bare"))
     write(repository, scale_model("partial"), "max_batch_size: 4")
     write(repository, scale_model("typeless"), 'max_batch_size: 4 input { name: "X" }')
-    # The backend is told from the file, and defaults are filled in, all the same.
+    # The backend still follows from the file, and defaults are filled in.
     write(repository, scale_model("whole"), f"max_batch_size: 4 {X} {Y}")
     write(repository, scale_model("silent"), f"max_batch_size: 4 {X}")
     server = serve(*flags, "--exit-on-error=false", ready=False)
@@ -316,7 +316,7 @@ def test_the_deprecated_option_is_advised_against(repository, serve):
     server.wait_for_log(r"^W\d{4} .*--strict-model-config is deprecated")
 
 
-def test_a_named_configuration_is_taken_where_a_model_has_it(repository, serve):
+def test_a_named_configuration_is_used_if_the_model_has_it(repository, serve):
     for name in ("both", "usual", "bare"):
         write(repository, scale_model(name), None if name == "bare" else "max_batch_size: 2")
         (repository / name / "configs").mkdir()
@@ -329,7 +329,7 @@ def test_a_named_configuration_is_taken_where_a_model_has_it(repository, serve):
     assert sizes == {0: [2, 2, 4], 1: [64, 2, 4]}
 
 
-def test_a_named_configuration_that_is_wrong_is_not_passed_over(repository, serve):
+def test_an_invalid_named_configuration_is_not_ignored(repository, serve):
     write(repository, scale_model("faulty"), "max_batch_size: 2")
     (repository / "faulty" / "configs").mkdir()
     (repository / "faulty" / "configs" / "big.pbtxt").write_text("max_batch_size: lots")
@@ -348,7 +348,7 @@ def test_a_named_configuration_that_is_wrong_is_not_passed_over(repository, serv
         "--disable-auto-complete-config=true",
     ],
 )
-def test_wrong_options_are_refused(repository, flag):
+def test_invalid_options_are_refused(repository, flag):
     server = nereid_server.refused_start(repository, flag)
     assert server.exit_code > 0
     assert flag.split("=")[0] in server.log

@@ -1,4 +1,4 @@
-"""Ensembles with a member that answers as often as it likes: a model in Python, which NVIDIA's own backend runs."""
+"""Ensembles with a decoupled member: a model in Python, which NVIDIA's own backend runs."""
 
 import json
 import queue
@@ -15,7 +15,7 @@ import python_backend
 from http_requests import request
 
 LIMIT_S = 30
-# Counts up to what it is told, or as far and then an error if that is below 0.
+# Counts up to its input; below 0, to the absolute value, followed by an error.
 COUNTS = """
 import threading
 import numpy

@@ -1,4 +1,4 @@
-"""Ensembles: what clients get from them, and how they come and go with the models that they consist of."""
+"""Ensembles: what they answer, and how they load and unload with their members."""
 
 import json
 import time
@@ -95,7 +95,7 @@ def test_an_ensemble_answers_over_grpc(grpc):
 
 
 @pytest.mark.parametrize(("output", "factor"), [("A", 2), ("B", 6), ("C", 4)])
-def test_outputs_may_be_wanted_one_by_one(http, output, factor):
+def test_outputs_may_be_requested_one_by_one(http, output, factor):
     answer = http.infer("fork", [given("IN", IN)], outputs=[wanted(output)])
     assert [it["name"] for it in answer.get_response()["outputs"]] == [output]
     np.testing.assert_array_equal(answer.as_numpy(output), IN * factor)
@@ -126,7 +126,7 @@ def test_tensors_in_shared_memory_go_through_an_ensemble(http):
         shm.destroy_shared_memory_region(region)
 
 
-def test_metadata_configuration_and_statistics_tell_of_an_ensemble(repository, serve):
+def test_metadata_configuration_and_statistics_describe_an_ensemble(repository, serve):
     fill(repository)
     server = serve()
     metadata = request(server, "GET", "/v2/models/chain").json
@@ -147,7 +147,7 @@ def test_metadata_configuration_and_statistics_tell_of_an_ensemble(repository, s
     assert ensemble["success"]["count"] == 2
 
 
-def test_what_is_wrong_with_a_request_is_told_with_the_ensemble(server):
+def test_an_invalid_request_is_refused_in_the_name_of_the_ensemble(server):
     def ask(inputs, **more):
         return infer(server, "chain", {"inputs": inputs, **more})
 
@@ -171,7 +171,7 @@ def unload(server, name, **parameters):
 
 
 def ready(server):
-    """The names of the models that can be asked."""
+    """The names of the models that are ready."""
     index = request(server, "POST", "/v2/repository/index", '{"ready": true}').json
     return sorted(entry["name"] for entry in index)
 
@@ -182,7 +182,7 @@ def reason(server, name):
     return entry["reason"]
 
 
-def test_ensembles_bring_their_members_and_go_with_them(repository, serve):
+def test_ensembles_load_and_unload_with_their_members(repository, serve):
     fill(repository)
     server = serve("--model-control-mode=explicit", "--load-model=chain")
     assert ready(server) == ["chain", "double", "triple"]
@@ -196,12 +196,12 @@ def test_ensembles_bring_their_members_and_go_with_them(repository, serve):
     assert load(server, "nested").status == 200
     unload(server, "nested", unload_dependents=True)
     assert ready(server) == ["chain", "double", "triple"]
-    # Somebody asked for the one, and nobody for the other.
+    # One was requested, the other was not.
     unload(server, "chain", unload_dependents=True)
     assert ready(server) == ["triple"]
 
 
-def test_a_load_may_be_asked_for_over_grpc_with_what_it_needs(repository, serve):
+def test_loading_an_ensemble_over_grpc_loads_its_members(repository, serve):
     fill(repository)
     server = serve("--model-control-mode=explicit")
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
@@ -215,7 +215,7 @@ def test_a_load_may_be_asked_for_over_grpc_with_what_it_needs(repository, serve)
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
-def test_a_member_may_be_unloaded_over_grpc_with_what_was_there_for_it(repository, serve):
+def test_unloading_over_grpc_may_include_dependents(repository, serve):
     fill(repository)
     server = serve("--model-control-mode=explicit")
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
@@ -236,7 +236,7 @@ def test_a_member_may_be_unloaded_over_grpc_with_what_was_there_for_it(repositor
 
 
 def wrong_ensembles(repository):
-    """Ensembles that cannot be served, and what is to be told of each."""
+    """Ensembles that cannot be served, with a part of the reason for each."""
     fill(repository)
     write_model(repository, "broken", scale_model("broken").config(), b"no model")
     write_identity(repository, "other", ["INT32"])
@@ -265,7 +265,7 @@ def wrong_ensembles(repository):
     }
 
 
-def test_wrong_ensembles_are_refused_with_the_reason_and_the_others_are_served(repository, serve):
+def test_invalid_ensembles_are_refused_with_the_reason_and_others_are_served(repository, serve):
     expected = wrong_ensembles(repository)
     server = serve("--model-control-mode=explicit")
     for name, told in expected.items():
@@ -277,14 +277,14 @@ def test_wrong_ensembles_are_refused_with_the_reason_and_the_others_are_served(r
     assert infer(server, "chain", {"inputs": [tensor("IN", "FP32", [1, 3], [1, 2, 3])]}).status == 200
 
 
-def test_at_the_start_they_keep_nothing_else_from_being_served(repository, serve):
+def test_invalid_ensembles_at_start_do_not_affect_other_models(repository, serve):
     expected = wrong_ensembles(repository)
     server = serve("--exit-on-error=false", ready=False)
     assert set(ready(server)) == {"chain", "double", "fork", "nested", "other", "triple"}
     assert all(told in reason(server, name) for name, told in expected.items())
 
 
-def test_in_poll_mode_ensembles_follow_what_changes_of_their_members(repository, serve):
+def test_in_poll_mode_ensembles_follow_changes_of_their_members(repository, serve):
     fill(repository)
     server = serve("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-watch=true")
 

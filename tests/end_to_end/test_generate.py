@@ -41,7 +41,7 @@ def test_text_goes_in_and_comes_out(server):
     assert answer.json == {"model_name": "named", "model_version": "1", "text_output": "zwölf\n十二"}
 
 
-def test_parameters_of_the_answer_stand_among_its_members(server):
+def test_parameters_of_the_answer_are_members_of_the_json(server):
     assert generate(server, "text", {"INPUT0": "x"}).json["param1"] == 42
 
 
@@ -64,7 +64,7 @@ def test_a_list_for_a_batch_is_a_batch(server):
     assert_refused(generate(server, "text", {"INPUT0": []}), 400)
 
 
-def test_inputs_may_stand_among_the_parameters(server):
+def test_inputs_may_be_given_as_parameters(server):
     parameters = {"INPUT0": "x", "temperature": 0.5, "n": 3, "stop": "y", "go": True}
     answer = generate(server, "text", {"parameters": parameters})
     assert answer.json["OUTPUT0"] == "x"
@@ -96,13 +96,13 @@ def test_a_stream_is_made_of_events(server):
         ({}, 400),
     ],
 )
-def test_what_makes_no_request_is_refused_before_it_begins(server, stream, body, status):
+def test_an_invalid_request_is_refused_before_the_stream_begins(server, stream, body, status):
     answer = generate(server, "text", body, stream)
     assert_refused(answer, status)
     assert answer.headers["Content-Type"] == "application/json"
 
 
-def test_what_json_has_no_form_for_is_refused(server):
+def test_tensors_without_a_json_form_are_refused(server):
     assert_refused(generate(server, "half", {"INPUT0": 1.5}), 400)
 
 

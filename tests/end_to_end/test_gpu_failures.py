@@ -1,4 +1,4 @@
-"""GPUs that are not there, or whose driver fails: only what needs them suffers. The driver is the stand-in."""
+"""Missing GPUs, and failing drivers: only what needs them is affected. The driver is the stand-in."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def failing(tmp_path):
 
 @pytest.fixture
 def copies(tmp_path):
-    """The copies of the server since this was asked last."""
+    """The copies of the server since the last call."""
 
     def since():
         path = tmp_path / "copies"
@@ -79,7 +79,7 @@ NATIVE = {
 }
 
 
-def test_each_tensor_is_copied_once_and_by_those_alone_who_need_it(start, driver, copies):
+def test_each_tensor_is_copied_once_and_only_where_needed(start, driver, copies):
     server = start()
     io = driver.allocate(VALUES.tobytes(), 64)
     assert register(server, "io", body(io.handle, 64)).status == 200
@@ -92,7 +92,7 @@ def test_each_tensor_is_copied_once_and_by_those_alone_who_need_it(start, driver
 
 
 def metrics(server):
-    """What the server tells of its pinned memory: total, used."""
+    """The server's metrics of pinned memory: total, used."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as answer:
         text = answer.read().decode()
     names = "nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"
@@ -147,7 +147,7 @@ def test_memory_stays_readable_after_its_owner_gave_it_back(start, driver):
     assert infer(server, "floats", IN).json["outputs"][0]["data"] == VALUES.tolist()
 
 
-def test_a_region_that_cannot_be_closed_is_told_in_the_log(start, driver, failing):
+def test_a_region_that_cannot_be_closed_is_logged(start, driver, failing):
     server = start()
     io = driver.allocate(VALUES.tobytes(), 64)
     assert register(server, "io", body(io.handle, 64)).status == 200
@@ -157,7 +157,7 @@ def test_a_region_that_cannot_be_closed_is_told_in_the_log(start, driver, failin
     assert request(server, "GET", "/v2/cudasharedmemory/status").json == []
 
 
-def test_the_metrics_tell_how_much_pinned_memory_is_lent(start):
+def test_the_metrics_show_the_pinned_memory_in_use(start):
     server = start()
     keep = {"inputs": [tensor("IN", "FP32", [3], [1, 2, 3])], "parameters": {"do": "keep"}}
     assert metrics(server) == (65536, 0)
@@ -168,7 +168,7 @@ def test_the_metrics_tell_how_much_pinned_memory_is_lent(start):
     assert metrics(start(STANDIN_DEVICES="")) == (0, 0)
 
 
-def test_a_pool_that_cannot_be_had_is_done_without(start, driver, failing):
+def test_the_server_runs_without_a_pool_that_cannot_be_allocated(start, driver, failing):
     failing("cuMemHostAlloc 2", "cuMemAlloc_v2 2")
     server = start()
     server.wait_for_log("Pinned memory pool is not created: cuMemHostAlloc failed with CUDA_ERROR_OUT_OF_MEMORY")
@@ -179,7 +179,7 @@ def test_a_pool_that_cannot_be_had_is_done_without(start, driver, failing):
     assert (told["pinned"], told["device"]) == ("Unavailable", "Unavailable")
 
 
-def test_gpus_below_the_least_capability_are_not_used(start):
+def test_gpus_below_the_minimum_compute_capability_are_not_used(start):
     flags = ("--min-supported-compute-capability=7.0", "--cuda-memory-pool-byte-size=1:4096")
     server = start(*flags, STANDIN_DEVICES="5.2,7.5")
     server.wait_for_log("GPU 0, Stand-in 0 with compute capability 5.2, is not used")
@@ -220,7 +220,7 @@ def test_groups_on_gpus_take_gpus_that_the_driver_has(repository, library, monke
     assert "asks for GPU 1" in server.log
 
 
-def test_a_driver_library_that_was_asked_for_must_be_there(repository):
+def test_a_configured_driver_library_must_exist(repository):
     write_identity(repository, "m", ["FP32"])
     server = nereid_server.refused_start(repository, "--cuda-driver-library=/nowhere/libcuda.so.1")
     assert server.exit_code != 0
@@ -246,7 +246,7 @@ def test_an_unregistered_region_serves_the_requests_that_have_it(start, driver):
                 outcomes.append("answered")
             except tritonclient.utils.InferenceServerException as error:
                 outcomes.append("unknown" if "no shared memory region" in str(error) else str(error))
-        # Those that came before are answered, those that came after told so: the server lives either way.
+        # Requests from before are answered, later ones refused: the server survives both.
         assert set(outcomes) <= {"answered", "unknown"}
         assert client.is_server_live()
 

@@ -141,7 +141,7 @@ def test_a_model_that_computes_on_the_processor_reads_and_writes_it(client, serv
     assert np.frombuffer(io.read(12, 32), np.float32).tolist() == [3, -4, 6]
 
 
-def test_what_is_registered_is_told_and_forgotten(client, grpc_client, memory):
+def test_regions_are_listed_and_unregistered(client, grpc_client, memory):
     first, second = memory(b"1", 100), memory(b"2", 200)
     client.register_cuda_shared_memory("b", first.raw_handle, 0, 100)
     grpc_client.register_cuda_shared_memory("a", second.raw_handle, 0, 50)
@@ -195,7 +195,7 @@ def test_what_cannot_be_registered_is_refused(client, server, memory):
     assert client.is_server_live()
 
 
-def test_grpc_tells_what_is_wrong_with_a_registration(client, grpc_client, memory):
+def test_grpc_reports_why_a_registration_fails(client, grpc_client, memory):
     allocated = memory(b"", 64)
     for handle, device, size, code in [
         (allocated.handle[:-1], 0, 64, "INVALID_ARGUMENT"),
@@ -242,7 +242,7 @@ def test_tensors_lie_within_their_regions(client, server, memory):
         assert_refused(infer(server, "floats", {"inputs": good, "outputs": wanted}), status)
 
 
-def test_strings_are_checked_when_they_have_come(client, server, memory):
+def test_strings_are_checked_after_the_copy(client, server, memory):
     contents = b"\x02\0\0\0ab\0\0\0\0"
     io = registered(client, "io", memory(contents, 64))
     ask = {
@@ -299,12 +299,12 @@ def test_backends_in_c_that_write_host_memory_have_it_copied(client, server, mem
     told, _ = native(server, within("io", 12), within("io", 12, 32), want="CPU")
     assert (told["in"], told["asked"], told["out"], told["out_handle"]) == ("GPU 0", "GPU 0", "CPU 0", "not shared")
     assert np.frombuffer(io.read(12, 32), np.float32).tolist() == VALUES.tolist()
-    # Another GPU's memory is not what was asked for.
+    # Memory of another GPU was not requested.
     told, _ = native(server, within("io", 12), within("io", 12, 32), want="GPU 1")
     assert told["out"] == "CPU 0"
 
 
-def test_outputs_that_nobody_placed_are_in_host_memory(client, server, memory):
+def test_outputs_without_a_region_are_in_host_memory(client, server, memory):
     registered(client, "io", memory(VALUES.tobytes(), 64))
     told, data = native(server, within("io", 12), want="GPU 0")
     assert (told["in"], told["asked"], told["out"]) == ("GPU 0", "CPU 0", "CPU 0")
@@ -333,7 +333,7 @@ def test_backends_in_c_borrow_pinned_memory_and_memory_of_the_gpu(client, server
         assert data == VALUES.tolist()
 
 
-def test_inferences_within_take_and_give_the_gpus_memory(client, server, memory):
+def test_inner_requests_use_gpu_memory(client, server, memory):
     io = registered(client, "io", memory(VALUES.tobytes(), 64))
     told, data = native(server, within("io", 12), do="inner")
     assert (told["inner"], data) == ("GPU 0", VALUES.tolist())

@@ -1,4 +1,4 @@
-"""Requests over gRPC that no client should send: each is refused with its status, and the server goes on."""
+"""Invalid requests over gRPC: each is refused with its status, and the server goes on."""
 
 import grpc
 import pytest
@@ -32,7 +32,7 @@ def channel(server):
 
 
 def with_contents(raw=0, **fields):
-    """A request whose input has contents, and so many raw ones beside."""
+    """A request whose input has typed contents, and this many raw ones."""
     request = message()
     request.raw_input_contents[:] = [b"\x01\x00\x00\x00\x02\x00\x00\x00"] * raw
     request.inputs[0].contents.SetInParent()
@@ -116,7 +116,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_it_is_refused(channel, name):
+def test_an_invalid_request_is_refused(channel, name):
     request, code = BAD[name]
     assert_refused(lambda: stub(channel).ModelInfer(request, timeout=LIMIT_S), code)
     [answer] = stub(channel).ModelStreamInfer(iter([request]), timeout=LIMIT_S)
@@ -178,7 +178,7 @@ def test_messages_that_end_early_are_refused(channel, cut):
 
 
 @pytest.mark.parametrize("sent", [b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x3a" + b"\xff" * 9 + b"\x01"])
-def test_what_is_no_message_is_refused(channel, sent):
+def test_bytes_that_are_not_a_message_are_refused(channel, sent):
     with pytest.raises(grpc.RpcError) as refusal:
         channel.unary_unary(INFER)(sent, timeout=LIMIT_S)
     assert refusal.value.code() == grpc.StatusCode.INTERNAL

@@ -1,4 +1,4 @@
-"""What the server says of itself over gRPC, and how clients control it: health, metadata, repository, settings."""
+"""Health, metadata, repository control and settings over gRPC."""
 
 import time
 
@@ -53,7 +53,7 @@ def test_health_and_metadata(client):
     assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
-def test_the_configuration_is_told_with_its_defaults(client):
+def test_the_configuration_includes_its_defaults(client):
     config = client.get_model_config("same").config
     assert (config.name, config.backend, config.max_batch_size) == ("same", "identity", 4)
     assert [(group.name, group.count) for group in config.instance_group] == [("same_0", 1)]
@@ -115,7 +115,7 @@ def parameters(message, **given):
     return message
 
 
-def test_what_is_wrong_with_a_load_or_unload_is_told(call):
+def test_an_invalid_load_or_unload_is_refused_with_the_reason(call):
     load, unload = messages.RepositoryModelLoadRequest, messages.RepositoryModelUnloadRequest
     invalid, unsupported = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
     for request, code in [

@@ -97,7 +97,7 @@ def test_elements_may_be_given_one_by_one(channel, datatype):
     assert raw == expected
 
 
-def test_an_answer_tells_model_version_id_and_parameters(client):
+def test_an_answer_has_model_version_id_and_parameters(client):
     answer = client.infer("same", [numbers([3])], request_id="my id", parameters={"mine": 1}).get_response()
     assert (answer.model_name, answer.model_version, answer.id) == ("same", "1", "my id")
     # What the identity backend sends, one of each type.
@@ -120,7 +120,7 @@ def test_outputs_may_be_chosen_and_several_inputs_given(client):
     assert answer.as_numpy("OUTPUT0") is None
 
 
-def test_an_output_may_be_wanted_as_classes(client):
+def test_an_output_may_be_requested_as_classes(client):
     wanted = [triton.InferRequestedOutput("OUTPUT0", class_count=2)]
     answer = client.infer("same", [numbers([3, 9, 5])], outputs=wanted)
     assert answer.as_numpy("OUTPUT0").tolist() == [b"9:1", b"5:2"]

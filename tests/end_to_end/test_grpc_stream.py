@@ -1,4 +1,4 @@
-"""Streams of inference requests over gRPC: order, errors, floods, and clients that go away."""
+"""Streams of inference requests over gRPC: order, errors, floods, disconnecting clients."""
 
 import asyncio
 import queue
@@ -40,7 +40,7 @@ def channel(server):
 
 
 def start(client, **how):
-    """Starts a stream; what comes over it goes into a queue."""
+    """Starts a stream whose answers go into a queue."""
     answers = queue.Queue()
     client.start_stream(lambda result, error: answers.put(error or result), **how)
     return answers
@@ -90,7 +90,7 @@ def test_an_error_is_one_answer_among_others(client):
     client.stop_stream()
 
 
-def test_refused_requests_say_which_they_were_and_end_nothing(channel):
+def test_refused_requests_are_identified_and_the_stream_goes_on(channel):
     wrong_shape = message(request_id="shape")
     wrong_shape.inputs[0].shape[:] = [5]
     valueless = message(request_id="parameter")
@@ -106,7 +106,7 @@ def test_refused_requests_say_which_they_were_and_end_nothing(channel):
         assert [bool(answer.error_message) for answer in seen] == [True] * 4 + [False]
 
 
-def test_what_is_no_message_ends_the_stream_with_an_error(channel):
+def test_bytes_that_are_not_a_message_end_the_stream_with_an_error(channel):
     raw = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
     good = message().SerializeToString()
     answers = raw(iter([good, b"\xff\xff", good]), timeout=LIMIT_S)
@@ -119,7 +119,7 @@ def test_a_stream_without_requests_ends_well(channel):
     assert list(stub(channel).ModelStreamInfer(iter([]), timeout=LIMIT_S)) == []
 
 
-def test_streams_of_several_clients_do_not_meet(server):
+def test_streams_of_several_clients_are_independent(server):
     failures = []
 
     def ask(number):
@@ -157,7 +157,7 @@ def test_the_asyncio_client_streams(server):
     assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) == list(range(100))
 
 
-def test_a_flood_that_nobody_reads_is_held_back(server, channel):
+def test_a_client_that_does_not_read_is_held_back(server, channel):
     """The client writes without end and reads nothing: it is stopped, and the server stays as it was."""
     written = 0
     payload = message(values=range(16 << 10))
@@ -191,7 +191,7 @@ def test_a_flood_that_nobody_reads_is_held_back(server, channel):
         assert client.infer("same", [numbers([1])]).as_numpy("OUTPUT0").tolist() == [1]
 
 
-def test_a_client_that_goes_away_takes_its_requests_with_it(gated, gate):
+def test_requests_of_a_disconnected_client_are_cancelled(gated, gate):
     client = triton.InferenceServerClient(gated.grpc_url)
     start(client)
     for value in range(20):

@@ -1,4 +1,4 @@
-"""How gRPC travels: TLS, compression, sizes, pings, ages of connections, keys, health, reflection, and the server's end."""
+"""The gRPC transport: TLS, compression, sizes, pings, connection age, keys, health, reflection, shutdown."""
 
 import json
 import subprocess
@@ -84,7 +84,7 @@ def test_a_server_that_is_not_ready_says_so(repository, serve):
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_those_who_watch_hear_of_the_end(serve_identity):
+def test_a_health_watch_reports_the_shutdown(serve_identity):
     server = serve_identity()
     statuses = health_of(server).Watch(health_pb2.HealthCheckRequest(), timeout=LIMIT_S)
     assert next(statuses).status == health_pb2.HealthCheckResponse.SERVING
@@ -150,7 +150,7 @@ def secure(server, authority, identity=None):
     )
 
 
-def test_clients_speak_with_tls_and_no_others(serve_tls, authority, tmp_path):
+def test_only_tls_clients_are_served(serve_tls, authority, tmp_path):
     server, _ = serve_tls()
     assert infer(secure(server, authority)) == [1, 2, 3]
     with pytest.raises(InferenceServerException):
@@ -162,7 +162,7 @@ def test_clients_speak_with_tls_and_no_others(serve_tls, authority, tmp_path):
     assert infer(secure(server, authority)) == [1, 2, 3]
 
 
-def test_only_clients_with_a_known_certificate_get_in(serve_tls, authority, tmp_path):
+def test_only_clients_with_a_trusted_certificate_are_served(serve_tls, authority, tmp_path):
     clients = Authority(tmp_path, "clients")
     server, _ = serve_tls("--grpc-use-ssl-mutual=true", f"--grpc-root-cert={clients.certificate}")
     assert infer(secure(server, authority, clients.sign("known"))) == [1, 2, 3]
@@ -171,7 +171,7 @@ def test_only_clients_with_a_known_certificate_get_in(serve_tls, authority, tmp_
             infer(secure(server, authority, identity))
 
 
-def test_a_new_certificate_is_taken_up_without_a_failed_call(serve_tls, authority, tmp_path):
+def test_a_new_certificate_is_reloaded_without_a_failed_call(serve_tls, authority, tmp_path):
     server, first = serve_tls()
     other = Authority(tmp_path, "next")
     client = secure(server, authority)
@@ -184,7 +184,7 @@ def test_a_new_certificate_is_taken_up_without_a_failed_call(serve_tls, authorit
         infer(secure(server, authority))
 
 
-def test_files_that_are_missing_or_wrong_end_the_start(repository, authority, tmp_path):
+def test_missing_and_invalid_files_are_refused_at_start(repository, authority, tmp_path):
     identity = authority.sign("server")
     certificate, key = f"--grpc-server-cert={identity.certificate}", f"--grpc-server-key={identity.key}"
     for flags, reason in (
@@ -235,7 +235,7 @@ def test_requests_may_be_compressed(serve_identity, algorithm):
         ("high", "identity", None),
     ],
 )
-def test_answers_are_compressed_as_asked(serve_identity, level, accepted, encoding):
+def test_answers_are_compressed_if_requested(serve_identity, level, accepted, encoding):
     server = serve_identity(f"--grpc-infer-response-compression-level={level}")
     headers, body = exchange(server, (0, request_of(10_000)), **{"grpc-accept-encoding": accepted})
     assert headers.get("grpc-encoding") == encoding
@@ -249,7 +249,7 @@ def test_answers_are_compressed_as_asked(serve_identity, level, accepted, encodi
     assert infer(client_of(server), range(1000)) == list(range(1000))
 
 
-def test_messages_that_are_no_messages_are_refused(serve_identity):
+def test_invalid_messages_are_refused(serve_identity):
     server = serve_identity()
     for message, headers, status in (
         ((0, b"\xff\xff\xff"), {}, "13"),
@@ -270,7 +270,7 @@ def test_large_messages_pass_both_ways(serve_identity):
 # Keys, pings and ages.
 
 
-def test_a_restricted_protocol_takes_its_key(serve_identity):
+def test_a_restricted_api_group_requires_its_key(serve_identity):
     server = serve_identity(
         "--grpc-restricted-protocol=inference,model-config:admin-key=s=1", "--grpc-restricted-protocol=health:k=v"
     )
@@ -318,7 +318,7 @@ def goaway_after_pings(server, count):
     return None
 
 
-def test_pings_are_limited_as_asked(serve_identity):
+def test_pings_are_limited_as_configured(serve_identity):
     server = serve_identity("--grpc-http2-max-ping-strikes=5")
     assert goaway_after_pings(server, 6) is None
     assert goaway_after_pings(server, 7) == 11
@@ -341,7 +341,7 @@ def test_old_connections_are_replaced_without_a_failed_call(serve_identity):
     assert calls > 10
 
 
-def test_options_without_effect_are_taken_and_told(serve_identity):
+def test_options_without_effect_are_accepted_and_logged(serve_identity):
     server = serve_identity(
         "--grpc-infer-allocation-pool-size=16",
         "--grpc-max-response-pool-size=100",
@@ -353,7 +353,7 @@ def test_options_without_effect_are_taken_and_told(serve_identity):
     assert infer(client_of(server)) == [1, 2, 3]
 
 
-def test_servers_share_a_port_only_if_both_want_to(repository, serve_identity):
+def test_servers_share_a_port_only_if_both_allow_it(repository, serve_identity):
     first = serve_identity("--reuse-grpc-port=true")
     port = f"--grpc-port={first.grpc_port}"
     second = nereid_server.Server(repository, "--reuse-grpc-port=true", port)

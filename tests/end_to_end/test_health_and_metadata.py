@@ -1,4 +1,4 @@
-"""What the server says of itself and of its models."""
+"""Health and metadata of the server and its models."""
 
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -63,7 +63,7 @@ def test_variable_dimensions_are_shown_as_minus_one(client):
 
 
 @pytest.mark.parametrize(("model", "version"), [("nosuch", ""), ("digits", "9")])
-def test_metadata_of_what_is_not_there_is_answered_with_404(client, model, version):
+def test_metadata_of_an_unknown_model_is_answered_with_404(client, model, version):
     with pytest.raises(InferenceServerException) as error:
         client.get_model_metadata(model, version)
     assert error.value.status() == "404"
@@ -84,7 +84,7 @@ def test_a_models_configuration_has_its_defaults_filled_in(client, version):
 
 
 @pytest.mark.parametrize(("model", "version"), [("nosuch", ""), ("digits", "9")])
-def test_the_configuration_of_what_is_not_there_is_answered_with_404(client, model, version):
+def test_the_configuration_of_an_unknown_model_is_answered_with_404(client, model, version):
     with pytest.raises(InferenceServerException) as error:
         client.get_model_config(model, version)
     assert error.value.status() == "404"

@@ -1,5 +1,5 @@
-"""Host policies: where instances are made and run, and what backends are told of it. All of it holds of the reference too,
-but for the time at which wrong values are refused.
+"""Host policies: where instances are created and run, and what backends know of it. The reference behaves the same, except
+for when invalid values are refused.
 """
 
 import ctypes
@@ -84,7 +84,7 @@ def test_an_instance_without_a_policy_runs_anywhere_and_knows_the_name_of_its_po
             assert (lines["made on"], lines["runs on"]) == (everywhere, everywhere)
 
 
-def test_an_instance_is_made_and_runs_on_the_processors_of_its_policy(tmp_path, backends):
+def test_an_instance_is_created_and_runs_on_the_cores_of_its_policy(tmp_path, backends):
     repository = tmp_path / "models"
     write_model(repository, "here", "place", TENSORS + 'instance_group { kind: KIND_CPU host_policy: "left" }')
     write_model(repository, "there", "place", TENSORS)
@@ -112,7 +112,7 @@ def test_an_instance_has_the_memory_of_its_policy_or_is_refused_where_the_system
 
 
 @pytest.mark.parametrize("setting", ["numa-node=63", "cpu-cores=1023-1023"])
-def test_a_place_that_is_not_there_makes_the_model_unavailable(tmp_path, backends, setting):
+def test_a_missing_core_or_node_makes_the_model_unavailable(tmp_path, backends, setting):
     repository = tmp_path / "models"
     write_model(repository, "here", "place", TENSORS + "instance_group { kind: KIND_CPU }")
     flags = (f"--backend-directory={backends}", "--exit-on-error=false", "--strict-readiness=false")
@@ -124,13 +124,13 @@ def test_a_place_that_is_not_there_makes_the_model_unavailable(tmp_path, backend
 
 
 @pytest.mark.parametrize("wrong", ["cpu", "cpu,numa-node", "cpu,sockets=1", "cpu,cpu-cores=1", "cpu,numa-node=left"])
-def test_a_policy_that_says_nothing_sensible_ends_the_server_at_its_start(tmp_path, wrong):
+def test_an_invalid_policy_is_refused_at_start(tmp_path, wrong):
     command = [nereid_server.binary(), f"--model-repository={tmp_path}", f"--host-policy={wrong}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0 and "host-policy" in ended.stderr
 
 
-def test_instances_that_are_changed_alone_see_the_new_profiles_devices_and_policy(tmp_path, backends):
+def test_a_change_of_instances_alone_updates_profiles_devices_and_policy(tmp_path, backends):
     repository = tmp_path / "models"
     given = 'platform: "tensorrt_plan"\n' + TENSORS
     write_model(repository, "m", "place", given + 'instance_group { kind: KIND_CPU host_policy: "a" }')

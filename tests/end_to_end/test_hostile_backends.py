@@ -1,4 +1,4 @@
-"""What a backend must never do, and what the reference does not survive: the server goes on, and every client is answered."""
+"""Errors of backends that the reference does not survive: the server goes on, and every client is answered."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def server(tmp_path_factory, backends):
         yield server
 
 
-def test_null_is_refused_everywhere(server):
+def test_null_pointers_are_refused_everywhere(server):
     lines = report(server, "null")
     survived = "TRITONSERVER_ErrorDelete(NULL): survived"
     assert survived in lines
@@ -35,17 +35,17 @@ def test_null_is_refused_everywhere(server):
     assert [line for line in calls if not line.endswith(": Invalid argument")] == []
 
 
-def test_a_request_given_back_without_an_answer_is_answered_with_an_error(server):
+def test_a_request_released_without_an_answer_is_answered_with_an_error(server):
     status, message = do(server, "drop")
     assert status == 500 and message
 
 
-def test_a_request_given_back_twice_is_gone_once(server):
+def test_a_request_released_twice_is_released_once(server):
     assert do(server, "twice") == 5
     assert do(server, "plain") == 0
 
 
-def test_only_the_first_last_answer_counts(server):
+def test_only_the_first_final_answer_counts(server):
     assert do(server, "answer_twice") == 6
     assert do(server, "plain") == 0
 

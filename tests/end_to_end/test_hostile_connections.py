@@ -1,4 +1,4 @@
-"""Connections that are no good, bodies without end: the limits hold and the server goes on serving."""
+"""Garbage connections and endless bodies: the limits hold and the server goes on serving."""
 
 import json
 import random
@@ -66,7 +66,7 @@ def rows(count):
     return {"inputs": [tensor("X", "FP32", [count, 3], binary_data_size=count * 12)]}, bytes(count * 12)
 
 
-def test_json_of_exactly_the_limit_is_taken(server):
+def test_json_of_exactly_the_limit_is_accepted(server):
     assert infer(server, "scale", padded(JSON_LIMIT)).status == 200
 
 
@@ -107,7 +107,7 @@ def test_a_body_of_many_tiny_chunks_is_read(server):
     assert_answers_well(server)
 
 
-def test_garbage_connections_do_not_disturb_the_next_request(server):
+def test_garbage_connections_do_not_affect_the_next_request(server):
     generator = random.Random(5)
     text = json.dumps(GOOD).encode()
     kinds = [
@@ -145,7 +145,7 @@ def test_garbage_connections_do_not_disturb_the_next_request(server):
     assert_answers_well(server)
 
 
-def test_many_stalled_senders_at_once_hold_up_nobody_else(server):
+def test_many_stalled_senders_delay_nobody_else(server):
     """Each stops somewhere within its request and stays; the server gives them up after a minute."""
     text = json.dumps(GOOD).encode()
     whole = REQUEST_LINE + b"Content-Length: %d\r\n\r\n" % len(text) + text
@@ -174,7 +174,7 @@ def test_a_request_that_arrives_byte_by_byte_is_answered(server):
         assert status(connection.recv(65536)) == 200
 
 
-def test_requests_sent_ahead_are_answered_in_order(server):
+def test_pipelined_requests_are_answered_in_order(server):
     text = json.dumps(GOOD).encode()
     one = REQUEST_LINE + b"Content-Length: %d\r\n\r\n" % len(text) + text
     live = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -187,7 +187,7 @@ def test_requests_sent_ahead_are_answered_in_order(server):
     assert received.count(b'"outputs"') == 5
 
 
-def test_a_client_that_leaves_before_its_answer_does_not_disturb_the_server(server):
+def test_a_client_that_disconnects_before_its_answer_does_not_harm_the_server(server):
     text = json.dumps(GOOD).encode()
     for _ in range(50):
         with connect(server) as connection:

@@ -1,4 +1,4 @@
-"""HTTP with TLS: real clients, clients' certificates, files that change, and clients that cannot agree."""
+"""HTTP with TLS: real clients, client certificates, reloaded files, failed handshakes."""
 
 import socket
 import ssl
@@ -85,7 +85,7 @@ def test_large_tensors_pass_both_ways(serve_tls, authority):
         assert np.array_equal(client.infer("same", [sent]).as_numpy("OUTPUT0"), values)
 
 
-def test_only_clients_with_a_known_certificate_get_in(serve_tls, authority, tmp_path):
+def test_only_clients_with_a_trusted_certificate_are_served(serve_tls, authority, tmp_path):
     clients = Authority(tmp_path, "clients")
     server, _ = serve_tls("--http-use-ssl-mutual=true", f"--http-root-cert={clients.certificate}")
     known, stranger = clients.sign("known"), authority.sign("stranger")
@@ -103,7 +103,7 @@ def test_only_clients_with_a_known_certificate_get_in(serve_tls, authority, tmp_
         assert infer(client) == [1, 2, 3]
 
 
-def test_a_new_certificate_is_taken_up_under_load(serve_tls, authority):
+def test_a_new_certificate_is_reloaded_under_load(serve_tls, authority):
     server, first = serve_tls()
     context = trusting(authority)
     seen, failures, done = [], [], threading.Event()
@@ -138,7 +138,7 @@ def test_a_new_certificate_is_taken_up_under_load(serve_tls, authority):
     assert seen.index(second.serial) > 0
 
 
-def test_a_broken_certificate_is_passed_over_until_it_is_mended(serve_tls, authority):
+def test_a_broken_certificate_is_ignored_until_it_is_fixed(serve_tls, authority):
     server, first = serve_tls()
     first.certificate.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
     complaint = server.wait_for_log(r"^W.*cannot reload the TLS files; keeping the previous ones: .*")
@@ -151,7 +151,7 @@ def test_a_broken_certificate_is_passed_over_until_it_is_mended(serve_tls, autho
         assert serial_of(stream.getpeercert(binary_form=True)) == second.serial
 
 
-def test_clients_that_cannot_agree_disturb_no_other(serve_tls, authority):
+def test_failed_handshakes_affect_no_other_client(serve_tls, authority):
     server, _ = serve_tls()
     garbage = [b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", bytes(300), b"\x16\x03\x01\xff\xff", b"\x16", b""]
     connections = [socket.create_connection(("127.0.0.1", server.port), LIMIT_S) for _ in range(200)]
@@ -166,7 +166,7 @@ def test_clients_that_cannot_agree_disturb_no_other(serve_tls, authority):
             connection.close()
 
 
-def test_files_that_are_missing_or_wrong_end_the_start(repository, authority, tmp_path):
+def test_missing_and_invalid_files_are_refused_at_start(repository, authority, tmp_path):
     identity = authority.sign("server")
     certificate, key = f"--http-server-cert={identity.certificate}", f"--http-server-key={identity.key}"
     for flags, reason in (

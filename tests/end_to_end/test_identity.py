@@ -1,4 +1,4 @@
-"""The identity backend: every datatype, in both forms and in odd shapes, comes back as it went."""
+"""The identity backend: every datatype, in both forms and in odd shapes, comes back unchanged."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -123,7 +123,7 @@ def test_shapes_with_fixed_and_variable_dimensions_come_back(client, shape):
     assert_same(returned(client, "cube", values), values)
 
 
-def test_bytes_that_are_no_text_come_back(client):
+def test_bytes_that_are_not_text_come_back(client):
     values = np.array([bytes(range(256)), b"\xff\xfe", b"", b"\xc3("], np.object_)
     assert_same(returned(client, "flat_BYTES", values), values)
 
@@ -167,14 +167,14 @@ def test_a_bool_is_any_byte_that_is_not_zero(server):
     assert answer.json["outputs"][0]["data"] == [False, True, True, True]
 
 
-def test_the_delay_parameter_holds_an_answer_back(client):
+def test_the_delay_parameter_delays_the_answer(client):
     values = np.arange(3, dtype=np.int32)
     start = time.monotonic()
     assert_same(returned(client, "slow", values), values)
     assert time.monotonic() - start >= DELAY_MS / 1000
 
 
-def test_a_slow_model_does_not_hold_up_another(repository, serve, gate):
+def test_a_slow_model_does_not_delay_another(repository, serve, gate):
     values = np.arange(3, dtype=np.int32)
     body = {"inputs": [tensor("INPUT0", "INT32", [3], values.tolist())]}
     write_identity(repository, "slow", ["INT32"], gate=gate.path)

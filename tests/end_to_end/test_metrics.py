@@ -1,4 +1,4 @@
-"""Metrics: what a collector reads of real traffic, and how their port behaves."""
+"""Metrics: what a collector reads after real traffic, and how the metrics port behaves."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ GAUGES = [
 
 
 def echo(repository, name, *extra, delay_ms=0, gate=None):
-    """A model that gives back what it gets; it takes its time, or waits at a gate."""
+    """A model that returns its input, after a delay or at a gate."""
     key, value = ("gate", gate.path) if gate else ("execute_delay_ms", delay_ms)
     delay = f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
     tensors = ([("INPUT0", "INT32", [1])], [("OUTPUT0", "INT32", [1])])
@@ -81,7 +81,7 @@ def test_families_are_those_of_the_reference_in_its_order(repository, serve):
     assert all(kinds[name] == "counter" for name in COUNTERS)
 
 
-def test_the_machine_tells_of_itself(repository, serve):
+def test_metrics_of_the_machine_are_exposed(repository, serve):
     server = serve("--metrics-interval-ms=0")
     scrape = Scrape(server)
     total, used = (scrape.value(f"nv_cpu_memory_{what}_bytes") for what in ("total", "used"))
@@ -89,14 +89,14 @@ def test_the_machine_tells_of_itself(repository, serve):
     assert 0 <= scrape.value("nv_cpu_utilization") <= 1
 
 
-def test_load_times_are_told_to_those_who_ask(repository, serve):
+def test_load_times_are_reported_if_enabled(repository, serve):
     echo(repository, "echo")
     scrape = Scrape(serve("--metrics-config=load_durations=true"))
     assert scrape.kinds["nv_model_load_duration_secs"] == "gauge"
     assert 0 < scrape.value("nv_model_load_duration_secs", model="echo", version="1") < LIMIT_S
 
 
-def test_what_is_not_wanted_is_left_out(repository, serve):
+def test_disabled_metrics_are_left_out(repository, serve):
     echo(repository, "echo")
     server = serve("--allow-cpu-metrics=false", "--metrics-config=counter_latencies=false")
     assert ask(server, "echo") == 200
@@ -105,7 +105,7 @@ def test_what_is_not_wanted_is_left_out(repository, serve):
     assert scrape.value("nv_inference_request_success", model="echo", version="1") == 1
 
 
-def test_failures_are_told_apart_by_their_reason(repository, serve, gate):
+def test_failures_are_counted_by_reason(repository, serve, gate):
     timeout = "default_timeout_microseconds: 60000000 allow_timeout_override: true timeout_action: REJECT"
     policy = f"max_queue_size: 2 {timeout}"
     echo(repository, "busy", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", gate=gate)
@@ -155,7 +155,7 @@ FIRST = "nv_inference_first_response_histogram_ms"
 PHASES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 
 
-def test_distributions_of_latencies_are_kept_for_those_who_ask(repository, serve):
+def test_latency_histograms_and_summaries_are_kept_if_enabled(repository, serve):
     echo(repository, "slow", delay_ms=30)
     control = f'metric_control {{ metric_identifier {{ family: "{FIRST}" }} histogram_options {{ buckets: [ 1, 2e6 ] }} }}'
     echo(repository, "buckets", f"model_metrics {{ {control} }}")
@@ -177,7 +177,7 @@ def test_distributions_of_latencies_are_kept_for_those_who_ask(repository, serve
         assert scrape.value(f"{name}_count", **labels) == 3
         assert scrape.value(f"{name}_sum", **labels) == scrape.value(f"nv_inference_{phase}_duration_us", **labels)
         assert scrape.value(name, **labels, quantile="0.99") >= scrape.value(name, **labels, quantile="0.5") >= 0
-        # Of nothing there is no quantile.
+        # Without samples there is no quantile.
         assert np.isnan(scrape.value(name, model="buckets", version="1", quantile="0.5"))
     assert scrape.value("nv_inference_request_summary_us", **labels, quantile="0.5") >= 29_700
 
@@ -187,7 +187,7 @@ def control(server, model, action):
     assert answer.status == 200, answer
 
 
-def test_counters_go_on_when_a_model_is_loaded_anew_and_end_when_it_is_unloaded(repository, serve):
+def test_counters_survive_a_reload_and_end_with_an_unload(repository, serve):
     echo(repository, "echo")
     server = serve(*EXPLICIT)
     labels = {"model": "echo", "version": "1"}
@@ -216,7 +216,7 @@ def test_tags_are_labels_whatever_they_hold(repository, serve):
     assert Scrape(server).value("nv_inference_count", model="echo", version="1", **tags) == 0
 
 
-def test_models_of_one_name_are_told_apart_by_their_namespace(tmp_path, repository, serve):
+def test_models_of_one_name_are_distinguished_by_namespace(tmp_path, repository, serve):
     other = tmp_path / "other"
     other.mkdir()
     echo(repository, "echo")
@@ -252,7 +252,7 @@ def test_a_collector_keeps_its_connection(repository, serve):
         connection.close()
 
 
-def test_garbage_and_idle_clients_hold_up_nobody(repository, serve):
+def test_garbage_and_idle_clients_delay_nobody(repository, serve):
     echo(repository, "echo")
     server = serve()
     address = ("127.0.0.1", server.metrics_port)
@@ -286,7 +286,7 @@ def test_a_port_in_use_is_refused_with_one_clear_line(repository):
     assert len(server.complaints) == 1 and f"metrics at 127.0.0.1:{port}" in server.complaints[0], server.log
 
 
-def test_an_address_of_its_own_is_taken(repository, serve):
+def test_the_metrics_address_may_differ(repository, serve):
     server = serve("--metrics-address=127.0.0.2")
     with pytest.raises(ConnectionError):
         get(server)
@@ -350,7 +350,7 @@ def test_an_ensemble_and_its_members_are_counted_each(repository, serve, gate):
         counts = [scrape.value(f"nv_inference_{name}", **labels) for name in ("request_success", "count", "exec_count")]
         assert counts == [1, 2, 1], model
     with ThreadPoolExecutor(2) as pool:
-        # As large as a batch may be: one has to wait, and may not.
+        # Both are as large as a batch may be: one has to wait, and times out.
         answers = [pool.submit(ask, server, "whole", batch=8) for _ in range(2)]
         held = gate.entered()
         assert eventually(lambda: any(answer.done() for answer in answers))

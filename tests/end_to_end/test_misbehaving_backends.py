@@ -1,6 +1,6 @@
-"""Backends that return errors at each call, answer late, often or never: their requests suffer, nothing else.
+"""Backends that return errors from each call, or answer late, often or never: only their own requests are affected.
 
-All of this holds of the reference too. What it does not survive is in `test_hostile_backends.py`.
+The reference behaves the same. What it does not survive is in `test_hostile_backends.py`.
 """
 
 import json
@@ -60,7 +60,7 @@ def do(server, what, timeout=60, model="well"):
     return answer["outputs"][0]["data"][0] if answer["outputs"] else None
 
 
-def test_a_request_that_is_executed_as_it_should_be(server):
+def test_a_well_behaved_execution_is_answered(server):
     assert do(server, "plain") == 0
 
 
@@ -72,15 +72,15 @@ def test_an_error_that_is_sent_arrives_with_its_code(server):
     assert do(server, "send_error") == (503, "misbehave: the answer fails as it was told")
 
 
-def test_a_request_may_be_given_back_long_after_its_answer(server):
+def test_a_request_may_be_released_long_after_its_answer(server):
     assert do(server, "late") == 1
 
 
-def test_a_request_may_be_answered_long_after_it_was_given_back(server):
+def test_a_request_may_be_answered_long_after_its_release(server):
     assert do(server, "early") == 2
 
 
-def test_a_request_that_is_kept_holds_up_no_other(server):
+def test_a_request_that_is_kept_delays_no_other(server):
     with ThreadPoolExecutor() as threads:
         kept = threads.submit(do, server, "hold")
         assert do(server, "plain") == 0
@@ -89,7 +89,7 @@ def test_a_request_that_is_kept_holds_up_no_other(server):
         assert kept.result() == 4
 
 
-def test_a_client_that_waits_no_longer_leaves_a_server_that_serves(server):
+def test_the_server_survives_a_client_that_gives_up(server):
     with pytest.raises(TimeoutError):
         do(server, "hold", timeout=0.5)
     assert do(server, "let_go") == 3
@@ -130,11 +130,11 @@ def test_a_backend_whose_start_fails_serves_no_model(tmp_path, backends):
     assert "misbehave: the backend fails as it was told" in row["reason"]
 
 
-def test_a_backend_that_cannot_say_its_attributes_serves_without(tmp_path, backends):
+def test_a_backend_without_attributes_serves(tmp_path, backends):
     assert index_of_one(tmp_path, backends, "attribute")["state"] == "READY"
 
 
-def test_ends_that_fail_are_told_and_end_all_the_same(tmp_path, backends):
+def test_failing_finalizers_are_logged_and_the_server_ends(tmp_path, backends):
     repository = tmp_path / "models"
     write_model(repository, "well", "misbehave", TENSORS)
     with nereid_server.running(repository, f"--backend-directory={backends}") as server:
@@ -145,7 +145,7 @@ def test_ends_that_fail_are_told_and_end_all_the_same(tmp_path, backends):
 
 
 @pytest.mark.parametrize(("what", "answered"), [("hold", 4), ("keep", 9)])
-def test_a_model_that_is_unloaded_ends_when_its_last_request_is_given_back(tmp_path, backends, what, answered):
+def test_an_unloaded_model_ends_when_its_last_request_is_released(tmp_path, backends, what, answered):
     repository = tmp_path / "models"
     for name in ("well", "other"):
         write_model(repository, name, "misbehave", TENSORS)
@@ -156,7 +156,7 @@ def test_a_model_that_is_unloaded_ends_when_its_last_request_is_given_back(tmp_p
         threads.submit(ask, server, "/v2/repository/models/well/unload", {})
         while do(server, "plain") == 0:
             time.sleep(0.01)
-        # Whoever would end it too soon does so at once.
+        # Ending it too soon would show at once.
         time.sleep(0.3)
         assert "an instance ends" not in server.log
         assert do(server, "let_go", model="other") == 3

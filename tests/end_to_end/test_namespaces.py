@@ -63,7 +63,7 @@ def test_without_namespaces_a_model_in_two_repositories_is_unavailable_with_the_
     assert_refused(infer(server, "both", ASK), 404)
 
 
-def test_the_index_tells_of_such_a_model_before_anybody_loads_it(serve):
+def test_the_index_lists_such_a_model_before_it_is_loaded(serve):
     server = serve("--model-control-mode=explicit")
     (entry,) = entries(server, "both")
     assert entry.pop("reason") and entry == DUPLICATE

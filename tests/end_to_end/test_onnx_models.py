@@ -247,7 +247,7 @@ def test_one_model_takes_many_shapes_in_turn(client, name):
             np.testing.assert_allclose(answer.as_numpy(output), values, rtol=1e-5, atol=1e-5)
 
 
-def test_one_of_several_results_can_be_asked_for(client):
+def test_one_of_several_outputs_can_be_requested(client):
     model, feed = CASES["several_results"]
     answer = client.infer("several_results", [given("X", feed["X"])], outputs=[wanted("best")])
     assert [output["name"] for output in answer.get_response()["outputs"]] == ["best"]

@@ -240,7 +240,7 @@ def test_sequences_and_maps_as_inputs_and_outputs_are_refused(repository, serve)
         (scale_model("broken").serialized().replace(b"Mul", b"Mxl"), "ONNX Runtime cannot load .*Mxl"),
     ],
 )
-def test_what_onnx_runtime_says_of_a_bad_file_is_passed_on(repository, serve, contents, told):
+def test_onnx_runtimes_error_for_a_bad_file_is_passed_on(repository, serve, contents, told):
     write_model(repository, "broken", None, contents)
     server = serve("--exit-on-error=false", ready=False)
     server.wait_for_log(f"failed to load 'broken'.*{told}")
@@ -267,7 +267,7 @@ def test_each_instance_runs_beside_the_others(repository, serve):
             np.testing.assert_array_equal(got.as_numpy("Y"), 2 * (values + k))
 
 
-def test_one_of_several_outputs_may_be_asked_for(repository, serve):
+def test_one_of_several_outputs_may_be_requested(repository, serve):
     nodes = [node("Add", ["X", "X"], ["A"]), node("Mul", ["X", "X"], ["B"])]
     write_bare(repository, OnnxModel("two", nodes, [("X", F, ["N", 1])], [("A", F, ["N", 1]), ("B", F, ["N", 1])]))
     server = serve()
@@ -291,7 +291,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_the_backends_options_are_taken(repository, serve, option):
+def test_the_backends_options_are_accepted(repository, serve, option):
     model = scale_model("twice")
     write_model(repository, "twice", model.config() + option, model.serialized())
     got = answer(serve(), "twice", given("X", np.ones((1, 3), np.float32)))
@@ -319,7 +319,7 @@ def test_the_backends_options_are_taken(repository, serve, option):
         ('model_operations { op_library_filename: "/no/such/library.so" }', "/no/such/library.so"),
     ],
 )
-def test_options_that_cannot_be_are_refused_with_the_reason(repository, serve, option, told):
+def test_impossible_options_are_refused_with_the_reason(repository, serve, option, told):
     model = scale_model("twice")
     write_model(repository, "twice", model.config() + option, model.serialized())
     assert told in reason(repository, serve, "twice")

@@ -79,13 +79,13 @@ def test_the_package_of_the_active_python_environment_is_found(start, tmp_path):
     assert_found(server, "of the active Python environment", onnx_engines.LIBRARY)
 
 
-def test_the_embedded_engine_serves_if_it_is_asked_for(start):
+def test_the_embedded_engine_serves_if_configured(start):
     server = start("--backend-config=onnxruntime,engine=tract", ORT_DYLIB_PATH=str(onnx_engines.LIBRARY))
     assert_embedded(server, "engine=tract asks for it")
     assert "execution providers" not in server.log
 
 
-def test_a_file_that_is_no_library_leaves_it_to_the_embedded_engine(start, tmp_path):
+def test_an_invalid_library_file_falls_back_to_the_embedded_engine(start, tmp_path):
     (tmp_path / "wrong.so").write_text("no library")
     server = start(AUTO, ORT_DYLIB_PATH=str(tmp_path / "wrong.so"))
     server.wait_for_log("the ONNX Runtime library given by ORT_DYLIB_PATH cannot be used: cannot load .*wrong.so: ")
@@ -110,14 +110,14 @@ const void *OrtGetApiBase(void) { return &base; }
 """
 
 
-def test_a_library_that_is_too_old_is_told_with_its_version(start, tmp_path):
+def test_a_library_that_is_too_old_is_reported_with_its_version(start, tmp_path):
     library = stand_in(tmp_path, OLD)
     server = start(AUTO, f"--backend-config=onnxruntime,library={library}")
     server.wait_for_log("cannot be used: .*libonnxruntime.so is ONNX Runtime 1.9.0, but 1.17 or newer is needed")
     assert_embedded(server, "cannot be used")
 
 
-def test_a_library_of_something_else_is_told(start, tmp_path):
+def test_a_library_of_something_else_is_reported(start, tmp_path):
     library = stand_in(tmp_path, "int something_else;")
     server = start(AUTO, f"--backend-config=onnxruntime,library={library}")
     server.wait_for_log("is not ONNX Runtime: it does not export OrtGetApiBase")
@@ -136,7 +136,7 @@ def test_without_a_usable_engine_the_load_fails_with_the_reason(start, flags, to
     server.wait_for_log(f"failed to load 'twice' version 1: model 'twice': .*{told}")
 
 
-def test_a_wrong_setting_of_the_pool_is_told(start):
+def test_an_invalid_pool_setting_is_reported(start):
     flags = [ORT, f"--backend-config=onnxruntime,library={onnx_engines.LIBRARY}"]
     server = start(
         *flags, "--backend-config=onnxruntime,enable-global-threadpool=2", "--exit-on-error=false", expect_ready=False

@@ -38,7 +38,7 @@ def schemathesis(server, *arguments):
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
 
 
-def test_the_document_tells_of_the_routes(server):
+def test_the_document_lists_the_routes(server):
     answer = request(server, "GET", "/v2/openapi.json")
     assert answer.headers["Content-Type"] == "application/json"
     paths = answer.json["paths"]
@@ -50,7 +50,7 @@ def test_the_document_tells_of_the_routes(server):
         assert_refused(request(server, "PATCH", path.replace("{version}", "1")), 405)
 
 
-def test_nothing_that_may_be_sent_is_a_server_error(server, tmp_path, monkeypatch):
+def test_no_valid_request_causes_a_server_error(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checks = "--checks", f"not_a_server_error,{CHECKS}"
     # A model that is unloaded answers 503 from then on.

@@ -1,4 +1,4 @@
-"""The process: how it starts, how it refuses to, and how it stops."""
+"""The process: start, refused starts, shutdown."""
 
 import socket
 import subprocess
@@ -134,7 +134,7 @@ def write_ensemble_of_slow(repository, gate):
         ensemble_scheduling {{ {steps} }}""")
 
 
-def test_stopping_answers_ensembles_that_have_steps_to_go(repository, serve, gate):
+def test_stopping_answers_ensembles_with_steps_left(repository, serve, gate):
     write_ensemble_of_slow(repository, gate)
     server = serve()
     with ThreadPoolExecutor() as threads:
@@ -150,7 +150,7 @@ def test_stopping_answers_ensembles_that_have_steps_to_go(repository, serve, gat
     assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def test_ensembles_in_flight_hold_up_the_end_no_longer_than_they_may(repository, serve, gate):
+def test_ensembles_in_flight_delay_the_exit_no_longer_than_the_timeout(repository, serve, gate):
     write_ensemble_of_slow(repository, gate)
     server = serve("--exit-timeout-secs=1")
     with ThreadPoolExecutor() as threads:
@@ -163,7 +163,7 @@ def test_ensembles_in_flight_hold_up_the_end_no_longer_than_they_may(repository,
     assert "requests were still in progress after 1 seconds" in server.complaints[-1]
 
 
-def test_idle_connections_do_not_hold_up_the_end(repository, serve):
+def test_idle_connections_do_not_delay_the_exit(repository, serve):
     scale_model("scale").write(repository)
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as idle:
@@ -173,7 +173,7 @@ def test_idle_connections_do_not_hold_up_the_end(repository, serve):
         assert server.wait_for_exit(PROMPT_S) == 0
 
 
-def test_a_client_stuck_inside_its_request_cannot_hold_up_the_end(repository, serve):
+def test_a_client_stuck_inside_its_request_does_not_delay_the_exit(repository, serve):
     scale_model("scale").write(repository)
     server = serve("--exit-timeout-secs=1")
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as stuck:

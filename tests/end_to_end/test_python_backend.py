@@ -51,11 +51,11 @@ class TritonPythonModel:
         for request in requests:
             order = pb_utils.get_input_tensor_by_name(request, "ORDER").as_numpy().item().decode()
             if order == "raise":
-                raise RuntimeError("told to raise")
+                raise RuntimeError("raised on purpose")
             if order == "hang":
                 time.sleep(5)
             if order == "error":
-                error = pb_utils.TritonError("told to fail", pb_utils.TritonError.NOT_FOUND)
+                error = pb_utils.TritonError("failed on purpose", pb_utils.TritonError.NOT_FOUND)
                 responses.append(pb_utils.InferenceResponse(error=error))
             else:
                 about = [order, request.request_id(), str(os.getpid()), request.parameters()]
@@ -72,7 +72,7 @@ backend: "python"
 input { name: "ORDER" data_type: TYPE_STRING dims: 1 } output { name: "ANSWER" data_type: TYPE_STRING dims: -1 }
 """
 
-# Answers as often as it is told, from a thread of its own, after execute has returned.
+# Answers as often as its input says, from its own thread, after execute has returned.
 REPEAT = """
 import threading
 import numpy
@@ -158,7 +158,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value * 2)]) for value in inputs]
 """
 
-# Loads and unloads another model, as it is told.
+# Loads and unloads another model, as its input says.
 KEEPER = """
 import numpy
 import triton_python_backend_utils as pb_utils
@@ -208,7 +208,7 @@ class TritonPythonModel:
 BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
-        raise ValueError("told to break")
+        raise ValueError("broken on purpose")
 
     def execute(self, requests):
         return []
@@ -323,13 +323,13 @@ def test_texts_ids_and_parameters_reach_the_model(client):
 
 
 def test_an_error_of_the_model_is_the_answer(client):
-    with pytest.raises(InferenceServerException, match="told to fail") as failure:
+    with pytest.raises(InferenceServerException, match="failed on purpose") as failure:
         client.infer("obedient", text("error"))
     assert failure.value.status() == "404"
 
 
 def test_an_exception_of_the_model_is_an_error_and_the_model_goes_on(client):
-    with pytest.raises(InferenceServerException, match="told to raise"):
+    with pytest.raises(InferenceServerException, match="raised on purpose"):
         client.infer("obedient", text("raise"))
     assert client.infer("obedient", text("on")).as_numpy("ANSWER")[0] == b"on"
 
@@ -368,7 +368,7 @@ def test_a_model_keeps_metrics(client):
     assert answers == [b"2.0 -1.5", b"4.0 -1.5"]
 
 
-def test_metrics_of_a_model_are_told_with_the_servers_own(repository, serve):
+def test_metrics_of_a_model_are_exposed_with_the_servers_own(repository, serve):
     put(repository, "counts", COUNTS, OBEDIENT_CONFIG)
     server = start(serve)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
@@ -385,7 +385,7 @@ def test_metrics_of_a_model_are_told_with_the_servers_own(repository, serve):
         assert scrape.value("nv_inference_request_success", model="counts", version="1") == 2
 
 
-def test_messages_of_the_backend_stand_in_the_log_with_their_place(models):
+def test_messages_of_the_backend_are_logged_with_file_and_line(models):
     assert any("python_be.cc:" in line for line in models.log.splitlines())
 
 
@@ -399,7 +399,7 @@ def test_a_model_that_does_not_initialise_says_why(repository, serve):
     server = start(serve, "--exit-on-error=false", ready=False)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         reasons = {model["name"]: model.get("reason") for model in client.get_model_repository_index()}
-        assert "told to break" in reasons["broken"]
+        assert "broken on purpose" in reasons["broken"]
         assert client.infer("good", text("on")).as_numpy("ANSWER")[0] == b"on"
 
 
@@ -416,7 +416,7 @@ def test_a_stub_that_dies_fails_its_requests_and_nothing_else(repository, serve)
         assert client.infer("other", text("on")).as_numpy("ANSWER")[0] == b"on"
 
 
-def test_a_model_that_does_not_answer_holds_up_no_request_for_longer_than_it_wants_to_wait(repository, serve):
+def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + IMPATIENT)
     server = start(serve)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60, concurrency=2) as client:
@@ -454,7 +454,7 @@ def test_a_model_loads_and_unloads_another(repository, serve):
             assert client.infer("keeper", text(order)).as_numpy("ANSWER")[0] == ready, order
 
 
-def test_a_backend_that_is_nowhere_is_missed_with_all_places(repository, serve):
+def test_a_missing_backend_is_reported_with_all_searched_locations(repository, serve):
     (repository / "m" / "1").mkdir(parents=True)
     (repository / "m" / "config.pbtxt").write_text(OBEDIENT_CONFIG.replace("python", "nowhere"))
     server = serve("--exit-on-error=false", ready=False)

@@ -1,5 +1,5 @@
 """Backends that are written in Python: a folder with a `model.py` among the backends, which NVIDIA's Python backend runs for
-every model that names it. All of it holds of the reference too.
+every model that names it. The reference behaves the same.
 """
 
 import json
@@ -108,7 +108,7 @@ def test_more_than_the_configuration_allows_is_refused(server):
     assert status == 400 and "batch" in answer["error"]
 
 
-def test_a_model_that_the_backend_refuses_is_told_with_its_reason(server):
+def test_a_model_that_the_backend_refuses_is_reported_with_the_reason(server):
     _, index = ask(server, "POST", "/v2/repository/index", {})
     row = next(row for row in index if row["name"] == "empty")
     assert row["state"] == "UNAVAILABLE" and "the greeting is empty" in row["reason"]

@@ -1,4 +1,4 @@
-"""Sequences in models written in Python, which NVIDIA's own Python backend runs: ids, flags, and requests that come again."""
+"""Sequences in models written in Python, which NVIDIA's own Python backend runs: ids, flags, and rescheduled requests."""
 
 import queue
 import textwrap
@@ -47,7 +47,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None
 """
-# Answers after as many milliseconds as it is told, and takes further requests meanwhile.
+# Answers after as many milliseconds as its input says, and accepts further requests meanwhile.
 LATER = """
 import threading
 import numpy as np
@@ -140,7 +140,7 @@ def finished(server, model, delays):
     return {int(answer.as_numpy("OUT").item()): elapsed for answer, elapsed in answers}
 
 
-def test_sequences_are_answered_in_the_order_of_their_requests_if_they_are_told_to(repository, serve):
+def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(repository, serve):
     put(repository, "any", LATER, "oldest { max_candidate_sequences: 4 }")
     put(repository, "ordered", LATER, "oldest { max_candidate_sequences: 4 preserve_ordering: true }")
     server = serve(*python_backend.FLAGS, env=python_backend.environment())

@@ -1,4 +1,4 @@
-"""Requests that differ in shape and may share an execution: ragged inputs, inputs made for a batch, outputs cut apart.
+"""Requests of different shapes that share an execution: ragged inputs, batch inputs, scattered outputs.
 
 Whether the requests are batched or executed one by one is the scheduler's choice; the answers are the same.
 """
@@ -86,7 +86,7 @@ def counts():
         [
             *column,
             node("Identity", ["ITEM"], ["I"]),
-            # The largest count is told by a shape; added to X, which comes back in its own shape.
+            # The largest count is a shape; added to X, which comes back in its own shape.
             node("Shape", ["LARGEST"], ["shape"]),
             node("Cast", ["shape"], ["largest"], to=F),
             node("Mul", ["X", "zero"], ["zeros"]),

@@ -1,4 +1,4 @@
-"""Backends that say whether their instances are ready: what clients learn of it. Newer versions of the
+"""Backends that say whether their instances are ready: what clients see. Newer versions of the
 reference ask them, 2.51 does not.
 """
 
@@ -61,12 +61,12 @@ def moody(running):
     running.says("yes")
 
 
-def test_a_model_is_ready_while_its_backend_says_so(moody):
+def test_a_model_is_ready_while_its_backend_reports_it(moody):
     assert moody.get("/v2/models/moody/ready") == (200, "")
     assert moody.get("/v2/health/ready")[0] == 200
 
 
-def test_a_model_that_is_not_ready_is_told_over_http_and_so_is_the_server(moody):
+def test_over_http_neither_an_unready_model_nor_its_server_is_ready(moody):
     moody.says("no")
     status, answer = moody.get("/v2/models/moody/versions/1/ready")
     assert (status, json.loads(answer)["error"]) == (400, "misbehave: the readiness fails as it was told")
@@ -78,7 +78,7 @@ def test_a_model_that_is_not_ready_is_told_over_http_and_so_is_the_server(moody)
     assert moody.get("/v2/health/ready")[0] == 200
 
 
-def test_a_model_that_is_not_ready_is_told_over_grpc_and_so_is_the_server(moody):
+def test_over_grpc_neither_an_unready_model_nor_its_server_is_ready(moody):
     with tritonclient.grpc.InferenceServerClient(moody.server.grpc_url) as client:
         assert client.is_model_ready("moody") and client.is_server_ready()
         moody.says("no")
@@ -86,14 +86,14 @@ def test_a_model_that_is_not_ready_is_told_over_grpc_and_so_is_the_server(moody)
         assert client.is_model_ready("even") and client.is_server_live()
 
 
-def test_a_backend_that_does_not_say_holds_nobody_up_for_long(moody):
+def test_a_readiness_check_that_hangs_delays_nobody_for_long(moody):
     moody.says("wait")
     start = time.monotonic()
     status, answer = moody.get("/v2/models/moody/ready")
     took = time.monotonic() - start
     assert status == 400 and "has not said" in answer
     assert LIMIT_S - 1 < took < LIMIT_S + 10
-    # The question is still open: nobody else waits for it, and all else goes on.
+    # The check is still pending: nothing else waits for it.
     start = time.monotonic()
     assert moody.get("/v2/models/moody/ready")[0] == 400
     assert moody.get("/v2/models/even/ready")[0] == 200

@@ -1,4 +1,4 @@
-"""Models that people use, in each engine: every answer equals ONNX Runtime's own in Python, and the clients show it.
+"""Real models in each engine: every answer equals that of ONNX Runtime in Python, and the example clients work.
 
 `cargo xtask fetch examples` brings the models.
 """
@@ -156,7 +156,7 @@ def test_a_client_hears_speech(server, sessions, tmp_path):
         ("detect_speech.py", b"RIFF", "detect_speech: "),
     ],
 )
-def test_a_client_tells_what_is_wrong_with_its_file(server, tmp_path, client, content, told):
+def test_a_client_reports_what_is_wrong_with_its_file(server, tmp_path, client, content, told):
     (tmp_path / "file").write_bytes(content)
     done = run(server, client, tmp_path / "file")
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, done.stderr

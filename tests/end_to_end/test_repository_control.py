@@ -1,4 +1,4 @@
-"""Models that come and go while clients ask: by request, and by following the repository."""
+"""Loading and unloading under load: by request, and by polling the repository."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def explicit(repository, serve):
         yield client, server
 
 
-def test_nothing_is_loaded_unless_somebody_asks_for_it(explicit):
+def test_nothing_is_loaded_unless_requested(explicit):
     client, server = explicit
     assert client.is_server_ready()
     assert index(client) == {("scale", ""): None, ("other", ""): None}
@@ -129,7 +129,7 @@ def test_a_load_that_fails_says_why_and_leaves_what_is_served(explicit, reposito
 @pytest.mark.parametrize(
     ("text", "version", "status"),
     [
-        # What the configuration alone tells is found before any version is looked at.
+        # Errors of the configuration alone are found before any version is read.
         (identity("max_batch_size: -1"), "", 500),
         (identity("no_such_field: 1"), "", 500),
         (identity().replace("identity", "no_such_backend"), "1", 400),
@@ -140,7 +140,7 @@ def test_a_load_that_fails_says_why_and_leaves_what_is_served(explicit, reposito
         (identity("version_policy { specific { versions: [ 7 ] } }"), "", 400),
     ],
 )
-def test_the_answer_tells_faults_of_a_configuration_from_those_of_versions(explicit, repository, text, version, status):
+def test_configuration_errors_are_distinguished_from_version_errors(explicit, repository, text, version, status):
     client, server = explicit
     write_model(repository, "wrong", text)
     assert_refused(request(server, "POST", "/v2/repository/models/wrong/load"), status)
@@ -179,7 +179,7 @@ def test_a_configuration_and_files_are_given_with_the_request(explicit, reposito
     ],
     ids=str,
 )
-def test_what_is_wrong_with_a_load_request_is_told_and_nothing_changes(explicit, repository, parameters):
+def test_an_invalid_load_request_is_refused_and_nothing_changes(explicit, repository, parameters):
     client, server = explicit
     client.load_model("scale")
     before = client.get_model_config("scale")
@@ -190,7 +190,7 @@ def test_what_is_wrong_with_a_load_request_is_told_and_nothing_changes(explicit,
 
 
 @pytest.mark.parametrize("body", ["{", "[]", '{"parameters": 3}', '"text"'])
-def test_a_request_that_is_not_understood_is_refused(explicit, body):
+def test_a_malformed_request_is_refused(explicit, body):
     _, server = explicit
     for path in ("models/scale/load", "models/scale/unload"):
         assert_refused(request(server, "POST", f"/v2/repository/{path}", body), 400)
@@ -311,7 +311,7 @@ def test_a_watched_repository_is_followed_without_waiting_for_the_poll(repositor
             server.wait_for_log(decision)
 
 
-def test_a_model_that_hangs_while_it_is_loaded_does_not_hold_up_the_following(repository, serve, gate):
+def test_a_load_that_hangs_does_not_block_polling(repository, serve, gate):
     scaled(repository, 2.0)
     server = serve(*POLL)
     write_identity(repository, "hangs", ["INT32"], creation_gate=gate.path)

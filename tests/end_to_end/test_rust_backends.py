@@ -1,4 +1,4 @@
-"""Backends in Rust, written with `triton-backend`: the example `words`, and one that tries what the crate promises.
+"""Backends in Rust, written with `triton-backend`: the example `words`, and one that tests what the crate promises.
 
 All of it holds in the reference too: `NEREID_BINARY` may name a tritonserver, with `NEREID_BACKENDS` as the folder of the
 libraries.
@@ -105,7 +105,7 @@ def test_the_example_gives_all_words_at_once(server):
 def test_the_example_reads_a_parameter_and_refuses_wrong_ones(server):
     assert words(server, "to be or not", max_words=2) == ["to", "be"]
     assert words(server, "to be", max_words="2")[0] == 400
-    assert words(server, "to be", max_words=-1) == (400, "max_words is -1, but at least 0 is possible")
+    assert words(server, "to be", max_words=-1) == (400, "max_words is -1: must be 0 or more")
 
 
 def test_the_example_streams_words(server):
@@ -125,7 +125,7 @@ def test_the_example_completes_configurations(server):
 
 def test_the_example_refuses_configurations_that_it_cannot_serve(server):
     assert "max_batch_size must be 0" in reason(server, "batched_words")
-    assert "'soon' is no pause" in reason(server, "wrong_pause")
+    assert "invalid pause 'soon'" in reason(server, "wrong_pause")
 
 
 def test_a_client_that_leaves_ends_its_stream(server):
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_ends_its_stream(server):
     assert time.monotonic() - started < 15
 
 
-def test_what_a_model_and_an_instance_are_told(server):
+def test_a_model_and_an_instance_know_their_context(server):
     assert do(server, "facts") == [
         'model trial version 1 in ["1", "trial"]',
         'instance Cpu 0 passive false profiles [] devices [] policy {"cpu":{}}',
@@ -152,10 +152,10 @@ def test_memory_that_the_server_gives_and_takes_back(server):
     assert do(server, "memory") == [f"[0, 0, 0, 0, 0] bytes 0 {1000 << 20}"]
 
 
-def test_memory_that_a_model_and_its_instances_take_is_told_with_the_statistics(server):
+def test_memory_of_a_model_and_its_instances_is_in_the_statistics(server):
     usage = statistics(server, "trial")["memory_usage"]
     usage = {(part["type"], int(part["id"])): int(part["byte_size"]) for part in usage}
-    # What was told last of the model counts, and what its one instance takes comes on top.
+    # The last report of the model counts, plus the memory of its one instance.
     assert usage == {("CPU", 0): 1020, ("CPU", 2): 5}
 
 

@@ -1,4 +1,4 @@
-"""The example backend in Rust, loaded into this server and into NVIDIA's: the same library gives the same in both."""
+"""The example backend in Rust, loaded into this server and into NVIDIA's: the same library answers the same in both."""
 
 import json
 from http.client import HTTPConnection
@@ -53,7 +53,7 @@ def test_all_words_come_at_once(address):
 
 def test_a_parameter_is_read_and_a_wrong_one_refused(address):
     assert at_once(address, "to be or not", max_words=2) == ["to", "be"]
-    assert at_once(address, "to be", max_words=-1) == (400, "max_words is -1, but at least 0 is possible")
+    assert at_once(address, "to be", max_words=-1) == (400, "max_words is -1: must be 0 or more")
 
 
 def test_words_come_one_by_one(address):
@@ -63,7 +63,7 @@ def test_words_come_one_by_one(address):
     assert [line["WORD"] for line in lines] == ["to", "be", "or", "not"]
 
 
-def test_a_configuration_that_the_backend_refuses_is_told_with_its_reason(address):
+def test_a_configuration_that_the_backend_refuses_is_reported_with_the_reason(address):
     _, answer = ask(address, "/v2/repository/index", {})
     (row,) = [row for row in json.loads(answer) if row["name"] == "wrong_pause"]
-    assert row["state"] == "UNAVAILABLE" and "'soon' is no pause" in row["reason"]
+    assert row["state"] == "UNAVAILABLE" and "invalid pause 'soon'" in row["reason"]

@@ -1,4 +1,4 @@
-"""Sequences as a backend in C sees them: fillers, controls, states, and requests that come again.
+"""Sequences as a backend in C sees them: fillers, controls, states, and rescheduled requests.
 
 What is expected of fillers, controls and requests that come again is what Triton 2.51 gives the same backend.
 """
@@ -87,7 +87,7 @@ def values(part):
     return dict(re.findall(r"(\w+):\w+\[[\d,]*\]=(\S+)", part))
 
 
-def test_empty_slots_are_filled_and_their_states_are_nobodys(models):
+def test_empty_slots_are_filled_and_have_no_states(models):
     models.write("m", BY_TWO, all_controls(), KEPT % "")
     server = models.serve()
     start = {"sequence_start": True}
@@ -139,7 +139,7 @@ def test_controls_have_the_values_of_the_configuration(models, form, no, yes):
         ("TYPE_INT32", 12, "12"),
     ],
 )
-def test_correlation_ids_come_in_the_type_that_is_asked_for(models, data_type, number, told):
+def test_correlation_ids_have_the_configured_type(models, data_type, number, told):
     models.write("m", control("CORRID", f"data_type: {data_type}"))
     text = ask(models.serve(), "m", 1, number, start=True)
     assert text.startswith(f"id {number} ") and values(text)["CORRID"] == told
@@ -212,7 +212,7 @@ STRATEGIES = pytest.mark.parametrize(
 
 
 @STRATEGIES
-def test_a_request_comes_again_until_its_model_is_done_with_it(models, strategy):
+def test_a_request_is_rescheduled_until_its_model_finishes_it(models, strategy):
     models.write("m", strategy, all_controls(), KEPT % "", "iterative_sequence: true")
     stream = Stream(models.serve())
     stream.send("m", 3, request_id="r")
@@ -242,7 +242,7 @@ def test_a_request_comes_again_until_its_model_is_done_with_it(models, strategy)
 
 
 @STRATEGIES
-def test_many_generations_side_by_side_keep_apart(models, strategy):
+def test_concurrent_generations_are_independent(models, strategy):
     models.write("m", strategy, KEPT % "", "iterative_sequence: true")
     stream = Stream(models.serve())
     for number in range(1, 21):
@@ -252,7 +252,7 @@ def test_many_generations_side_by_side_keep_apart(models, strategy):
     stream.close()
 
 
-def test_a_long_generation_takes_no_more_room_as_it_goes_on(models):
+def test_a_long_generation_does_not_grow_memory(models):
     models.write("m", "oldest { }", KEPT % "", "iterative_sequence: true")
     stream = Stream(models.serve())
     # A thousand steps, each of which leaves a way to answer alive.

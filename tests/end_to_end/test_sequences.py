@@ -1,4 +1,4 @@
-"""Sequences as clients see them: slots, controls, ids, states, what is refused, and what the statistics count.
+"""Sequences as clients see them: slots, controls, ids, states, refusals, and statistics.
 
 The ONNX models run in both engines. One gives its controls back, another adds up what it was given, in a state.
 """
@@ -103,7 +103,7 @@ STRATEGIES = pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_ca
 
 @ENGINES
 @STRATEGIES
-def test_a_model_is_told_where_in_its_sequence_a_request_stands(repository, serve, engine, strategy):
+def test_a_model_knows_the_position_of_a_request_in_its_sequence(repository, serve, engine, strategy):
     write_controls(repository, "batched", strategy)
     write_controls(repository, "single", strategy, max_batch_size=0, corrid="TYPE_INT32")
     server = serve(*onnx_engines.FLAGS[engine])
@@ -130,7 +130,7 @@ def test_a_sequence_finds_its_own_state(repository, serve, engine, strategy):
         600: (300, "b", {"end": True}),
         # What was before does not show.
         10: (10, "a", {"start": True}),
-        # A start begins anew, wherever the sequence stood.
+        # A start restarts the sequence, wherever it stood.
         20: (20, "a", {"start": True}),
         25: (5, "a", {"end": True}),
     }.items():
@@ -214,7 +214,7 @@ def test_an_idle_sequence_ends(repository, serve):
     client = Client(serve(), tritonclient.http)
     assert client.ask("adder", 1, 1, start=True) == [1]
     for _ in range(4):
-        # Each request begins the time anew.
+        # Each request resets the idle time.
         time.sleep(0.1)
         client.ask("adder", 1, 1)
     deadline = time.monotonic() + 10
@@ -322,7 +322,7 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
 
 
 @STRATEGIES
-def test_open_sequences_do_not_hold_up_the_end(repository, serve, strategy):
+def test_open_sequences_do_not_delay_the_exit(repository, serve, strategy):
     write_adder(repository, "adder", strategy)
     server = serve()
     client = Client(server, tritonclient.http)
@@ -343,6 +343,6 @@ def test_open_sequences_do_not_hold_up_the_end(repository, serve, strategy):
     assert server.wait_for_exit(10) == 0
 
 
-def test_the_server_tells_of_sequences(examples):
+def test_sequence_is_among_the_extensions(examples):
     with tritonclient.http.InferenceServerClient(examples.url) as client:
         assert "sequence" in client.get_server_metadata()["extensions"]

@@ -83,7 +83,7 @@ def test_a_log_file_takes_the_lines(repository, tmp_path):
     assert server.log == ""
 
 
-def test_a_log_that_cannot_be_written_ends_the_start(repository, tmp_path):
+def test_an_unwritable_log_file_is_refused_at_start(repository, tmp_path):
     server = nereid_server.refused_start(repository, f"--log-file={tmp_path}")
     assert server.exit_code != 0 and str(tmp_path) in server.log
 
@@ -124,7 +124,7 @@ def test_trace_settings_begin_as_the_command_line_says(repository, serve):
         assert client.update_trace_settings(settings={"trace_rate": None, "trace_level": None}) == expected
 
 
-def test_a_collectors_settings_are_told_instead_of_the_files(serve):
+def test_collector_settings_replace_those_of_files(serve):
     options = ["mode=opentelemetry", "opentelemetry,url=http://localhost:4318/v1/traces", "triton,file=unused"]
     server = serve(*[f"--trace-config={option}" for option in options], env=None)
     with tritonclient.http.InferenceServerClient(server.url) as client:
@@ -135,6 +135,6 @@ def test_a_collectors_settings_are_told_instead_of_the_files(serve):
 
 
 @pytest.mark.parametrize("option", ["--trace-config=level=ALL", "--trace-config=zipkin,url=x", "--trace-rate=-1"])
-def test_trace_options_that_make_no_sense_end_the_start(repository, option):
+def test_invalid_trace_options_are_refused_at_start(repository, option):
     server = nereid_server.refused_start(repository, option)
     assert server.exit_code == 2 and option.split("=", 1)[0] in server.log

@@ -66,7 +66,7 @@ def placed(name, datatype, shape, region, size, offset=0):
 
 
 def output(name, region, size, offset=0, **more):
-    """An output wanted in a region."""
+    """An output requested in a region."""
     where = {"shared_memory_region": region, "shared_memory_byte_size": size, "shared_memory_offset": offset}
     return {"name": name, "parameters": where | more}
 
@@ -188,7 +188,7 @@ def test_tensors_lie_within_their_regions(client, server, memory):
     assert infer(server, "floats", {"inputs": [good], "outputs": [output("OUTPUT0", "r", 8, 8)]}).status == 200
 
 
-def test_memory_that_is_cut_short_fails_its_requests_alone(client, server, memory):
+def test_truncated_memory_fails_only_its_own_requests(client, server, memory):
     path, other = memory(4 * PAGE), memory(PAGE, np.array([5], np.float32).tobytes())
     client.register_system_shared_memory("short", path.name, 4 * PAGE)
     client.register_system_shared_memory("other", other.name, PAGE)
@@ -221,7 +221,7 @@ def test_cuda_regions_are_refused(server):
     assert request(server, "POST", "/v2/cudasharedmemory/unregister").status == 200
 
 
-def test_clients_may_be_kept_from_shared_memory(memory, repository, serve):
+def test_shared_memory_may_be_disabled_for_clients(memory, repository, serve):
     server = serve("--allow-client-shm=false")
     assert_refused(register(server, "r", {"key": memory(8).name, "byte_size": 8}), 501)
     assert_refused(request(server, "POST", "/v2/systemsharedmemory/unregister"), 501)

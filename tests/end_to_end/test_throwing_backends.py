@@ -1,4 +1,4 @@
-"""Backends in C++ that let an exception out: the process ends, as the reference does, and it is told whose fault it was."""
+"""Backends in C++ that throw: the process ends, as the reference does, and the log names the backend."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ def test_a_backend_that_throws_nothing_is_served(server):
 
 
 @pytest.mark.parametrize("server", ["ModelInstanceExecute"], indirect=True)
-def test_an_exception_of_an_execution_ends_the_server_and_is_told(server):
+def test_an_exception_in_an_execution_ends_the_server_and_is_reported(server):
     server.wait_until_ready()
     with pytest.raises(OSError):
         ask(server)
@@ -64,16 +64,16 @@ def test_an_exception_of_an_execution_ends_the_server_and_is_told(server):
 
 
 @pytest.mark.parametrize("server", ["ModelInstanceFinalize"], indirect=True)
-def test_an_exception_of_an_end_ends_the_server_and_is_told(server):
+def test_an_exception_in_a_finalizer_ends_the_server_and_is_reported(server):
     server.wait_until_ready().terminate()
     assert_ended_by(server, "ModelInstanceFinalize")
 
 
 @pytest.mark.parametrize("server", ["ModelInitialize"], indirect=True)
-def test_an_exception_of_a_model_s_start_ends_the_server_and_is_told(server):
+def test_an_exception_in_a_models_start_ends_the_server_and_is_reported(server):
     assert_ended_by(server, "ModelInitialize")
 
 
 @pytest.mark.parametrize("server", ["ModelInstanceInitialize"], indirect=True)
-def test_an_exception_of_an_instance_s_start_ends_the_server_and_is_told(server):
+def test_an_exception_in_an_instances_start_ends_the_server_and_is_reported(server):
     assert_ended_by(server, "ModelInstanceInitialize")

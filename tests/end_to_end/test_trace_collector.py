@@ -1,4 +1,4 @@
-"""Traces as spans: what reaches a collector of OpenTelemetry's, and what happens where there is none."""
+"""Traces as spans: what reaches an OpenTelemetry collector, and what happens without one."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_a_clients_trace_goes_on(same, serve, collector, protocol):
     assert spans["same"].attributes["triton.request_id"] == "with"
 
 
-def test_a_context_that_makes_no_sense_is_none(same, serve, collector):
+def test_an_invalid_context_is_ignored(same, serve, collector):
     server = serve(*flags(collector))
     assert ask(server, headers={"traceparent": f"00-{TRACE}-{'0' * 16}-01"}).status == 200
     assert {span.trace_id for span in collector.wait_for_spans(3)}.isdisjoint({TRACE})
@@ -195,7 +195,7 @@ def test_settings_take_effect_at_once(same, serve, collector):
     assert len(collector.spans) == 3
 
 
-def test_what_waits_is_sent_when_the_server_ends(same, serve, collector):
+def test_pending_spans_are_sent_at_shutdown(same, serve, collector):
     server = serve(*flags(collector, "level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_schedule_delay=3600000"))
     ask(server)
     server.stop()
@@ -211,7 +211,7 @@ def test_spans_are_sent_in_batches(same, serve, collector):
     assert (len(collector.spans), collector.messages) == (3, 2)
 
 
-def test_a_collector_that_is_not_there_is_told_and_holds_up_nothing(same, serve, collector):
+def test_a_missing_collector_is_logged_and_delays_nothing(same, serve, collector):
     with otlp_collector.running() as gone:
         pass
     server = serve(*flags(gone))
@@ -226,8 +226,8 @@ def test_a_collector_that_is_not_there_is_told_and_holds_up_nothing(same, serve,
         server.wait_for_log("spans reach the collector .* again")
 
 
-def test_a_collector_shows_who_it_is(same, serve, tmp_path):
-    """Whom the server trusts is said by SSL_CERT_FILE, as for most programs."""
+def test_a_collector_is_verified_by_its_certificate(same, serve, tmp_path):
+    """SSL_CERT_FILE names the trusted authorities, as for most programs."""
     known = Authority(tmp_path, "known")
     with otlp_collector.running(identity=known.sign("collector")) as collector:
         server = serve(*flags(collector), env=os.environ | {"SSL_CERT_FILE": str(known.certificate)})
@@ -240,7 +240,7 @@ def test_a_collector_shows_who_it_is(same, serve, tmp_path):
         assert impostor.spans == []
 
 
-def test_a_collector_that_refuses_is_told(same, serve, collector):
+def test_a_refusal_of_the_collector_is_logged(same, serve, collector):
     collector.status = 503
     server = serve(*flags(collector))
     ask(server)
@@ -250,7 +250,7 @@ def test_a_collector_that_refuses_is_told(same, serve, collector):
 @pytest.mark.parametrize(
     "setting", ["url=localhost:4318", "url=ftp://x/", "resource=name", "bsp_max_queue_size=many"]
 )
-def test_settings_of_the_collector_that_are_wrong_are_refused_at_start(repository, setting):
+def test_invalid_collector_settings_are_refused_at_start(repository, setting):
     server = nereid_server.refused_start(
         repository, "--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}"
     )

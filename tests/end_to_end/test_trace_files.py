@@ -1,4 +1,4 @@
-"""Traces in files: which requests are traced, what is written of them, and what happens where nothing can be written."""
+"""Traces in files: which requests are traced, what is written, and what happens when nothing can be written."""
 
 import json
 import textwrap
@@ -143,7 +143,7 @@ def test_tensors_are_written_as_text(repository, serve, file):
     assert trace["tensors"] == expected
 
 
-def test_one_in_so_many_requests_is_traced_until_enough_were(same, serve, file):
+def test_rate_and_count_limit_the_traced_requests(same, serve, file):
     server = serve(*flags(file, "level=TIMESTAMPS", "rate=3", "count=2"))
     for number in range(1, 13):
         assert ask(server, str(number)).status == 200
@@ -167,7 +167,7 @@ def request_ids_when_there(file):
     raise AssertionError(f"{file} was not written")
 
 
-def test_so_many_traces_go_into_each_file(same, serve, file):
+def test_log_frequency_splits_the_trace_file(same, serve, file):
     server = serve(*flags(file, *ALWAYS, "triton,log-frequency=2"))
     for number in range(5):
         ask(server, str(number))
@@ -213,14 +213,14 @@ def test_requests_that_fail_are_traced_as_far_as_they_came(repository, serve, fi
 
 
 @pytest.mark.parametrize("path", ["/proc/none/trace.json", "/dev/full"])
-def test_a_file_that_cannot_be_written_is_told_and_holds_up_nothing(same, serve, path):
+def test_an_unwritable_trace_file_is_logged_and_delays_nothing(same, serve, path):
     server = serve(*flags(path, *ALWAYS))
     assert ask(server).status == 200
     server.stop()
     assert f"1 traces are lost: they cannot be written to '{path}'" in server.log
 
 
-def test_a_disk_that_is_full_keeps_what_was_written_before(same, serve, file, tmp_path):
+def test_a_full_disk_keeps_the_traces_written_before(same, serve, file, tmp_path):
     """Numbered files are written one after the other: a folder that goes away in between is as good as a full disk."""
     folder = tmp_path / "traces"
     folder.mkdir()
@@ -299,7 +299,7 @@ def test_the_steps_of_an_ensemble_are_traces_within_its_own(same, repository, se
 
 @pytest.fixture
 def native(repository, tmp_path):
-    """The backend in C that has to do with traces, and its models."""
+    """The backend in C that uses traces, and its models."""
     folder = tmp_path / "backends"
     native_backends.compile_c(folder, "trace")
     tensors = 'input { name: "IN" data_type: TYPE_INT32 dims: 3 } output { name: "SEEN" data_type: TYPE_STRING dims: 1 }'
@@ -336,7 +336,7 @@ def test_a_request_that_is_not_traced_has_no_trace_for_its_backend(native, serve
     assert seen(serve(native), "child") == ["no trace"]
 
 
-# What Triton 2.51 tells this backend, too.
+# Triton 2.51 reports the same to this backend.
 TOLD = "told: has id 1, parent as it should be, model callee 1, request inner"
 
 

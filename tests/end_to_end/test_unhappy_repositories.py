@@ -1,4 +1,4 @@
-"""Repositories that go wrong under the server's hands: it says what is wrong, goes on, and serves what is whole."""
+"""Repositories that break while they are served: the server reports what is wrong and serves the rest."""
 
 import base64
 import json
@@ -79,7 +79,7 @@ def a_loop_as_version(model):
         a_loop_as_version,
     ],
 )
-def test_what_cannot_be_read_fails_its_model_alone_until_it_is_mended(repository, serve, spoil):
+def test_an_unreadable_model_fails_alone_until_it_is_fixed(repository, serve, spoil):
     scale_model("good").write(repository)
     scale_model("bad").write(repository)
     whole = repository.parent / "whole"
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_fails_its_model_alone_until_it_is_mended(repository
         time.sleep(0.05)
 
 
-def test_links_that_lead_nowhere_or_in_circles_are_no_models(repository, serve):
+def test_dangling_and_circular_links_are_not_models(repository, serve):
     scale_model("good").write(repository)
     loop(repository / "circle")
     (repository / "dangling").symlink_to("gone")
@@ -124,7 +124,7 @@ def open_repository(monkeypatch):
 
 
 @pytest.mark.parametrize("locked", [".", "1", "config.pbtxt", "1/model.onnx"])
-def test_what_may_not_be_read_is_said_and_the_rest_is_served(open_repository, locked):
+def test_missing_permissions_are_reported_and_the_rest_is_served(open_repository, locked):
     scale_model("good").write(open_repository)
     scale_model("bad").write(open_repository)
     (open_repository / "bad" / locked).chmod(0)
@@ -189,7 +189,7 @@ def test_a_full_disk_refuses_the_files_of_a_request_and_nothing_else(repository,
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     server = serve(EXPLICIT, "--load-model=good", env={**os.environ, "TMPDIR": str(temporary)})
-    # As a full disk does, this ends a write with an error when so many bytes are in the file.
+    # Like a full disk, this fails writes once the file has this many bytes.
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (4096, 4096))
     large = base64.b64encode(bytes(100_000)).decode()
     given = {"config": '{"backend": "onnxruntime"}', "file:1/model.onnx": large}

@@ -1,4 +1,4 @@
-"""Requests that are run before a model is ready."""
+"""Warm-up: requests that run before a model is ready."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def write(repository, warm_up, file=None):
     [("zero_data: true", None), ("random_data: true", None), ('input_data_file: "data"', np.ones(3, np.float32).tobytes())],
     ids=["zeros", "random", "file"],
 )
-def test_a_model_is_served_after_its_warm_up_which_nobody_counts(repository, serve, warm_up, file):
+def test_a_model_is_served_after_its_warm_up_which_is_not_counted(repository, serve, warm_up, file):
     write(repository, warm_up, file)
     with tritonclient.http.InferenceServerClient(serve().url) as client:
         assert client.is_model_ready("scale")
@@ -40,7 +40,7 @@ def test_a_model_is_served_after_its_warm_up_which_nobody_counts(repository, ser
     ],
     ids=["too short", "missing", "elsewhere"],
 )
-def test_a_warm_up_that_cannot_be_run_fails_the_load(repository, warm_up, file, reason):
+def test_an_invalid_warm_up_fails_the_load(repository, warm_up, file, reason):
     write(repository, warm_up, file)
     server = nereid_server.refused_start(repository)
     assert reason in server.log

@@ -1,4 +1,4 @@
-"""Waits for what has to come."""
+"""Waits for conditions."""
 
 import time
 

@@ -14,7 +14,7 @@ use triton_backend::{
     ModelContext, Parameter, Request, Responder, Result,
 };
 
-/// What all models of this backend share: nothing but the pause that the operator wants as a default.
+/// What all models of this backend share: the default pause.
 struct Words {
     pause: Duration,
 }
@@ -29,7 +29,7 @@ struct WordsModel {
 /// One instance of it.
 struct WordsInstance {
     model: Arc<WordsModel>,
-    /// Those that may still send words. They end before the instance does: the library's code must be there for them.
+    /// Threads that may still send words. They are joined before the instance ends: they run code of this library.
     streams: Vec<JoinHandle<()>>,
 }
 
@@ -56,7 +56,9 @@ impl Model for WordsModel {
     fn load(backend: &Arc<Words>, context: &ModelContext<'_>) -> Result<Self> {
         let config = context.config()?;
         if config.max_batch_size() > 0 {
-            return Err(Error::invalid_argument("texts differ in their words, so max_batch_size must be 0"));
+            return Err(Error::invalid_argument(
+                "max_batch_size must be 0: texts differ in their number of words",
+            ));
         }
         // `parameters { key: "pause_ms" value { string_value: "20" } }`
         let pause = config.parameter("pause_ms").map_or(Ok(backend.pause), milliseconds)?;
@@ -121,11 +123,10 @@ fn words_of(request: &Request) -> Result<Vec<String>> {
     let text = texts.first().map(Vec::as_slice).unwrap_or_default();
     let limit = match request.parameter("max_words")? {
         None => usize::MAX,
-        Some(Parameter::Int(limit)) => usize::try_from(limit).map_err(|_| {
-            Error::invalid_argument(format!("max_words is {limit}, but at least 0 is possible"))
-        })?,
+        Some(Parameter::Int(limit)) => usize::try_from(limit)
+            .map_err(|_| Error::invalid_argument(format!("max_words is {limit}: must be 0 or more")))?,
         Some(other) => {
-            return Err(Error::invalid_argument(format!("max_words is {other:?}, expected a whole number")));
+            return Err(Error::invalid_argument(format!("max_words is {other:?}: must be an integer")));
         }
     };
     Ok(std::str::from_utf8(text)?.split_whitespace().take(limit).map(str::to_owned).collect())
@@ -147,7 +148,7 @@ fn stream(responder: &Responder, words: &[String], pause: Duration) -> Result<()
 
 fn milliseconds(text: &str) -> Result<Duration> {
     let count = text.parse().map_err(|_| {
-        Error::invalid_argument(format!("'{text}' is no pause; expected a whole number of milliseconds"))
+        Error::invalid_argument(format!("invalid pause '{text}': must be a whole number of milliseconds"))
     })?;
     Ok(Duration::from_millis(count))
 }
