@@ -25,5 +25,5 @@ pub use face::{Call, Face};
 pub use mount::{Found, Mount};
 pub use pace::Busy;
 pub use reply::Reply;
-pub use routes::{Params, Route};
+pub use routes::{Params, Route, decode};
 pub use serve::{PROTOCOLS, TransportOptions, serve};

@@ -44,19 +44,30 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The value of a parameter, percent-decoded; bytes that are not UTF-8 become replacement characters. `None` if the
-    /// route has no such parameter.
-    pub fn get(&self, name: &str) -> Option<Cow<'a, str>> {
+    /// The parameters in order, as they stand in the path.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
         let (mut segments, mut patterns) = (Some(self.path), Some(self.pattern));
-        loop {
-            let (segment, segments_left) = cut(segments?);
-            let (pattern, patterns_left) = cut(patterns?);
-            if parameter(pattern) == Some(name) {
-                return Some(percent_encoding::percent_decode_str(segment).decode_utf8_lossy());
+        std::iter::from_fn(move || {
+            loop {
+                let (segment, segments_left) = cut(segments?);
+                let (pattern, patterns_left) = cut(patterns?);
+                (segments, patterns) = (segments_left, patterns_left);
+                if let Some(name) = parameter(pattern) {
+                    return Some((name, segment));
+                }
             }
-            (segments, patterns) = (segments_left, patterns_left);
-        }
+        })
     }
+
+    /// The value of a parameter, [decoded](decode). `None` if the route has no such parameter.
+    pub fn get(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| decode(value))
+    }
+}
+
+/// Undoes the percent-encoding of a path segment; bytes that are not UTF-8 become replacement characters.
+pub fn decode(segment: &str) -> Cow<'_, str> {
+    percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
 }
 
 /// Finds the route of a request among those of one face.

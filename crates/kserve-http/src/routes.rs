@@ -97,20 +97,24 @@ const fn post(path: &'static str, group: ApiGroup, action: Action) -> Route<Acti
 }
 
 /// The model, version or region in a path; empty if the path has none.
+#[derive(Default)]
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
-    version: Option<Cow<'a, str>>,
+    version: Option<&'a str>,
     pub region: Cow<'a, str>,
 }
 
 impl<'a> Target<'a> {
     fn new(params: &Params<'a>) -> Self {
-        let or_empty = |value: Option<Cow<'a, str>>| value.unwrap_or_default();
-        Self {
-            model: or_empty(params.get("model")),
-            version: params.get("version"),
-            region: or_empty(params.get("region")),
+        let mut target = Self::default();
+        for (name, value) in params.iter() {
+            match name {
+                "model" => target.model = http::decode(value),
+                "version" => target.version = Some(value),
+                _ => target.region = http::decode(value),
+            }
         }
+        target
     }
 
     /// The version as a number; `None` if the path has none.
@@ -118,7 +122,7 @@ impl<'a> Target<'a> {
     /// # Errors
     /// `InvalidArg` if it exceeds 64 bits.
     pub(crate) fn version(&self) -> Result<Option<u64>> {
-        self.version.as_deref().map(|version| parse_version(version, &self.model)).transpose()
+        self.version.map(|version| parse_version(version, &self.model)).transpose()
     }
 }
 
