@@ -1,5 +1,5 @@
-//! Has the linker offer the functions of Triton's C interface to the libraries that the program loads: programs, other
-//! than libraries, offer none of theirs otherwise.
+//! Makes the linker export the functions of Triton's C interface to the libraries that the program loads; by default,
+//! programs export none.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

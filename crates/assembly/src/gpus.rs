@@ -1,7 +1,6 @@
-//! Which GPUs there are, by NVIDIA's driver; where its library is not there, by what it shows of itself in the file
-//! system.
+//! The machine's GPUs, from NVIDIA's driver; without its library, from its files.
 //!
-//! GPUs are numbered as CUDA numbers them: from 0 on, those alone that `CUDA_VISIBLE_DEVICES` names, where it is set.
+//! GPUs are numbered as CUDA numbers them: from 0, and only those in `CUDA_VISIBLE_DEVICES`, if it is set.
 
 use std::collections::BTreeSet;
 use std::path::Path;

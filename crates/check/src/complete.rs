@@ -1,4 +1,4 @@
-//! Completes one model's configuration, as loading it would, and gives it as text. Makes no instance.
+//! Completes one model's configuration, as a load would, and prints it. Creates no instance.
 
 use std::path::PathBuf;
 

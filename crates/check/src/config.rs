@@ -1,5 +1,5 @@
-//! Checks one model's configuration as far as it goes without loading the model, and says where in its file things
-//! are wrong.
+//! Checks one model's configuration as far as possible without loading the model, and reports the place of each
+//! problem.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Checks ensembles against the models they are made of.
+//! Checks ensembles against their members.
 
 use std::collections::{BTreeMap, BTreeSet};
 

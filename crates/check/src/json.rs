@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object.
 //!
-//! The form is documented in docs/check.md. Members are added to it, never renamed or taken away.
+//! The form is documented in docs/check.md. Members are added to it, never renamed or removed.
 
 use std::path::Path;
 

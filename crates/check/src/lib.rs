@@ -1,8 +1,8 @@
 //! Checks model repositories without loading a model.
 //!
 //! Every configuration is read as the server reads it, and every broken rule is reported with its place; folders are
-//! searched for what is missing and for what nothing reads. What only a model's own file can tell is left to its
-//! backend: [`complete`] asks it, for one model. Knows no command line, and prints nothing.
+//! checked for missing and unused files. What only a model's own file can tell is left to its backend: [`complete`]
+//! asks it, for one model. Knows no command line, and prints nothing.
 
 #![forbid(unsafe_code)]
 

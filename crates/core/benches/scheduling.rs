@@ -4,7 +4,7 @@
 //! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
 //!
 //! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
-//! processor, which is the machine's affair. The second one is for one processor, where waking a thread is a switch. The
+//! processor, which depends on the machine. The second one is for one processor, where waking a thread is a switch. The
 //! last one shows what an ensemble of two steps costs beside the two requests that it makes.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Checks a request against the model's signature and brings it into the form that backends see.
+//! Checks a request against the model's signature and normalises it for backends.
 
 use nereid_backend_api::{Error, InferRequest, Result, Shape, Tensor};
 

@@ -1,7 +1,7 @@
 //! The registry of backends: those registered by name, and where to find others.
 //!
-//! A name has one entry. It holds a backend, or the reason why there is none, or how to build one when it is first needed.
-//! So whoever registers a backend decides whether it can be used, and nobody else has to ask.
+//! A name has one entry. It holds a backend, or the reason why there is none, or how to build one when it is first
+//! needed. So the place of registration decides whether a backend can be used, and no other code checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

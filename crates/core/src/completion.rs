@@ -1,5 +1,5 @@
-//! Loads a version of a model as far as its instances: has the backend read it and complete its configuration, and
-//! checks the outcome.
+//! Loads a version up to its instances: the backend reads the model and completes its configuration, which is then
+//! checked.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! Ensembles: models that are graphs of other models.
 //!
-//! A request to an ensemble is made of requests to its members, each taken in by the member's own scheduler like any
-//! other. A request to the ensemble is a [task](crate::task) that goes on
-//! whenever an answer comes, on the thread that brings it. So no thread waits while members execute, and however deep
-//! ensembles stand in each other, no stack grows with them.
+//! A request to an ensemble becomes requests to its members, each scheduled by the member's own scheduler like any
+//! other. A request to the ensemble is a [task](crate::task) that goes on whenever an answer comes, on the thread that
+//! brings it. So no thread waits while members execute, and no stack grows with nested ensembles.
 //!
 //! It knows nothing of how models come and go: members are looked up in the model table, when a request begins.
 

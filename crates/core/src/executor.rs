@@ -1,5 +1,6 @@
 //! What executes a model's requests: the instances of a backend's model ([`Instances`]), or the graph of an ensemble
-//! ([`crate::ensemble`]). Another kind, a node elsewhere say, is one more implementation: nothing above tells them apart.
+//! ([`crate::ensemble`]). Another kind, such as a remote node, is one more implementation: nothing above distinguishes
+//! them.
 //!
 //! What holds for all of them is tested in `ensemble/tests/executors.rs`.
 

@@ -1,6 +1,6 @@
-//! What operators set for host policies: to which part of the machine an instance belongs that names one.
+//! Host policies: on which part of the machine the instances that name one run.
 //!
-//! An instance that names none has the policy of what it runs on: `cpu`, `gpu_0`, `model`.
+//! An instance that names none has the policy of its device: `cpu`, `gpu_0`, `model`.
 
 use std::collections::BTreeMap;
 use std::thread;

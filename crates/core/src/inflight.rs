@@ -1,8 +1,9 @@
 //! A request between its admission and its last answer: the sink that backends answer into, and the stream that the
 //! caller reads from. Both are the same allocation.
 //!
-//! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels. So
-//! does a caller who lets more answers wait than the server keeps for one request: the backend is never held up for it.
+//! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels.
+//! So does a caller that leaves more answers unread than the server keeps for one request: the backend never waits for
+//! it.
 //!
 //! A plain request takes the one lock three times: when its reader waits, when it is answered, when the answer is read. All
 //! that an answer changes, statistics included, is written under one of them, so nothing is counted twice. Traces are

@@ -1,7 +1,7 @@
 //! The server without a face: the model table, admission of requests, scheduling, execution and statistics.
 //!
 //! [`Server::infer`] is the one way in for every protocol. This crate knows of no protocol, no framework, no storage
-//! and no C; it is told of models by whoever reads repositories, and of backends by whoever registers them.
+//! and no C; models come from a source, and backends are registered by the program that assembles the server.
 
 #![forbid(unsafe_code)]
 

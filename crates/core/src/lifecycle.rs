@@ -1,13 +1,12 @@
 //! Loads, reloads and unloads models while the server serves.
 //!
-//! What is to be done with a model is a task. Tasks of one model are done one after the other, in the order they came;
-//! tasks of different models side by side, on a few threads that live as long as there is something to do. A model that
-//! hangs while it is loaded holds up its own tasks and one of these threads.
+//! Each change of a model is a task. Tasks of one model run in order of arrival; tasks of different models run in
+//! parallel, on a few threads that live as long as there is work. A model that hangs while loading blocks its own tasks
+//! and one of these threads.
 //!
-//! A load is done in full before anything of it is seen: only when every version that is to be served is loaded are all
-//! of them put into the table, in one step. If one fails, what was served before goes on being served. A version that is
-//! replaced or unloaded takes requests from those who found it in the table before; when nobody holds it any more, its
-//! instances end.
+//! A load becomes visible only as a whole: when every version to be served is loaded, all of them enter the table in
+//! one step. If one fails, the previous versions stay. A replaced or unloaded version still takes requests from those
+//! who found it in the table before; when nobody holds it any more, its instances end.
 
 mod catalog;
 mod ensembles;

@@ -2,8 +2,8 @@
 //!
 //! An instance asks before it executes. Those that ask are served by priority: the number of executions so far, times
 //! the priority of the instance's group (a greater priority is served less often), and then in the order they asked.
-//! One that cannot be served yet keeps those behind it from the resources it needs, so that it is not passed over for
-//! ever; others go ahead.
+//! One that cannot be served yet reserves the resources it needs against those behind it, so that it does not starve;
+//! others proceed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,7 @@
-//! Whether a model would answer requests, for backends that can tell.
+//! Readiness of models whose backends can report it.
 //!
-//! A backend may take its time to find out, or never come back. So it is asked on a thread of its own, one question for
-//! each model at a time: whoever asks meanwhile waits for the same answer, and nobody waits longer than [`LIMIT`] from
-//! the question on.
+//! A backend may answer late or never. So it is asked on a separate thread, one question per model at a time: later
+//! callers wait for the same answer, and nobody waits longer than [`LIMIT`].
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

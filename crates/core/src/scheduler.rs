@@ -1,10 +1,10 @@
-//! Brings requests to a model's instances.
+//! Schedules requests to a model's instances.
 //!
-//! Instances pull: there is no thread between whoever enqueues and the instance that executes. Where even the way to
-//! the instance's thread would cost more than the execution, whoever enqueues may execute, too: see [`Claim`].
+//! Instances pull: there is no thread between the caller that enqueues and the instance that executes. Where the
+//! hand-off to the instance's thread would cost more than the execution, the caller may execute itself: see [`Claim`].
 //!
-//! Two things make a scheduler. A [`Queue`] knows the rules by which requests leave, alone or together, and is a plain
-//! value that is told what time it is. [`Handoff`] shares a queue between those who enqueue and the instances' threads.
+//! A scheduler has two parts. A [`Queue`] holds the rules by which requests leave, alone or in batches, and is a plain
+//! value: time is an argument. [`Handoff`] shares a queue between those who enqueue and the instances' threads.
 
 mod batcher;
 pub(crate) mod configured;

@@ -1,4 +1,4 @@
-//! The server as every face sees it: health, the models, and [`Server::infer`].
+//! The server as every face sees it: health, models, and [`Server::infer`].
 
 use std::collections::BTreeSet;
 use std::future::{Ready, ready};

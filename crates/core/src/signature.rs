@@ -1,4 +1,4 @@
-//! What a model takes and gives, in the form in which requests are checked against it.
+//! A model's signature: inputs and outputs, in the form that requests are checked against.
 
 use nereid_backend_api::{Buffer, Buffers, DataType, Error, Result, Shape, Tensor};
 use nereid_model_config::{ModelConfig, proto};

@@ -1,4 +1,4 @@
-//! The models the server knows, as one immutable snapshot: readers take it without a lock, a load or unload swaps it.
+//! The model table: one immutable snapshot that readers take without a lock, and loads and unloads swap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! One thread that rings when a time has come. It is there for what no other thread waits for: requests that may not
-//! stay in a queue any longer while all instances execute.
+//! The timer: one thread for deadlines that no other thread waits for, such as queue timeouts while all instances
+//! execute.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,7 @@
-//! Which requests are traced: the settings that hold now, and the drawing of lots by them.
+//! Which requests are traced: the current settings, and sampling by them.
 //!
-//! Where traces go, and in which form, is a [`TraceStore`]'s affair. A request is drawn once, by the face that brings it;
-//! while tracing is off that costs reading one flag.
+//! A [`TraceStore`] decides where traces go, and in which form. A request is sampled once, by the face that received
+//! it; while tracing is off that costs reading one flag.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! Which requests are to be traced, and how: settings for all models, and for each model what differs.
+//! Trace settings: global ones, and for each model those that differ.
 //!
-//! A model follows the settings for all in what it does not set itself; those follow what the server started with. This
-//! file says what settings there are, and how some lie over others; which hold is kept in `trace_control.rs`.
+//! A model inherits the global settings that it does not set itself; those inherit what the server started with. This
+//! file defines the settings and how they are layered; `trace_control.rs` holds the current ones.
 
 use nereid_backend_api::{Error, Result, TraceLevel};
 

@@ -1,4 +1,4 @@
-//! Runs the requests that a configuration wants to have run before a model is ready, on each of its instances.
+//! Runs a model's warm-up requests on each of its instances before it is ready.
 //!
 //! They go to the instances directly: no scheduler and no client sees them, and the statistics do not count them.
 

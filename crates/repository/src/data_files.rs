@@ -1,4 +1,4 @@
-//! The files of tensors' contents that a configuration names: inputs of warm-up requests and initial states.
+//! Data files that a configuration names: warm-up inputs and initial states.
 
 use std::path::{Path, PathBuf};
 

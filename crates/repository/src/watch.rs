@@ -1,7 +1,7 @@
-//! Tells that something has changed in the repositories, as soon as the file system says so.
+//! Reports changes in the repositories as soon as the file system notices them.
 //!
-//! It does not say what: that takes a look. Nor is it to be relied upon: file systems over a network, or a repository
-//! that is taken away and put back, change without a word. Whoever watches looks now and then all the same.
+//! It does not say what changed: that takes a poll. Nor is it reliable: network file systems, and repositories that are
+//! removed and restored, change silently. So the server keeps polling.
 
 use std::path::PathBuf;
 

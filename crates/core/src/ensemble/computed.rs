@@ -1,7 +1,6 @@
-//! How long the requests that an ensemble made of one of its own were computed, all together.
+//! The compute time of all requests that an ensemble made for one of its own.
 //!
-//! Some backends report that only after their answer, so what there is may be complete only after the ensemble's own
-//! answer.
+//! Some backends report it only after their answer, so the sum may be complete only after the ensemble's own answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

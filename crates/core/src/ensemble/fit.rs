@@ -1,4 +1,4 @@
-//! Whether an ensemble can be served with the models that are served now, and as what.
+//! Whether an ensemble fits the models that are served now, and what it becomes with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An ensemble's graph in the form in which it is run: tensors and steps by number.
+//! An ensemble's graph as it is executed: tensors and steps by number.
 
 use std::collections::BTreeMap;
 

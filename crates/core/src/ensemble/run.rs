@@ -1,7 +1,7 @@
 //! One request to an ensemble, from its tensors to its answers.
 //!
-//! A step runs as soon as all that it reads is there. All steps that can run do; the first that fails ends the request,
-//! and dropping the answers of the others takes these back.
+//! A step runs as soon as its inputs are complete. All steps that can run do; the first failure ends the request, and
+//! dropping the answers of the others cancels them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;

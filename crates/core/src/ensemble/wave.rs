@@ -1,7 +1,7 @@
-//! The tensors of an ensemble that belong together.
+//! A wave: the tensors within an ensemble that belong to one response.
 //!
-//! The request itself is a wave, and so is each response of a decoupled step: the steps behind it run once for each.
-//! Whatever a wave's steps write belongs to the same wave.
+//! The request itself is a wave, and so is each response of a decoupled step: the steps after it run once for each.
+//! What a wave's steps write belongs to the same wave.
 
 use nereid_backend_api::{
     CorrelationId, Error, ParameterValue, Parameters, Result, SequenceFlags, Shape, Tensor,

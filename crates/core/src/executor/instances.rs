@@ -1,4 +1,4 @@
-//! A model of a backend: its instances, their threads, and the scheduler that brings requests to them.
+//! A model of a backend: its instances, their threads, and the scheduler that feeds them requests.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The answers to one request that nobody has read yet, and how much memory they take.
+//! The unread answers to one request, and how much memory they take.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! Ensembles follow their members: they are loaded after them, and served as long as they fit them.
 //!
-//! Which models an ensemble consists of is known as soon as its configuration is read. Its load waits for the tasks of
-//! these models, however many others are done meanwhile; and whenever one of them changes, the ensemble is settled anew.
-//! Since an ensemble that changes is a model that changes, those that contain it follow in turn.
+//! An ensemble's members are known as soon as its configuration is read. Its load waits for the tasks of these models,
+//! and whenever one of them changes, the ensemble is checked again. A changed ensemble is a changed model, so ensembles
+//! that contain it follow in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! How a version comes to be: from what its repository tells, and from what its backend or its members make of it.
+//! Builds a version from its specification and its backend or members.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! The end of a version: once its last holder lets go, its instances end on a thread of their own.
 //!
-//! Whoever found a version in the table holds it, and so does every request until it is answered. The last holder is
-//! often a client's I/O thread or an instance, and neither may run what a backend does when it ends. So all that ends is
-//! handed to a thread that lives for this alone.
+//! A caller that found a version in the table holds it, and so does every request until it is answered. The last holder
+//! is often a client's I/O thread or an instance, and neither may run what a backend does when it ends. So all that
+//! ends is handed to a thread that lives for this alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

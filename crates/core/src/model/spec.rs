@@ -1,4 +1,4 @@
-//! What a repository tells of a model, before anything of it is loaded.
+//! A model's specification: what its repository says, before anything is loaded.
 
 use std::collections::BTreeMap;
 use std::fmt;

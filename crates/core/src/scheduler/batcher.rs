@@ -1,14 +1,14 @@
 //! The dynamic batcher's rules: which requests leave together, and when.
 //!
-//! Requests wait in levels, the most urgent first, and within a level in the order they came; those that have waited
-//! longer than their policy likes, and are not refused for it, come after the others of their level. The batch is
-//! made of the first ones in that order. It stops before a request that would make it too large or that does not go
-//! with those in it, and leaves
+//! Requests wait in levels, the most urgent first, and within a level in the order they came; those past their queue
+//! timeout that are delayed rather than refused come after the others of their level. The batch is made of the first
+//! ones in that order. It stops before a request that would make it too large or that cannot be batched with those in
+//! it, and leaves
 //! - at once, cut to the greatest preferred size it reaches, if it reaches one;
 //! - at once, if it cannot grow or the greatest preferred size is reached or passed;
 //! - otherwise when its oldest request has waited for `delay`, then with all that go together.
 //!
-//! What is worked out about the next batch is kept, and goes on from there when requests arrive behind it.
+//! The state of the next batch is kept, and extended when requests arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which requests of a model go together in a batch.
+//! Which requests of a model can share a batch.
 
 use std::sync::Arc;
 use std::time::Duration;

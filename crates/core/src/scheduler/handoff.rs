@@ -3,12 +3,12 @@
 //! States of an instance:
 //! - `Executing` -> `Idle`: its thread asks for more and no batch may leave;
 //! - `Idle` -> `Called`: there is a batch for it, or the end has come; its thread wakes up;
-//! - `Idle` -> `Claimed`: whoever enqueued executes with it; `Claimed` -> `Called` or `Idle` when that is done;
+//! - `Idle` -> `Claimed`: the caller that enqueued executes with it; `Claimed` -> `Called` or `Idle` when that is done;
 //! - `Called` -> `Executing`, or `Idle` again if another instance was faster.
 //!
-//! Where a batch waits for company and an instance is idle, one idle instance is the watcher: it wakes up by itself
-//! when the batch has waited long enough. While all instances execute nobody has to, since whichever is done first
-//! finds the batch. Requests that may not wait any longer are seen to by the timer, whatever the instances do.
+//! While a batch waits for more requests, one idle instance is the watcher: it wakes up when the batch has waited long
+//! enough. While all instances execute no watcher is needed, because the first to finish finds the batch. The timer
+//! handles requests whose timeout expires, whatever the instances do.
 
 use std::sync::PoisonError;
 use std::time::Instant;

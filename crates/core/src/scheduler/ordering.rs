@@ -1,4 +1,4 @@
-//! Answers in the order in which the requests left the queue, whichever is executed first.
+//! Preserves order: answers leave in the order in which requests left the queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

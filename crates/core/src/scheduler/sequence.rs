@@ -1,8 +1,8 @@
-//! Brings the requests of sequences to the instances that have their slots.
+//! Schedules the requests of sequences to the instances that hold their slots.
 //!
 //! A sequence stays with one instance, so instances do not take from a common queue as they do in
-//! [`handoff`](super::handoff): each waits for what is its own, and is called when something of that has changed.
-//! When requests are done, which lets the next of their sequences leave, is told by the [`Turn`]s they have.
+//! [`handoff`](super::handoff): each waits for its own sequences, and is woken when they change. The end of a request's
+//! [`Turn`] releases the next request of its sequence.
 //!
 //! [`Turn`]: nereid_backend_api::Turn
 

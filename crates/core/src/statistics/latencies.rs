@@ -1,5 +1,5 @@
-//! Distributions of latencies, for those who ask for them: how long requests waited for their first answer, and quantiles
-//! of the last minute. Nothing of this is kept otherwise, since it costs each request something.
+//! Distributions of latencies: time to the first answer, and quantiles of the last minute. Kept only when enabled,
+//! because they cost each request something.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

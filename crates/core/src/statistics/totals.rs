@@ -1,7 +1,7 @@
-//! What metrics count of a version: like its statistics, but going on when the version is loaded anew while it serves.
+//! What metrics count of a version: its statistics, continued across reloads.
 //!
-//! Nothing is counted twice for that: a version that takes the place of another keeps that one's counters, and adds them
-//! when it is asked. Requests that the older one still answers are counted, too.
+//! Nothing is counted twice: a version that replaces another keeps its counters, and adds them when read. Requests that
+//! the older version still answers are counted too.
 
 use std::ops::AddAssign;
 use std::sync::Arc;

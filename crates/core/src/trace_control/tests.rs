@@ -1,4 +1,4 @@
-//! Which settings hold, and which requests they draw.
+//! Which settings apply, and which requests they sample.
 
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;

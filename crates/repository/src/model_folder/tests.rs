@@ -1,4 +1,4 @@
-//! Model folders as people make them, good and bad.
+//! Model folders, good and bad.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What a request has to be like so that a sequence batcher can take it.
+//! Which requests a sequence batcher accepts.
 
 use nereid_backend_api::{CorrelationId, DataType, Error, InferRequest, ModelConfig, Result};
 use nereid_model_config::proto::model_config::SchedulingChoice;

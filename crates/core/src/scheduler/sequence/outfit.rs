@@ -1,6 +1,6 @@
-//! What the requests of a sequence get from the server besides what their clients gave: controls, states, turns.
+//! What the server adds to the requests of a sequence: controls, states, turns.
 //!
-//! Controls are inputs that tell the model where in its sequence a request stands (`control_input` of a
+//! Controls are inputs that tell the model the position of a request in its sequence (`control_input` of a
 //! configuration). Knows nothing of slots and of when requests leave.
 
 use std::sync::{Arc, Weak};

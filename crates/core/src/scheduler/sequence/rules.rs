@@ -1,18 +1,18 @@
 //! The sequence batcher's rules: which sequence has which slot, and which requests leave together, and when.
 //!
-//! A sequence begins with a request that says so and gets a slot of an instance, that with the lowest number that is
-//! free; where none is, it waits in the backlog, in which sequences are served in the order in which they began. Its
-//! requests leave one after the other, none before the one ahead of it is done. It is over, and its slot free, when
+//! A sequence starts with a request that says so, and gets the free slot with the lowest number; without a free slot it
+//! waits in the backlog, which is served in order of arrival. Its requests leave one after the other, none before the
+//! one ahead of it is done. It is over, and its slot free, when
 //! - its last request has left;
 //! - nothing of it was waiting or executed for longer than it may be idle;
 //! - one of its requests was cancelled while it waited: those behind it are cancelled with it;
 //! - the model iterates and has released its request.
 //!
-//! How requests leave an instance's slots is the affair of its [`Lane`]:
+//! An instance's [`Lane`] decides how requests leave its slots:
 //! - direct: one of each slot, in the order of the slots, with fillers where a slot below the last has none;
 //! - oldest: each goes to a batcher of the instance as soon as the one ahead of it is done.
 //!
-//! There is neither clock nor thread in here: whoever calls says what time it is.
+//! There is neither clock nor thread in here: time is an argument.
 
 mod leaving;
 mod tenancy;

@@ -1,4 +1,4 @@
-//! What a trace is told of the way of a request through the server.
+//! What a trace reports of a request's way through the server.
 
 use std::sync::Mutex;
 

@@ -1,6 +1,6 @@
 //! How requests leave the slots of an instance, and what follows when they are done.
 //!
-//! Knows nothing of how sequences come to their slots, nor of when they are over: [`tenancy`](super::tenancy) does.
+//! Knows nothing of how sequences get their slots, nor of when they end: [`tenancy`](super::tenancy) does.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How a sequence comes to a slot, and what becomes of it there: it begins, grows, is idle, ends, and makes room.
+//! How a sequence gets a slot, and its life there: it starts, grows, idles, ends, and makes room.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Random traffic through the rules, held against what has to be true whatever comes: the rules of the module's doc,
-//! written down plainly over a list of all that ever happened.
+//! Random traffic through the rules, compared with what must always hold: the rules of the module's doc, written down
+//! plainly over a list of all that ever happened.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
