@@ -166,7 +166,7 @@ PROBLEMS = [
     ("no_version", None, None, None, "version"),
     ("empty_version/1", None, None, None, "model.onnx"),
     ("wrong_file/1", None, None, "net.onnx", "model.onnx"),
-    ("no_such_version/config.pbtxt", 2, "version_policy", None, "no version"),
+    ("no_such_version/config.pbtxt", 2, "version_policy", None, "none of the versions"),
     ("no_config", None, "backend", None, "must be given"),
     ("pipeline/config.pbtxt", 7, "ensemble_scheduling.step[0].model_name", "member", "membr"),
     ("pipeline/config.pbtxt", 14, "ensemble_scheduling.step[1].model_version", None, "5"),
@@ -177,14 +177,14 @@ PROBLEMS = [
 ]
 
 WARNINGS = [
-    ("rules/labels.txt", None, None, "nothing reads"),
+    ("rules/labels.txt", None, None, "unused file"),
     ("no_version/v1", None, "1", "version"),
     ("no_version/02", None, "2", "version"),
     ("wrong_file/config.pbtxt", 2, None, "7"),
     ("wrong_file/2", None, None, "not served"),
-    ("no_config/confg.pbtxt", None, "config.pbtxt", "nothing reads"),
+    ("no_config/confg.pbtxt", None, "config.pbtxt", "unused file"),
     ("odd_bytes/config.pbtxt", 4, None, "UTF-8"),
-    ("stray.txt", None, None, "nothing reads"),
+    ("stray.txt", None, None, "unused file"),
 ]
 
 

@@ -65,7 +65,7 @@ pub(crate) fn check(
     versions.sort_unstable();
     let config = config::check(folder, name, &versions, context, findings);
     if versions.is_empty() {
-        let message = "has no version to serve; put the model's files into a folder named 1";
+        let message = "no version to serve; put the model's files into a folder named 1";
         findings.push(Finding::error(folder, message));
     }
     let readable = config.as_ref().filter(|config| config.is_read);
@@ -84,7 +84,7 @@ fn serve(config: &CheckedConfig, versions: &[i64], findings: &mut Vec<Finding>) 
     let choice = served_versions(config.config.version_policy.as_ref(), versions);
     if choice.served.is_empty() && !versions.is_empty() {
         let there: Vec<_> = versions.iter().map(ToString::to_string).collect();
-        let message = format!("leaves no version to serve; there is {}", there.join(", "));
+        let message = format!("selects none of the versions; available: {}", there.join(", "));
         findings.push(config.error("version_policy", message));
     } else {
         for version in choice.missing {
@@ -163,7 +163,7 @@ fn check_named_files(
             let held = entries(around).unwrap_or_default();
             let nearest =
                 nearest_name(&filename.to_string_lossy(), held.iter().map(|entry| entry.name.as_str()));
-            let message = format!("there is no file '{}'", path.display());
+            let message = format!("file '{}' does not exist", path.display());
             findings.push(config.error(&file.field, message).meaning(nearest));
         }
     }
@@ -185,9 +185,9 @@ fn check_strays(
         }
         if let Some(version) = likely_version(name) {
             let message = if *is_folder {
-                "is no version: a version's folder is a whole number without a sign, a zero in front or anything else"
+                "not a version folder: names must be whole numbers without a sign or leading zeros"
             } else {
-                "is no version: a version is a folder"
+                "not a version: a version is a folder"
             };
             let meant = is_folder.then(|| version.to_string());
             findings.push(Finding::warning(path, message).meaning(meant.as_deref()));
@@ -195,15 +195,13 @@ fn check_strays(
             if !FOLDERS.contains(&name.as_str())
                 && let Some(nearest) = nearest_name(name, FOLDERS.into_iter())
             {
-                findings
-                    .push(Finding::warning(path, "is a folder that nothing reads").meaning(Some(nearest)));
+                findings.push(Finding::warning(path, "unused folder").meaning(Some(nearest)));
             }
         } else if Some(name.as_str()) == filename || telling_files().any(|file| file == name) {
-            findings
-                .push(Finding::warning(path, "is a model's file, and belongs into the folder of a version"));
+            findings.push(Finding::warning(path, "a model file must be in a version folder"));
         } else if !is_welcome(name) && !named.contains(&format!("{name}\"")) {
             let nearest = nearest_name(name, ["config.pbtxt"].into_iter());
-            findings.push(Finding::warning(path, "is a file that nothing reads").meaning(nearest));
+            findings.push(Finding::warning(path, "unused file").meaning(nearest));
         }
     }
 }

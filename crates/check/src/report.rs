@@ -201,7 +201,7 @@ mod tests {
         };
         let place = Some(Place { line: 3, column: 7 });
         let findings = vec![
-            Finding::warning("models/stray", "is no folder"),
+            Finding::warning("models/stray", "is not a folder"),
             Finding::error("models/b/config.pbtxt", "no field 'nmae'")
                 .field("nmae", place)
                 .meaning(Some("name")),
@@ -221,7 +221,7 @@ Problems:
   models/b/config.pbtxt:3:7: nmae: no field 'nmae'; did you mean 'name'?
 
 Warnings:
-  models/stray: is no folder
+  models/stray: is not a folder
 
 2 models (1 would not load), 1 problem, 1 warning"
         );

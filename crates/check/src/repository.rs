@@ -81,7 +81,7 @@ fn stray(path: PathBuf, name: &str) -> Finding {
             path,
             "is a model's configuration, and nothing reads it here; is the repository the folder above?",
         ),
-        _ => Finding::warning(path, "is a file that nothing reads: a model is a folder"),
+        _ => Finding::warning(path, "unused file: a model is a folder"),
     }
 }
 
