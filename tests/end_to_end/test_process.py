@@ -9,7 +9,7 @@ from http.client import HTTPException
 import pytest
 
 import nereid_server
-from http_requests import LIMIT_S, infer, tensor
+from http_requests import LIMIT_S, infer, request, tensor
 from model_files import scale_model, write_identity
 from scrapes import Scrape
 from waiting import eventually
@@ -196,6 +196,24 @@ def test_two_servers_share_a_repository(repository, serve):
 def test_the_log_has_tritons_form(serve):
     server = serve()
     server.wait_for_log(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] \"Started HTTPService at 127\.0\.0\.1:\d+\"$")
+
+
+def test_a_model_that_hangs_while_it_loads_leaves_liveness_and_the_other_models_working(repository, gate):
+    write_identity(repository, "endless", ["INT32"], creation_gate=gate.path)
+    scale_model("scale").write(repository)
+    server = nereid_server.Server(repository)
+    try:
+        server.wait_until_listening()
+        server.wait_for_log("loading 'endless'")
+        assert eventually(lambda: request(server, "GET", "/v2/models/scale/ready").status == 200)
+        assert request(server, "GET", "/v2/health/live").status == 200
+        assert server.ready_status() == 400
+        assert infer(server, "scale", GOOD).status == 200
+        assert request(server, "GET", "/v2/models/endless/ready").status == 400
+        server.terminate()
+        assert server.wait_for_exit(PROMPT_S) == 0, server.log
+    finally:
+        server.kill()
 
 
 def test_a_signal_ends_the_server_while_a_model_is_still_loading(repository, gate):

@@ -1,5 +1,5 @@
-//! The `nereid` command: flags to options, build, run, drain; or check a repository. Everything it does is done by the crates it puts
-//! together.
+//! The `nereid` command: reads options, and runs a server or checks a repository. It owns the process: log, signals and
+//! exit. Everything else is done by the crates it puts together.
 
 #![forbid(unsafe_code)]
 
@@ -8,22 +8,24 @@ mod logging;
 mod options;
 mod run;
 
+use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use nereid_protocol::LogControl;
 
 fn main() -> ExitCode {
-    let options = options::Options::parse();
+    let options = options::parse(env::args_os().collect(), |name| env::var_os(name))
+        .unwrap_or_else(|error| error.exit());
     if let Some(options::Command::Check(options)) = &options.command {
         return check::run(options);
     }
     if let Some(reason) = options.contradiction() {
         options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
     }
-    let log = Arc::new(LogControl::new(options.logging()));
+    let log = Arc::new(LogControl::new(options.log.settings()));
     if let Err(reason) = logging::start(&log) {
         eprintln!("error: {reason}");
         return ExitCode::FAILURE;
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
             1
         }
     };
-    // Threads that load or execute may still be at it.
+    // Threads that load or execute may still be running.
     nereid_onnxruntime::leave(status);
     ExitCode::from(status)
 }

@@ -20,6 +20,9 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     for advice in options.advice() {
         tracing::warn!("{advice}");
     }
+    if let Some(file) = &options.configurations.config_file {
+        tracing::info!("reading options from '{}', too", file.display());
+    }
     let config = options.config()?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(options.http.threads())
@@ -74,7 +77,7 @@ async fn serve(options: &Options, running: Running, mut stop: JoinHandle<()>) ->
 fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
     let failures = loaded.map_err(|error| error.to_string())?;
     show_models(server);
-    if options.exit_on_error && !failures.is_empty() {
+    if options.server.exit_on_error && !failures.is_empty() {
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }
     Ok(())

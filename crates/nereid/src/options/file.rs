@@ -87,9 +87,11 @@ fn scalar(value: &Value) -> Result<String, String> {
         Value::Integer(number) => Ok(number.value().to_string()),
         Value::Float(number) => Ok(number.value().to_string()),
         Value::Boolean(value) => Ok(value.value().to_string()),
-        Value::Datetime(_) | Value::Array(_) | Value::InlineTable(_) => {
-            Err(format!("must be a string, a number or a boolean, not {} {}", article(value), value.type_name()))
-        }
+        Value::Datetime(_) | Value::Array(_) | Value::InlineTable(_) => Err(format!(
+            "must be a string, a number or a boolean, not {} {}",
+            article(value),
+            value.type_name()
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The options about GPUs: which are used, and how much of their memory is set apart.
+//! The options about GPUs: which are used, and how much memory backends may borrow.
 
 use clap::{ArgAction, Args};
 use nereid_assembly::DriverLibrary;
@@ -7,13 +7,14 @@ use nereid_triton_host::LibraryOptions;
 
 /// Which GPUs are used: the same for serving and for checking.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "GPUs")]
 pub(crate) struct DriverOptions {
-    /// NVIDIA's driver library, as a path or a name that the system's loader knows; empty to use no GPU's memory. Default:
-    /// libcuda.so.1, if there is one.
+    /// NVIDIA's driver library, as a path or a name that the system's loader finds; empty to use no GPU memory. Default:
+    /// libcuda.so.1, if it is installed.
     #[arg(long, value_name = "PATH")]
     pub cuda_driver_library: Option<String>,
 
-    /// The compute capability that a GPU has at least, to be used.
+    /// Least compute capability of GPUs that are used.
     #[arg(long, value_name = "VERSION", default_value_t = LibraryOptions::MIN_COMPUTE_CAPABILITY, value_parser = capability)]
     pub min_supported_compute_capability: f64,
 }
@@ -31,6 +32,7 @@ impl DriverOptions {
 
 /// How much memory backends may borrow.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "GPUs")]
 pub(crate) struct PoolOptions {
     /// Bytes of pinned host memory that backends may borrow, where there is a GPU; 0 for none.
     #[arg(long, value_name = "BYTES", default_value_t = PoolSizes::PINNED)]
@@ -54,15 +56,15 @@ impl PoolOptions {
 
 fn capability(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "a compute capability is a number such as 7.5".into())
+    number.ok_or_else(|| "must be a number such as 7.5".into())
 }
 
 fn pool(text: &str) -> Result<(i32, u64), String> {
-    let form = "it has the form <GPU>:<bytes>, such as 0:67108864";
+    let form = "must be GPU:BYTES, such as 0:67108864";
     let (gpu, size) = text.split_once(':').ok_or(form)?;
     let gpu = gpu.parse().ok().filter(|gpu: &i32| *gpu >= 0);
-    let gpu = gpu.ok_or_else(|| format!("a GPU is a number from 0 on; {form}"))?;
-    let size = size.parse().map_err(|_| format!("its size is a number of bytes from 0 on; {form}"))?;
+    let gpu = gpu.ok_or_else(|| format!("the GPU is not a non-negative integer; {form}"))?;
+    let size = size.parse().map_err(|_| format!("the size is not a non-negative integer; {form}"))?;
     Ok((gpu, size))
 }
 

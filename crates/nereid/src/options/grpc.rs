@@ -13,11 +13,12 @@ use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 use super::boolean;
 use super::tls::TlsChoice;
 
-/// As long as gRPC can tell; it stands for no limit.
+/// The longest time in gRPC. It stands for no limit.
 const FOR_EVER: u32 = i32::MAX as u32;
 
 /// The options of gRPC.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "gRPC")]
 pub(crate) struct GrpcOptions {
     /// Serve gRPC.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -31,41 +32,40 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "PORT", default_value_t = 8001)]
     grpc_port: u16,
 
-    /// Share the gRPC port with other servers that have this option, too. The system spreads connections over them.
+    /// Share the gRPC port with other servers that set this option; the system spreads connections over them.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     reuse_grpc_port: bool,
 
-    /// Give models the metadata of calls in whose names this regular expression is found, as parameters of the request.
+    /// Forward call metadata whose names match this regular expression to models, as request parameters.
     #[arg(long, value_name = "REGEX", value_parser = HeaderPattern::new)]
     grpc_header_forward_pattern: Option<HeaderPattern>,
 
-    /// Open parts of gRPC only to calls with header triton-grpc-protocol-KEY: VALUE. The parts: health, metadata,
+    /// Restrict API groups to calls with the header triton-grpc-protocol-KEY: VALUE. The groups: health, metadata,
     /// inference, shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
     #[arg(long, value_name = "PROTOCOL[,PROTOCOL]:KEY=VALUE", action = ArgAction::Append)]
     grpc_restricted_protocol: Vec<Restriction>,
 
-    /// Serve gRPC with TLS alone.
+    /// Serve gRPC over TLS only.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     grpc_use_ssl: bool,
 
-    /// Serve gRPC with TLS, and only to clients with a certificate that leads to one in --grpc-root-cert.
+    /// Serve gRPC over TLS, only to clients with a certificate issued under --grpc-root-cert.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     grpc_use_ssl_mutual: bool,
 
-    /// PEM file of the server's certificate and those that lead from it to a root, for TLS. Read again when it changes, as
-    /// are the other two.
+    /// PEM file of the server's certificate chain. It is reloaded when it changes, as are the key and the roots.
     #[arg(long, value_name = "FILE")]
     grpc_server_cert: Option<PathBuf>,
 
-    /// PEM file of that certificate's private key.
+    /// PEM file of the certificate's private key.
     #[arg(long, value_name = "FILE")]
     grpc_server_key: Option<PathBuf>,
 
-    /// PEM file of root certificates for those of clients.
+    /// PEM file of the root certificates for clients.
     #[arg(long, value_name = "FILE")]
     grpc_root_cert: Option<PathBuf>,
 
-    /// Compress answers to inference requests, for clients that take that.
+    /// Compress responses to inference requests, for clients that accept it.
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
     grpc_infer_response_compression_level: CompressionLevel,
 
@@ -73,7 +73,7 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 7_200_000, value_parser = time_from(1))]
     grpc_keepalive_time: u32,
 
-    /// Milliseconds that a client may take to answer such a ping before its connection is closed.
+    /// Milliseconds that a client has to answer such a ping before its connection is closed.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 20_000, value_parser = time_from(1))]
     grpc_keepalive_timeout: u32,
 
@@ -82,7 +82,7 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
     grpc_keepalive_permit_without_calls: Option<bool>,
 
-    /// Taken and not used: the server's pings are not counted.
+    /// Accepted, without effect: the server's pings are not counted.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     grpc_http2_max_pings_without_data: u32,
 
@@ -96,23 +96,23 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "COUNT")]
     grpc_http2_max_ping_strikes: Option<u32>,
 
-    /// Milliseconds, more or less by a tenth, after which a connection takes no further calls; 0 for never.
+    /// Milliseconds, give or take a tenth, after which a connection accepts no further calls; 0 for no limit.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
     grpc_max_connection_age: u32,
 
-    /// Further milliseconds after which such a connection is closed, whatever is in progress on it; 0 for never.
+    /// Further milliseconds after which such a connection is closed, even with calls in progress; 0 for no limit.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
     grpc_max_connection_age_grace: u32,
 
-    /// Taken and not used: calls have no threads of their own. It is --http-thread-count that counts.
+    /// Accepted, without effect: calls run on the threads of --http-thread-count.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=128))]
     grpc_infer_thread_count: u32,
 
-    /// Taken and not used: there is no pool of requests.
+    /// Accepted, without effect: there is no pool of requests.
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     grpc_infer_allocation_pool_size: u32,
 
-    /// Taken and not used: there is no pool of responses.
+    /// Accepted, without effect: there is no pool of responses.
     #[arg(long, value_name = "COUNT", hide_default_value = true)]
     grpc_max_response_pool_size: Option<NonZeroU32>,
 }
@@ -214,7 +214,7 @@ impl GrpcOptions {
     /// Options that were given and have no effect.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
         let unused = self.unused().into_iter().filter(|_| self.allow_grpc);
-        unused.map(|name| format!("{name} has no effect: there are no such threads, pools or counts here"))
+        unused.map(|name| format!("{name} has no effect in this server"))
     }
 
     fn unused(&self) -> Vec<&'static str> {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_change_nothing_are_told() {
+    fn options_without_effect_are_reported() {
         let options =
             parsed(&["--grpc-infer-allocation-pool-size=16", "--grpc-infer-thread-count=4"]).unwrap();
         assert_eq!(options.unused(), ["--grpc-infer-thread-count", "--grpc-infer-allocation-pool-size"]);

@@ -1,4 +1,4 @@
-//! `--host-policy`: what operators set for the host policies of instances.
+//! `--host-policy`: settings of the host policies of instances.
 
 use nereid_core::HostPolicies;
 
@@ -10,15 +10,14 @@ pub(crate) struct HostPolicySetting {
     value: String,
 }
 
-/// The reference's form: what stands before the first comma is the policy, what follows up to the next equals sign the
-/// setting, and the rest its value.
+/// Triton's form: the policy up to the first comma, the setting up to the next equals sign, and the value.
 pub(super) fn read(text: &str) -> Result<HostPolicySetting, String> {
     let split = text.split_once(',').and_then(|(policy, rest)| Some((policy, rest.split_once('=')?)));
     let Some((policy, (setting, value))) = split else {
-        return Err("it has the form <policy>,<setting>=<value>".into());
+        return Err("must be POLICY,SETTING=VALUE".into());
     };
     if [policy, setting, value].contains(&"") {
-        return Err("none of its parts may be empty: <policy>,<setting>=<value>".into());
+        return Err("policy, setting and value must not be empty".into());
     }
     HostPolicies::default().set(policy, setting, value).map_err(|error| error.to_string())?;
     Ok(HostPolicySetting { policy: policy.into(), setting: setting.into(), value: value.into() })

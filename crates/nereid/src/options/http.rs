@@ -16,6 +16,7 @@ use super::tls::TlsChoice;
 
 /// The options of HTTP.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP")]
 pub(crate) struct HttpOptions {
     /// Serve HTTP.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -29,50 +30,49 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     pub http_port: u16,
 
-    /// Share the HTTP port with other servers that have this option, too. The system spreads connections over them.
+    /// Share the HTTP port with other servers that set this option; the system spreads connections over them.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     reuse_http_port: bool,
 
-    /// Threads that read and write HTTP. Default: one for each processor.
+    /// I/O threads, for all protocols. Default: one per processor.
     #[arg(long, value_name = "COUNT")]
     http_thread_count: Option<NonZeroUsize>,
 
-    /// Longest JSON part of a request, longest tensor given in JSON or as a raw body, and longest body after
-    /// decompression, in bytes.
+    /// Maximum size in bytes of the JSON part of a request, of a tensor in JSON or in a raw body, and of a decompressed
+    /// body.
     #[arg(long, value_name = "BYTES", default_value = "67108864")]
     http_max_input_size: NonZeroUsize,
 
-    /// Longest request body, in bytes.
+    /// Maximum size of a request body in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize)]
     http_max_body_size: usize,
 
-    /// Give models the HTTP headers in whose names this regular expression is found, as parameters of the request.
+    /// Forward HTTP headers whose names match this regular expression to models, as request parameters.
     #[arg(long, value_name = "REGEX", value_parser = HeaderPattern::new)]
     http_header_forward_pattern: Option<HeaderPattern>,
 
-    /// Open parts of HTTP only to requests with header KEY: VALUE. The parts: health, metadata, inference,
+    /// Restrict API groups to requests with the header KEY: VALUE. The groups: health, metadata, inference,
     /// shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
     #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
     http_restricted_api: Vec<Restriction>,
 
-    /// Serve HTTP with TLS alone.
+    /// Serve HTTP over TLS only.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     http_use_ssl: bool,
 
-    /// Serve HTTP with TLS, and only to clients with a certificate that leads to one in --http-root-cert.
+    /// Serve HTTP over TLS, only to clients with a certificate issued under --http-root-cert.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     http_use_ssl_mutual: bool,
 
-    /// PEM file of the server's certificate and those that lead from it to a root, for TLS. Read again when it changes, as
-    /// are the other two.
+    /// PEM file of the server's certificate chain. It is reloaded when it changes, as are the key and the roots.
     #[arg(long, value_name = "FILE")]
     http_server_cert: Option<PathBuf>,
 
-    /// PEM file of that certificate's private key.
+    /// PEM file of the certificate's private key.
     #[arg(long, value_name = "FILE")]
     http_server_key: Option<PathBuf>,
 
-    /// PEM file of root certificates for those of clients.
+    /// PEM file of the root certificates for clients.
     #[arg(long, value_name = "FILE")]
     http_root_cert: Option<PathBuf>,
 }

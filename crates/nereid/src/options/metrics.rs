@@ -1,4 +1,4 @@
-//! The options of metrics: where they are told, and which.
+//! The options of metrics: where they are served, and which.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use super::boolean;
 
 /// The options of metrics.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics")]
 pub(crate) struct MetricsOptions {
     /// Serve metrics.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub allow_metrics: bool,
 
-    /// Tell of the machine's processors and memory among the metrics.
+    /// Include the machine's processors and memory.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_cpu_metrics: bool,
 
-    /// Tell of the machine's GPUs among the metrics, if it has some.
+    /// Include the machine's GPUs, if it has any.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_gpu_metrics: bool,
 
@@ -33,14 +34,14 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "PORT", default_value_t = 8002)]
     metrics_port: u16,
 
-    /// Milliseconds that what is told of the machine may be old.
+    /// Milliseconds between two samples of the machine's metrics.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000)]
     metrics_interval_ms: u64,
 
-    /// Which metrics there are of latencies: counter_latencies (true by default), histogram_latencies and
-    /// summary_latencies (false by default), and summary_quantiles, a list of QUANTILE:ERROR with commas between. Quantiles
-    /// are within a hundredth of their value whatever the error. load_durations tells how long models took to load (false
-    /// by default). May be given several times.
+    /// Which metrics of latencies are exposed: counter_latencies (true by default), histogram_latencies and
+    /// summary_latencies (false by default), and summary_quantiles, a comma-separated list of QUANTILE:ERROR. Quantiles
+    /// are within a hundredth of their value, whatever the error. load_durations (false by default) exposes how long models
+    /// took to load. May be given several times.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     metrics_config: Vec<MetricsSetting>,
 }
@@ -53,12 +54,12 @@ enum MetricsSetting {
     SummaryLatencies(bool),
     SummaryQuantiles(Vec<f64>),
     LoadDurations(bool),
-    /// There is no such setting. The reference passes over it.
+    /// An unknown setting, which Triton ignores.
     Unknown(String),
 }
 
 impl MetricsOptions {
-    /// Where metrics are served, on a machine whose HTTP is served at that host.
+    /// Where metrics are served; by default at the host of HTTP.
     pub(crate) fn address(&self, http_host: &str) -> Address {
         let host = self.metrics_address.as_deref().unwrap_or(http_host).to_owned();
         Address { host, port: self.metrics_port, share: false }
@@ -101,12 +102,12 @@ impl MetricsOptions {
         options
     }
 
-    /// What about these options is worth a warning.
+    /// Settings that have no effect.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
         let settings = self.metrics_config.iter().filter(|_| self.allow_metrics);
         settings.filter_map(|setting| match setting {
             MetricsSetting::Unknown(name) => {
-                Some(format!("--metrics-config: there is no setting '{name}', and it is passed over"))
+                Some(format!("--metrics-config: unknown setting '{name}' is ignored"))
             }
             _ => None,
         })
@@ -114,7 +115,7 @@ impl MetricsOptions {
 }
 
 fn setting(text: &str) -> Result<MetricsSetting, String> {
-    let form = || "it has the form <setting>=<value>".to_owned();
+    let form = || "must be SETTING=VALUE".to_owned();
     let (name, value) = text.split_once('=').ok_or_else(form)?;
     if name.is_empty() || value.is_empty() || name.contains(',') {
         return Err(form());
@@ -122,7 +123,7 @@ fn setting(text: &str) -> Result<MetricsSetting, String> {
     let switch = || match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("{name} is true or false, not '{value}'")),
+        _ => Err(format!("{name} must be true or false, not '{value}'")),
     };
     match name {
         "counter_latencies" => switch().map(MetricsSetting::CounterLatencies),
@@ -148,7 +149,7 @@ fn quantiles(text: &str) -> Result<Vec<f64>, String> {
     for pair in text.split(',') {
         let quantile = quantile(pair).ok_or_else(|| wrong(pair))?;
         if quantiles.contains(&quantile) {
-            return Err(format!("the quantile {quantile} is there twice"));
+            return Err(format!("quantile {quantile} is given twice"));
         }
         quantiles.push(quantile);
     }
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_told_where_http_is_unless_said_otherwise() {
+    fn metrics_are_served_where_http_is_by_default() {
         let address = |arguments: &[&str]| parsed(arguments).unwrap().address("::1");
         assert_eq!(address(&[]), Address { host: "::1".into(), port: 8002, share: false });
         let elsewhere = address(&["--metrics-address=127.0.0.1", "--metrics-port=9"]);
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_is_left_out() {
+    fn metrics_can_be_left_out() {
         assert!(parsed(&[]).unwrap().exposed().gpu);
         assert!(!parsed(&["--allow-gpu-metrics=false"]).unwrap().exposed().gpu);
         assert!(parsed(&["--metrics-config=load_durations=true"]).unwrap().exposed().load_durations);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_there_are_not_are_told() {
+    fn unknown_settings_are_reported() {
         let options = parsed(&["--metrics-config=colour=blue", "--metrics-config=counter_latencies=true"]);
         let advice: Vec<_> = options.unwrap().advice().collect();
         assert!(matches!(advice.as_slice(), [only] if only.contains("'colour'")), "{advice:?}");

@@ -5,7 +5,7 @@
 //! before the defaults. All of this follows from the declarations: a value from elsewhere becomes an argument, so it is
 //! parsed and checked as one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -26,7 +26,8 @@ pub(crate) fn parse(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Options, clap::Error> {
-    let lenient = Options::command().mut_args(|arg| arg.required(false)).subcommand_required(false);
+    let optional = |command: Command| command.mut_args(|arg| arg.required(false));
+    let lenient = optional(Options::command()).mut_subcommands(optional);
     // Whatever is wrong with the command line itself is reported as if it were all there is.
     let Ok(matches) = lenient.clone().try_get_matches_from(&arguments) else {
         return Options::try_parse_from(arguments);
@@ -36,9 +37,9 @@ pub(crate) fn parse(
         None => (Vec::new(), None, &matches),
     };
     let scope = Scope { root: &lenient, path, command: command.unwrap_or(&lenient), given };
-    let added = scope.added(variable).map_err(|reason| {
-        Options::command().error(ErrorKind::ValueValidation, reason)
-    })?;
+    let added = scope
+        .added(variable)
+        .map_err(|reason| Options::command().error(ErrorKind::ValueValidation, reason))?;
     // The program and the subcommand stay in front.
     let head = 1 + scope.path.len();
     let mut all = arguments;
@@ -63,7 +64,7 @@ impl Scope<'_> {
         // Kubernetes describes services in variables that may bear an option's name: NEREID_HTTP_PORT=tcp://10.0.0.1:80.
         let is_service = |value: &OsString| value.to_string_lossy().starts_with("tcp://");
         let variable = |name: &str| variable(name).filter(|value| !is_service(value));
-        let file = self.file(&variable)?;
+        let file = self.file(variable)?;
         let mut added = Vec::new();
         for option in options(self.command) {
             if self.given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine) {
@@ -114,7 +115,8 @@ impl Scope<'_> {
         let path = given.or_else(|| variable(&variable_name(CONFIG_FILE)).map(PathBuf::from));
         let Some(path) = path else { return Ok(None) };
         let commands = [self.root].into_iter().chain(self.root.get_subcommands());
-        let known = commands.flat_map(options).flat_map(|option| names(option).map(move |name| (name, option)));
+        let known =
+            commands.flat_map(options).flat_map(|option| names(option).map(move |name| (name, option)));
         let file = File::read(&path, &known.collect())?;
         Ok(Some(file))
     }
@@ -149,7 +151,9 @@ pub(super) fn variable_name(option: &str) -> String {
 /// The values in a variable: of an option that may be given several times, one on each line.
 fn lines(option: &Arg, value: OsString) -> Vec<OsString> {
     match value.to_str() {
-        Some(text) if is_list(option) => text.lines().filter(|line| !line.is_empty()).map(OsString::from).collect(),
+        Some(text) if is_list(option) => {
+            text.lines().filter(|line| !line.is_empty()).map(OsString::from).collect()
+        }
         _ => vec![value],
     }
 }

@@ -1,6 +1,9 @@
 //! Command lines, good and bad.
 
 use clap::CommandFactory;
+use nereid_assembly::BackendSetting;
+use nereid_core::{RateLimit, ResourceLimit};
+use nereid_cuda::PoolSizes;
 
 use super::*;
 
@@ -20,22 +23,22 @@ fn values_go_with_or_without_an_equals_sign() {
         &["--http-port", "9000", "--exit-on-error", "0"],
     ] {
         let options = parsed(arguments).unwrap();
-        assert_eq!((options.http.http_port, options.exit_on_error), (9000, false));
+        assert_eq!((options.http.http_port, options.server.exit_on_error), (9000, false));
     }
 }
 
 #[test]
 fn several_repositories_may_be_given_by_either_name() {
     let options = parsed(&["--model-store=more"]).unwrap();
-    assert_eq!(options.model_repository, [PathBuf::from("models"), PathBuf::from("more")]);
+    assert_eq!(options.models.repositories(), [PathBuf::from("models"), PathBuf::from("more")]);
 }
 
 #[test]
 fn host_policies_have_settings_that_there_are() {
     let given = ["--host-policy=cpu,cpu-cores=0-1,3-3", "--host-policy=a,b,numa-node=0"];
     let refused = parsed(&given).unwrap_err().to_string();
-    assert!(refused.contains("there is no setting 'b,numa-node'"), "{refused}");
-    assert!(parsed(&given[..1]).unwrap().host_policies().is_ok());
+    assert!(refused.contains("'b,numa-node'"), "{refused}");
+    assert!(parsed(&given[..1]).unwrap().execution.host_policies().is_ok());
     for wrong in
         ["", "cpu", "cpu,", "cpu,numa-node", ",numa-node=0", "cpu,=0", "cpu,numa-node=", "cpu,numa-node=x"]
     {
@@ -49,17 +52,17 @@ fn resources_have_a_name_a_count_and_perhaps_a_device() {
         parsed(&["--rate-limit=execution_count", "--rate-limit-resource=A:4", "--rate-limit-resource=B:1:2"]);
     let limit = |name: &str, count, device| ResourceLimit { name: name.into(), count, device };
     let expected = RateLimit::ExecutionCount(vec![limit("A", 4, None), limit("B", 1, Some(2))]);
-    assert_eq!(options.unwrap().rate_limit(), expected);
-    assert_eq!(parsed(&["--rate-limit-resource=A:4"]).unwrap().rate_limit(), RateLimit::Off);
+    assert_eq!(options.unwrap().execution.rate_limit(), expected);
+    assert_eq!(parsed(&["--rate-limit-resource=A:4"]).unwrap().execution.rate_limit(), RateLimit::Off);
     for wrong in ["A", ":1", "A:", "A:-1", "A:1:", "A:1:x", "A:1:-1", "A:1:2:3"] {
-        assert!(resource(wrong).is_err(), "{wrong}");
+        assert!(execution::resource(wrong).is_err(), "{wrong}");
     }
 }
 
 #[test]
 fn of_an_option_given_twice_the_last_one_counts() {
     let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
-    assert_eq!((options.http.http_port, options.id.as_str()), (2, "b"));
+    assert_eq!((options.http.http_port, options.server.id.as_str()), (2, "b"));
 }
 
 #[test]
@@ -143,12 +146,12 @@ fn verbose_messages_are_asked_for_by_a_number_or_a_word() {
         [("0", 0), ("1", 1), ("300", 300), ("2147483647", 2_147_483_647), ("true", 1), ("False", 0)]
     {
         assert_eq!(
-            parsed(&["--log-verbose", argument]).unwrap().logging().verbose_level,
+            parsed(&["--log-verbose", argument]).unwrap().log.settings().verbose_level,
             level,
             "{argument}"
         );
     }
-    assert_eq!(parsed(&[]).unwrap().logging().verbose_level, 0);
+    assert_eq!(parsed(&[]).unwrap().log.settings().verbose_level, 0);
 }
 
 #[test]
@@ -192,4 +195,88 @@ fn what_is_wrong_is_refused() {
         assert!(parsed(&[argument]).is_err(), "{argument}");
     }
     assert!(Options::try_parse_from(["nereid"]).is_err());
+}
+
+/// Parses a command line with these variables of the environment.
+fn parsed_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Options, String> {
+    let arguments = ["nereid"].iter().chain(arguments).map(Into::into).collect();
+    let variable =
+        |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+    parse(arguments, variable).map_err(|error| error.to_string())
+}
+
+fn config_file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+#[test]
+fn options_come_from_the_command_line_the_environment_and_a_file_in_this_order() {
+    let file = config_file(
+        "# A comment.\nmodel-repository = ['a', 'b']\nhttp-port = 1\ngrpc-port = 2\nid = 'file'\nstrict-readiness = false\n\
+         disable-auto-complete-config = true\n",
+    );
+    let path = file.path().to_str().unwrap();
+    let variables = [("NEREID_CONFIG_FILE", path), ("NEREID_HTTP_PORT", "3"), ("NEREID_ID", "environment")];
+    let options = parsed_with(&["--id=line"], &variables).unwrap();
+    assert_eq!(options.models.repositories(), [PathBuf::from("a"), PathBuf::from("b")]);
+    assert_eq!((options.server.id.as_str(), options.http.http_port), ("line", 3));
+    assert_eq!((options.grpc.address().port, options.server.strict_readiness), (2, false));
+    assert!(!options.configurations.read_options().complete);
+    // A list on the command line replaces that in the file.
+    let options = parsed_with(&["--model-store=c", "--config-file", path], &[]).unwrap();
+    assert_eq!(options.models.repositories(), [PathBuf::from("c")]);
+    // In the environment, each value of a list is on a line of its own.
+    let options = parsed_with(&[], &[("NEREID_MODEL_REPOSITORY", "d\ne f\n")]).unwrap();
+    assert_eq!(options.models.repositories(), [PathBuf::from("d"), PathBuf::from("e f")]);
+}
+
+#[test]
+fn what_is_wrong_elsewhere_is_reported_with_its_source() {
+    let with_file = |text: &str| {
+        let file = config_file(text);
+        let path = file.path().to_str().unwrap().to_owned();
+        let error = parsed_with(&["--model-repository=m", "--config-file", &path], &[]).unwrap_err();
+        let error = error.strip_prefix("error: ").unwrap().replace(&path, "file");
+        error.lines().next().unwrap().to_owned()
+    };
+    for (text, expected) in [
+        ("id = 'x'\nhtpp-port = 1", "file:2: unknown option 'htpp-port'; did you mean 'http-port'?"),
+        ("config-file = 'x'", "file:1: 'config-file' is not allowed in a configuration file"),
+        ("id = ['a', 'b']", "file:1: id: takes one value, not a list"),
+        ("[http]\nport = 1", "file:1: unknown option 'http'"),
+        ("id = 1979-05-27", "file:1: id: must be a string, a number or a boolean, not a datetime"),
+        (
+            "http-port = 70000",
+            "file:1: http-port: invalid value '70000' for '--http-port <PORT>': 70000 is not in 0..=65535",
+        ),
+        (
+            "disable-auto-complete-config = 'maybe'",
+            "file:1: disable-auto-complete-config: must be true or false, not 'maybe'",
+        ),
+    ] {
+        assert!(with_file(text).starts_with(expected), "{text}: {}", with_file(text));
+    }
+    assert!(with_file("\nid = ").starts_with("file:2: "));
+    let error = parsed_with(&["--model-repository=m"], &[("NEREID_HTTP_PORT", "x")]).unwrap_err();
+    assert!(
+        error.starts_with("error: environment variable NEREID_HTTP_PORT: invalid value 'x' for"),
+        "{error}"
+    );
+    let missing = parsed_with(&["--config-file=/no/such/file"], &[]).unwrap_err();
+    assert!(missing.contains("cannot read the configuration file '/no/such/file'"), "{missing}");
+    // What Kubernetes writes for a service called nereid-http is not an option.
+    let service = [("NEREID_HTTP_PORT", "tcp://10.0.0.1:8000")];
+    assert_eq!(parsed_with(&["--model-repository=m"], &service).unwrap().http.http_port, 8000);
+}
+
+#[test]
+fn checking_takes_its_options_from_the_file_of_the_server() {
+    let file = config_file("model-repository = 'served'\nhttp-port = 1\nmodel-config-name = 'h100'");
+    let path = file.path().to_str().unwrap();
+    let options = parsed_with(&["check", "a"], &[("NEREID_CONFIG_FILE", path)]).unwrap();
+    let Some(Command::Check(check)) = options.command else { panic!("{options:?}") };
+    assert_eq!(check.configurations.read_options().config_name.as_deref(), Some("h100"));
+    assert_eq!(check.repositories, [PathBuf::from("a")]);
 }

@@ -1,6 +1,6 @@
 //! The options of tracing: what is traced of which requests when the server starts.
 //!
-//! `--trace-config` is the one to use; the older options say the same, and what `--trace-config` says goes before them.
+//! `--trace-config` goes before the older, deprecated options.
 
 use std::env;
 
@@ -10,6 +10,7 @@ use nereid_trace::CollectorOptions;
 
 /// The options of tracing.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Traces")]
 pub(crate) struct TraceOptions {
     /// What is traced: level (OFF, TIMESTAMPS, TENSORS), rate, count and mode (triton, opentelemetry); for mode triton:
     /// file and log-frequency; for mode opentelemetry: url, resource, bsp_max_queue_size, bsp_schedule_delay and
@@ -49,12 +50,12 @@ enum TraceSetting {
     LogFrequency(u32),
     /// For the exporter of mode `opentelemetry`.
     Exporter(String, String),
-    /// There is no such setting. The reference passes over it.
+    /// An unknown setting, which Triton ignores.
     Unknown(String),
 }
 
-/// What the exporter of mode `opentelemetry` is told if nothing else is said: the setting, the variable of the environment
-/// that may say it, and the value otherwise.
+/// Defaults of the exporter of mode `opentelemetry`: the setting, the variable of the environment that sets it, and the
+/// value without either.
 const EXPORTER: [(&str, &str, &str); 3] = [
     ("bsp_max_queue_size", "OTEL_BSP_MAX_QUEUE_SIZE", "2048"),
     ("bsp_schedule_delay", "OTEL_BSP_SCHEDULE_DELAY", "5000"),
@@ -119,7 +120,7 @@ impl TraceOptions {
         Ok(settings)
     }
 
-    /// What about these options is better said otherwise, or means nothing.
+    /// What is deprecated among these options, or has no effect.
     pub(crate) fn advice(&self) -> Vec<String> {
         let deprecated = [
             (self.trace_file.is_some(), "--trace-file", "triton,file=FILE"),
@@ -134,7 +135,7 @@ impl TraceOptions {
             .map(|(_, old, new)| format!("{old} is deprecated: use --trace-config={new}"));
         let unknown = self.trace_config.iter().filter_map(|setting| match setting {
             TraceSetting::Unknown(name) => {
-                Some(format!("--trace-config has no setting '{name}'; it is passed over"))
+                Some(format!("--trace-config: unknown setting '{name}' is ignored"))
             }
             _ => None,
         });
@@ -166,7 +167,7 @@ fn setting(text: &str) -> Result<TraceSetting, String> {
     };
     let (name, value) = match rest.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => (name, value),
-        _ => return Err("it has the form [<mode>,]<setting>=<value>".into()),
+        _ => return Err("must be [MODE,]SETTING=VALUE".into()),
     };
     Ok(match (mode, name) {
         (None, "level") => TraceSetting::Level(level(value)?),
@@ -187,8 +188,7 @@ fn setting(text: &str) -> Result<TraceSetting, String> {
 }
 
 fn mode(name: &str) -> Result<TraceMode, String> {
-    TraceMode::named(name)
-        .ok_or_else(|| format!("there is no mode '{name}'; the modes are triton and opentelemetry"))
+    TraceMode::named(name).ok_or_else(|| format!("unknown mode '{name}' (known: triton, opentelemetry)"))
 }
 
 /// The levels, and the other words the reference takes for them.
@@ -197,18 +197,18 @@ fn level(name: &str) -> Result<TraceLevel, String> {
         "off" | "false" => Ok(TraceLevel::default()),
         "timestamps" | "on" | "true" | "min" | "max" => Ok(TraceLevel { timestamps: true, tensors: false }),
         "tensors" => Ok(TraceLevel { timestamps: false, tensors: true }),
-        _ => Err(format!("there is no level '{name}'; the levels are OFF, TIMESTAMPS and TENSORS")),
+        _ => Err(format!("unknown level '{name}' (known: OFF, TIMESTAMPS, TENSORS)")),
     }
 }
 
 fn rate(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("'{text}' is not a whole number from 0 on within 32 bits"))
+    text.parse().map_err(|_| format!("'{text}' is not an integer from 0 to 4294967295"))
 }
 
 fn count(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(count) if count >= -1 => Ok(count),
-        _ => Err(format!("'{text}' is not a whole number from -1 on within 32 bits")),
+        _ => Err(format!("'{text}' is not an integer from -1 to 2147483647")),
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_there_is_not_is_passed_over_and_said() {
+    fn an_unknown_setting_is_ignored_with_a_warning() {
         let options = parsed(&["--trace-config=rat=5", "--trace-config=triton,level=OFF"]).unwrap();
         assert_eq!(options.settings_in(|_| None), Ok(TraceSettings::default()));
         let advice = options.advice().join(" ");

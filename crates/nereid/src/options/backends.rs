@@ -1,0 +1,116 @@
+//! The options about configurations and backends: the same for serving and for checking.
+
+use std::env;
+use std::path::PathBuf;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgAction, Args};
+use nereid_assembly::{BackendSetting, BackendsConfig, GpusConfig, PlatformConfig};
+use nereid_cuda::PoolSizes;
+use nereid_repository::ReadOptions;
+
+use super::boolean;
+use super::gpu::DriverOptions;
+
+/// Where Triton looks for backends.
+const BACKENDS: &str = "/opt/tritonserver/backends";
+
+/// How configurations are found and completed, and where backends are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Configurations and backends")]
+pub(crate) struct ConfigurationOptions {
+    /// File with options, in TOML: `http-port = 8000`. A list gives an option several times. The command line goes before
+    /// the environment (NEREID_HTTP_PORT), and that before the file.
+    #[arg(long, value_name = "FILE", help_heading = "General")]
+    pub config_file: Option<PathBuf>,
+
+    /// Do not complete configurations from the models' files: each model needs a complete one.
+    #[arg(long)]
+    pub disable_auto_complete_config: bool,
+
+    /// Deprecated: true is --disable-auto-complete-config.
+    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
+    pub strict_model_config: Option<bool>,
+
+    /// Read a model's configuration from configs/NAME.pbtxt in its folder, where that file exists.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub model_config_name: Option<String>,
+
+    /// Folder with a folder for each installed backend. Default: backends, beside the folder of this program, or else
+    /// /opt/tritonserver/backends.
+    #[arg(long, value_name = "PATH")]
+    pub backend_directory: Option<PathBuf>,
+
+    /// Setting of a backend, or of all backends if none is named. May be given several times.
+    #[arg(long, value_name = "[BACKEND,]SETTING=VALUE", value_parser = backend_setting, action = ArgAction::Append)]
+    pub backend_config: Vec<BackendSetting>,
+
+    #[command(flatten)]
+    pub driver: DriverOptions,
+}
+
+impl ConfigurationOptions {
+    /// How model folders are read.
+    pub(crate) fn read_options(&self) -> ReadOptions {
+        let strict = self.disable_auto_complete_config || self.strict_model_config == Some(true);
+        ReadOptions {
+            complete: !strict,
+            config_name: self.model_config_name.clone(),
+            ..ReadOptions::default()
+        }
+    }
+
+    /// The folder with a folder for each installed backend.
+    pub(crate) fn backend_directory(&self) -> PathBuf {
+        let beside = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
+        let found = self.backend_directory.clone().or_else(|| beside().filter(|folder| folder.is_dir()));
+        found.unwrap_or_else(|| PathBuf::from(BACKENDS))
+    }
+
+    /// Where backends are, and which GPUs are used, with pools of these sizes.
+    pub(crate) fn platform(&self, pools: PoolSizes) -> PlatformConfig {
+        PlatformConfig {
+            backends: BackendsConfig {
+                directory: self.backend_directory(),
+                settings: self.backend_config.clone(),
+            },
+            gpus: GpusConfig {
+                driver: self.driver.library(),
+                min_compute_capability: self.driver.min_supported_compute_capability,
+                pools,
+            },
+        }
+    }
+
+    /// What is deprecated among these options.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match (self.strict_model_config, self.disable_auto_complete_config) {
+            (None, _) => None,
+            (Some(false), true) => {
+                Some("--disable-auto-complete-config overrides the deprecated --strict-model-config=false")
+            }
+            (Some(true), _) => {
+                Some("--strict-model-config is deprecated: use --disable-auto-complete-config")
+            }
+            (Some(false), false) => Some(
+                "--strict-model-config is deprecated: configurations are completed unless \
+                 --disable-auto-complete-config is given",
+            ),
+        }
+    }
+}
+
+/// Triton's form: the backend up to the first comma, the setting up to the next equals sign, and the value.
+fn backend_setting(text: &str) -> Result<BackendSetting, String> {
+    let (backend, setting) = match text.split_once(',') {
+        Some(("", _)) => return Err("the backend before the comma is missing".into()),
+        Some((backend, setting)) => (Some(backend.to_owned()), setting),
+        None => (None, text),
+    };
+    match setting.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok(BackendSetting { backend, key: key.to_owned(), value: value.to_owned() })
+        }
+        _ => Err("must be [BACKEND,]SETTING=VALUE".into()),
+    }
+}

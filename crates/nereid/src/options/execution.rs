@@ -1,0 +1,74 @@
+//! The options about how models execute: the rate limiter, and where instances run.
+
+use clap::{ArgAction, Args, ValueEnum};
+use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
+
+use super::host_policy::{self, HostPolicySetting};
+
+/// How models execute.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Execution")]
+pub(crate) struct ExecutionOptions {
+    /// Limit executions over all models by the resources that instance groups need.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    rate_limit: RateLimitMode,
+
+    /// Amount of a resource, on each device or on one, as NAME:COUNT or NAME:COUNT:DEVICE. May be given several times.
+    /// Default: of each resource, what the instance with the greatest need takes.
+    #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
+    rate_limit_resource: Vec<ResourceLimit>,
+
+    /// Setting of a host policy. Instances belong to the policy that they name, or by default to that of their device:
+    /// cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) sets the processors they run on, numa-node the node whose memory
+    /// they use. May be given several times.
+    #[arg(long, value_name = "POLICY,SETTING=VALUE", value_parser = host_policy::read, action = ArgAction::Append)]
+    host_policy: Vec<HostPolicySetting>,
+}
+
+/// How executions are limited over all models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum RateLimitMode {
+    /// No limit
+    #[default]
+    Off,
+    /// By resources; instances that executed less often go first
+    ExecutionCount,
+}
+
+impl ExecutionOptions {
+    /// How executions are limited.
+    pub(super) fn rate_limit(&self) -> RateLimit {
+        match self.rate_limit {
+            RateLimitMode::Off => RateLimit::Off,
+            RateLimitMode::ExecutionCount => RateLimit::ExecutionCount(self.rate_limit_resource.clone()),
+        }
+    }
+
+    /// Where instances run.
+    ///
+    /// # Errors
+    /// An unknown setting, which parsing refuses already.
+    pub(super) fn host_policies(&self) -> Result<HostPolicies, String> {
+        host_policy::all(&self.host_policy)
+    }
+}
+
+/// Reads `NAME:COUNT` or `NAME:COUNT:DEVICE`.
+pub(super) fn resource(text: &str) -> Result<ResourceLimit, String> {
+    const FORM: &str = "must be NAME:COUNT or NAME:COUNT:DEVICE";
+    let (name, count, device) = match text.split(':').collect::<Vec<_>>()[..] {
+        [name, count] => (name, count, None),
+        [name, count, device] => (name, count, Some(device)),
+        _ => return Err(FORM.into()),
+    };
+    if name.is_empty() {
+        return Err(format!("the name is missing; {FORM}"));
+    }
+    let count = count.parse().map_err(|_| format!("count '{count}': must be a non-negative integer"))?;
+    let device = device.map(|device| {
+        let number = device.parse().ok().filter(|number| *number >= 0);
+        number.ok_or_else(|| format!("device '{device}': must be a non-negative integer"))
+    });
+    Ok(ResourceLimit { name: name.to_owned(), count, device: device.transpose()? })
+}

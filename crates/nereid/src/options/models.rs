@@ -1,0 +1,120 @@
+//! The options about models: where they come from, which are loaded, and when.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+use nereid_assembly::PollConfig;
+use nereid_core::ModelControl;
+
+use super::boolean;
+
+/// Where models come from, which are loaded, and when.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Models")]
+pub(crate) struct ModelOptions {
+    /// Model repository: a folder with a folder for each model. May be given several times.
+    #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
+    model_repository: Vec<PathBuf>,
+
+    /// Serve models of the same name in different repositories side by side, instead of refusing them. Clients reach
+    /// only those whose name is unique.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    model_namespacing: bool,
+
+    /// Who loads and unloads models while the server runs.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    model_control_mode: ModelControlMode,
+
+    /// Model to load at start, with --model-control-mode=explicit; * for all. May be given several times.
+    #[arg(long, value_name = "NAME", action = ArgAction::Append)]
+    load_model: Vec<String>,
+
+    /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded when two polls
+    /// have seen the same of it.
+    #[arg(long, value_name = "SECONDS", default_value = "15")]
+    repository_poll_secs: NonZeroU64,
+
+    /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change is
+    /// still loaded only when two polls have seen the same of it.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    repository_watch: bool,
+
+    /// How many models are loaded in parallel.
+    #[arg(long, value_name = "COUNT", default_value = "4")]
+    model_load_thread_count: NonZeroUsize,
+
+    /// How often a failed load is retried.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    model_load_retry_count: usize,
+}
+
+/// Who loads and unloads models while the server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ModelControlMode {
+    /// Only at start, all of them
+    #[default]
+    None,
+    /// Clients, by requests
+    Explicit,
+    /// The server, which polls the repositories for changes
+    Poll,
+}
+
+impl ModelOptions {
+    pub(super) fn repositories(&self) -> Vec<PathBuf> {
+        self.model_repository.clone()
+    }
+
+    pub(super) fn namespacing(&self) -> bool {
+        self.model_namespacing
+    }
+
+    /// The models to load at start; `None` for all.
+    pub(super) fn at_start(&self) -> Option<Vec<String>> {
+        let all = self.model_control_mode != ModelControlMode::Explicit || self.load_model == ["*"];
+        (!all).then(|| self.load_model.clone())
+    }
+
+    /// How the repositories are polled, if they are.
+    pub(super) fn poll(&self) -> Option<PollConfig> {
+        (self.model_control_mode == ModelControlMode::Poll).then(|| PollConfig {
+            interval: Duration::from_secs(self.repository_poll_secs.get()),
+            watch: self.repository_watch,
+        })
+    }
+
+    pub(super) fn control(&self) -> ModelControl {
+        match self.model_control_mode {
+            ModelControlMode::None => ModelControl::None,
+            ModelControlMode::Explicit => ModelControl::Explicit,
+            ModelControlMode::Poll => ModelControl::Poll,
+        }
+    }
+
+    pub(super) fn load_threads(&self) -> usize {
+        self.model_load_thread_count.get()
+    }
+
+    pub(super) fn load_retries(&self) -> usize {
+        self.model_load_retry_count
+    }
+
+    /// Options that contradict each other.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
+            Some(
+                "--repository-watch needs --model-control-mode=poll; other modes do not poll the repositories",
+            )
+        } else if self.load_model.is_empty() {
+            None
+        } else if self.model_control_mode != ModelControlMode::Explicit {
+            Some("--load-model needs --model-control-mode=explicit; other modes load all models")
+        } else if self.load_model.len() > 1 && self.load_model.iter().any(|name| name == "*") {
+            Some("--load-model=* loads all models, so no other --load-model may be given")
+        } else {
+            None
+        }
+    }
+}
