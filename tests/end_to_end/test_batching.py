@@ -271,7 +271,7 @@ def test_a_missing_resource_is_reported_at_start(repository, serve):
     slow(repository, 'instance_group { rate_limiter { resources { name: "R" count: 3 } } }')
     flags = ("--rate-limit=execution_count", "--rate-limit-resource=R:2", "--exit-on-error=false")
     server = serve(*flags, ready=False)
-    assert "needs 3 of resource 'R', but there are 2" in server.log
+    assert "needs 3 of resource 'R', but its limit is 2" in server.log
 
 
 def test_the_server_refuses_more_than_its_limit(repository, serve, gate):

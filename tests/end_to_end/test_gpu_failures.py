@@ -217,7 +217,7 @@ def test_groups_on_gpus_take_gpus_that_the_driver_has(repository, library, monke
         assert infer(server, "m", plain).status == 200
     monkeypatch.setenv("STANDIN_DEVICES", "9.0")
     server = nereid_server.refused_start(repository, flag)
-    assert "asks for GPU 1" in server.log
+    assert "GPU 1 is not available" in server.log
 
 
 def test_a_configured_driver_library_must_exist(repository):

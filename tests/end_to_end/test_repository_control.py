@@ -351,4 +351,4 @@ def test_passive_instances_are_left_alone_and_a_gpu_is_refused_where_there_is_no
     assert request(server, "GET", "/v2/models/idle/ready").status == 200
     assert_refused(infer(server, "idle", inputs), 503)
     reasons = {it["name"]: it.get("reason", "") for it in request(server, "POST", "/v2/repository/index").json}
-    assert "there is no GPU" in reasons["gpu"]
+    assert "no GPU is available" in reasons["gpu"]

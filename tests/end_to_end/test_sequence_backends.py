@@ -237,7 +237,7 @@ def test_a_request_is_rescheduled_until_its_model_finishes_it(models, strategy):
         answer = stream.read()
         if isinstance(answer, InferenceServerException):
             break
-    assert "sequence 77 of model 'm' is not going on" in answer.message()
+    assert "sequence 77 of model 'm' is not open" in answer.message()
     stream.close()
 
 

@@ -194,15 +194,15 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
         assert expected in error.message() and error.status() == status
 
     refused("needs a sequence_id", "any", 1)
-    refused("sequence 5 of model 'any' is not going on", "any", 1, 5)
-    refused("sequence 5 of model 'any' is not going on", "any", 1, 5, end=True)
+    refused("sequence 5 of model 'any' is not open", "any", 1, 5)
+    refused("sequence 5 of model 'any' is not open", "any", 1, 5, end=True)
     refused("must be a number", "number", 1, "text", start=True)
-    refused("has one item, but this one has 2", "any", 1, 5, start=True, shape=(2, 1))
+    refused("must have batch size 1, not 2", "any", 1, 5, start=True, shape=(2, 1))
     assert client.ask("any", 1, 5, start=True) == [1]
     refused("has shape", "any", 1, 5, shape=(1, 2))
-    refused("has one item", "any", 1, 5, shape=(2, 1))
+    refused("must have batch size 1", "any", 1, 5, shape=(2, 1))
     assert client.ask("any", 2, 5, end=True) == [3]
-    refused("is not going on", "any", 1, 5)
+    refused("is not open", "any", 1, 5)
     # Controls and states are the server's to give.
     tensors = given(protocol, 1) + given(protocol, 1, name="SUM_IN")
     with pytest.raises(InferenceServerException, match="no input 'SUM_IN'"):

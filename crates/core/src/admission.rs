@@ -17,7 +17,7 @@ fn check(request: &mut InferRequest, signature: &Signature, model: &str) -> Resu
     for output in &request.outputs {
         if signature.output(&output.name).is_none() {
             return Err(Error::invalid_arg(format!(
-                "model '{model}' has no output '{}'; its outputs are {}",
+                "model '{model}' has no output '{}' (outputs: {})",
                 output.name,
                 quoted(signature.outputs.iter().map(|output| output.name.as_str())),
             )));
@@ -38,16 +38,13 @@ fn check_names(request: &InferRequest, signature: &Signature, model: &str) -> Re
     for (index, tensor) in request.inputs.iter().enumerate() {
         if signature.input(&tensor.name).is_none() {
             return Err(Error::invalid_arg(format!(
-                "model '{model}' has no input '{}'; its inputs are {}",
+                "model '{model}' has no input '{}' (inputs: {})",
                 tensor.name,
                 quoted(signature.inputs.iter().map(|input| input.name.as_str())),
             )));
         }
         if request.inputs[..index].iter().any(|other| other.name == tensor.name) {
-            return Err(Error::invalid_arg(format!(
-                "input '{}' is given twice to model '{model}'",
-                tensor.name
-            )));
+            return Err(Error::invalid_arg(format!("model '{model}': duplicate input '{}'", tensor.name)));
         }
     }
     // Every given input is known and none is given twice, so equal counts leave none missing.
@@ -80,14 +77,14 @@ fn batch_size(request: &InferRequest, signature: &Signature, model: &str) -> Res
     for tensor in &request.inputs {
         let Some(&size) = tensor.shape.first() else {
             return Err(Error::invalid_arg(format!(
-                "input '{}' has no dimension, but model '{model}' takes a batch dimension first",
+                "input '{}' is a scalar, but model '{model}' expects a leading batch dimension",
                 tensor.name
             )));
         };
         match batch {
             Some((known, other)) if known != size => {
                 return Err(Error::invalid_arg(format!(
-                    "input '{}' has batch size {size}, but input '{other}' has {known} (model '{model}')",
+                    "model '{model}': input '{}' has batch size {size}, but input '{other}' has {known}",
                     tensor.name
                 )));
             }
@@ -98,7 +95,7 @@ fn batch_size(request: &InferRequest, signature: &Signature, model: &str) -> Res
     match usize::try_from(size) {
         Ok(size) if (1..=signature.max_batch_size).contains(&size) => Ok(size),
         _ => Err(Error::invalid_arg(format!(
-            "input '{name}' has batch size {size}, but model '{model}' takes 1 to {}",
+            "input '{name}' has batch size {size}, but model '{model}' accepts 1 to {}",
             signature.max_batch_size
         ))),
     }
@@ -112,7 +109,7 @@ fn check_input(
 ) -> Result<()> {
     if tensor.data_type != expected.data_type {
         return Err(Error::invalid_arg(format!(
-            "input '{}' is {}, but model '{model}' takes {}",
+            "input '{}' has datatype {}, but model '{model}' expects {}",
             tensor.name, tensor.data_type, expected.data_type
         )));
     }
@@ -121,11 +118,11 @@ fn check_input(
         && dims.iter().zip(expected.dims.iter()).all(|(dim, want)| *dim >= 0 && (*want < 0 || dim == want));
     if !fits {
         return Err(Error::invalid_arg(format!(
-            "input '{}' has shape {}, but model '{model}' takes {}{}",
+            "input '{}' has shape {}, but model '{model}' expects {}{}",
             tensor.name,
             tensor.shape,
             signature.full_dims(&expected.dims),
-            if batch.is_empty() { "" } else { ", the batch dimension first" },
+            if batch.is_empty() { "" } else { " with a leading batch dimension" },
         )));
     }
     tensor.check_contents().map_err(|error| error.context(format_args!("model '{model}'")))?;

@@ -1,4 +1,4 @@
-//! Waits for a future on the calling thread, for those who have a thread and no runtime.
+//! Blocks the calling thread on a future, without a runtime.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! Budgets: how much of something may be in use at a time, be it requests or bytes.
+//! Budgets of requests or bytes in use, lent as weighted permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Who makes a request, and what the server lends for it until its last answer.
+//! The caller of a request, and the permits it holds until the request is over.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ pub(crate) fn top(output: &Tensor, count: usize, batched: bool, labels: Option<&
                 )?,)*
                 DataType::Bool => classes.collect::<1, u8>(u8::from_le_bytes, |value| u8::from(value != 0).to_string())?,
                 DataType::Bytes => return Err(Error::unsupported(format!(
-                    "output '{}' is BYTES, which has no highest values to classify by", output.name
+                    "output '{}' has datatype BYTES, which cannot be classified", output.name
                 ))),
             }
         };

@@ -4,7 +4,7 @@
 //! other. A request to the ensemble is a [task](crate::task) that goes on whenever an answer comes, on the thread that
 //! brings it. So no thread waits while members execute, and no stack grows with nested ensembles.
 //!
-//! It knows nothing of how models come and go: members are looked up in the model table, when a request begins.
+//! Knows nothing of model loading: members are looked up in the model table when a request starts.
 
 mod computed;
 mod fit;

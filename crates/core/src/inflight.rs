@@ -1,13 +1,13 @@
-//! A request between its admission and its last answer: the sink that backends answer into, and the stream that the
-//! caller reads from. Both are the same allocation.
+//! A request between admission and its last answer: the sink that backends answer into, and the stream that the caller
+//! reads from. Both share one allocation.
 //!
 //! States of the caller's side: waiting -> (answered)* -> finished. The stream dropped before it is finished cancels.
 //! So does a caller that leaves more answers unread than the server keeps for one request: the backend never waits for
 //! it.
 //!
-//! A plain request takes the one lock three times: when its reader waits, when it is answered, when the answer is read. All
-//! that an answer changes, statistics included, is written under one of them, so nothing is counted twice. Traces are
-//! told outside of it, since they may call functions of a backend.
+//! A plain request takes the lock three times: to register the reader, to deliver the answer, to read it. Delivering
+//! updates everything, statistics included, under one lock, so nothing is counted twice. Traces are reported without
+//! the lock, since they may call into a backend.
 
 mod stream;
 mod unread;
@@ -54,7 +54,7 @@ pub(crate) struct InFlight {
     /// How often the state was locked.
     #[cfg(test)]
     locked: std::sync::atomic::AtomicUsize,
-    /// What hears of it, if it is traced.
+    /// Its trace, if it is traced.
     trace: Option<Arc<TraceShare>>,
     caller: Caller,
 }
@@ -152,15 +152,15 @@ impl InFlight {
         response
     }
 
-    /// Whether the answer is one too many to wait for its reader.
+    /// Whether the answer exceeds the limit of unread answers.
     fn overruns(&self, state: &State, answer: Option<&Answer>) -> bool {
         answer.is_some_and(|answer| !state.unread.has_room(answer, self.model.max_unread()))
     }
 
     fn overrun(&self) -> Error {
         Error::unavailable(format!(
-            "the answers of model '{}' were not read as fast as they came: more than {} bytes of them waited; read \
-             them faster, or raise --max-unread-response-bytes",
+            "model '{}': more than {} bytes of unread responses; read them faster, or raise \
+             --max-unread-response-bytes",
             self.model.name(),
             self.model.max_unread(),
         ))
@@ -218,7 +218,7 @@ impl InFlight {
         self.caller.computed(Some(times));
     }
 
-    /// How the request ended, as metrics count it. An error that came before its execution began is the scheduler's.
+    /// How the request ended, as metrics count it. Errors before execution come from the scheduler.
     fn ending(&self, last: Option<&Answer>, failed_before: bool, overrun: bool) -> Ending {
         let code = match last {
             Some(Err(error)) => Some(error.code()),
@@ -235,8 +235,8 @@ impl InFlight {
         if code == Some(ErrorCode::Cancelled) { Ending::Cancelled(reason) } else { Ending::Failure(reason) }
     }
 
-    /// Tells the trace of an answer that is about to be delivered: its outputs and, with the last one, what the marked
-    /// phases say of the execution, unless that was not begun or the backend tells.
+    /// Reports an answer to the trace before it is delivered: its outputs and, with the last one, the execution's phases,
+    /// unless it was not executed or the backend reports them itself.
     fn trace_answer(&self, share: &TraceShare, answer: Option<&Answer>, last: bool) {
         let state = self.lock();
         if state.finished {

@@ -1,4 +1,4 @@
-//! A model's instances: how many there are, and on which thread each executes.
+//! Instances of a model: planning, creation, and the threads they execute on.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -96,14 +96,14 @@ fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<Ins
     }
     if gpus.is_empty() {
         return Err(Error::invalid_arg(format!(
-            "instance group '{name}' asks for KIND_GPU, but there is no GPU; KIND_CPU or KIND_AUTO will do"
+            "instance group '{name}': KIND_GPU, but no GPU is available; use KIND_CPU or KIND_AUTO"
         )));
     }
     let wanted = if group.gpus.is_empty() { gpus } else { &group.gpus };
     if let Some(missing) = wanted.iter().find(|gpu| !gpus.contains(gpu)) {
         let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
         return Err(Error::invalid_arg(format!(
-            "instance group '{name}' asks for GPU {missing}, but the GPUs are {}",
+            "instance group '{name}': GPU {missing} is not available (GPUs: {})",
             gpus.join(", ")
         )));
     }
@@ -255,7 +255,7 @@ impl Pool {
             let slot = &self.slots[instance];
             if let Err(error) = slot.placement.apply() {
                 // It was made there, so this is news. What it is given can be answered all the same.
-                tracing::error!("instance '{}' is not where its host policy wants it: {error}", slot.name);
+                tracing::error!("instance '{}': cannot apply its host policy: {error}", slot.name);
             }
             while let Some(requests) = scheduler.next(instance) {
                 self.execute(instance, requests);
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(planned(both, &[0, 1, 2]), Ok(expected.to_vec()));
         assert_eq!(planned("instance_group { kind: KIND_GPU }", &[3]), Ok(vec![on("m_0_0", 3)]));
         let refused = |text, gpus: &[i32]| planned(text, gpus).unwrap_err().message().to_owned();
-        assert!(refused(both, &[]).contains("'g' asks for KIND_GPU, but there is no GPU"));
-        assert!(refused(both, &[0, 2]).contains("'g' asks for GPU 1, but the GPUs are 0, 2"));
+        assert!(refused(both, &[]).contains("'g': KIND_GPU, but no GPU is available"));
+        assert!(refused(both, &[0, 2]).contains("'g': GPU 1 is not available (GPUs: 0, 2)"));
     }
 }

@@ -1,4 +1,4 @@
-//! One loaded version of a model: what it takes and gives, what executes its requests, its counters.
+//! One loaded version of a model: its signature, its executor, its statistics.
 
 mod load;
 mod retirement;

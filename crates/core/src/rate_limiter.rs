@@ -142,8 +142,8 @@ impl RateLimiter {
                 let limit = self.limit(name, device);
                 if limit < *count {
                     return Err(Error::invalid_arg(format!(
-                        "instance '{}' needs {count} of resource '{name}', but there are {limit}; \
-                         --rate-limit-resource={name}:{count} or more will do",
+                        "instance '{}' needs {count} of resource '{name}', but its limit is {limit}; \
+                         set --rate-limit-resource={name}:{count} or more",
                         instance.instance
                     )));
                 }
@@ -214,8 +214,8 @@ impl State {
         for (device, name) in needs.keys() {
             if known.iter().any(|(other, same)| same == name && other.is_none() != device.is_none()) {
                 return Err(Error::invalid_arg(format!(
-                    "resource '{name}' of instance '{instance}' is global for one instance and not for another; \
-                     it must be one or the other everywhere"
+                    "instance '{instance}': resource '{name}' is global in one instance group and per device in another; \
+                     use the same scope everywhere"
                 )));
             }
         }

@@ -80,12 +80,14 @@ impl Readiness {
         let (asking, asked) = (Arc::clone(self), Arc::clone(&question));
         let spawned = Builder::new().name("nereid-ready".into()).spawn(move || {
             let answer = catch_unwind(AssertUnwindSafe(|| asking.model.ready()));
-            let panicked =
-                |_| Err(Error::internal("the backend panicked when it was asked whether it is ready"));
+            let panicked = |_| Err(Error::internal("the backend panicked during its readiness check"));
             asking.end(&asked, answer.unwrap_or_else(panicked));
         });
         if let Err(error) = spawned {
-            self.end(&question, Err(Error::unavailable(format!("cannot start a thread to ask: {error}"))));
+            self.end(
+                &question,
+                Err(Error::unavailable(format!("cannot start a thread for the readiness check: {error}"))),
+            );
         }
         question
     }
@@ -113,7 +115,7 @@ impl Ring for Readiness {
         let question = self.lock().clone();
         if let Some(question) = question.filter(|question| question.asked.elapsed() >= self.limit) {
             let millis = self.limit.as_millis();
-            let overdue = format!("the backend has not said for {millis} ms whether the model is ready");
+            let overdue = format!("the backend did not answer the readiness check within {millis} ms");
             self.settle(&question, Err(Error::unavailable(overdue)));
         }
     }

@@ -121,7 +121,7 @@ pub(crate) trait Item: Sized {
 pub(crate) enum Refusal {
     /// No further request is taken.
     Closing,
-    /// So many wait already, and no more may.
+    /// The queue is full: this is its limit.
     Full(usize),
     /// It waited longer than it may.
     Expired,
@@ -129,7 +129,7 @@ pub(crate) enum Refusal {
     Cancelled,
     /// Its sequence waited longer than it may for a slot.
     NoSlot,
-    /// It goes on with a sequence that there is not.
+    /// Its sequence is not open.
     NotStarted,
 }
 
@@ -139,15 +139,15 @@ impl Item for Request {
         let error = match why {
             Refusal::Closing => Error::unavailable(format!("model '{model}' is being unloaded")),
             Refusal::Full(limit) => Error::unavailable(format!(
-                "Exceeds maximum queue size: {limit} requests wait for model '{model}', which is its max_queue_size"
+                "Exceeds maximum queue size: model '{model}' has {limit} pending requests, its max_queue_size"
             )),
             Refusal::Expired => Error::unavailable(format!(
-                "Request timeout expired: it waited for model '{model}' longer than its queue policy allows"
+                "Request timeout expired: it was pending for model '{model}' longer than its queue policy allows"
             )),
             Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
             Refusal::NoSlot => Error::unavailable(format!(
-                "Request timeout expired: its sequence waited for a slot of model '{model}' longer than the timeout of \
-                 a request of it"
+                "Request timeout expired: its sequence waited for a slot of model '{model}' longer than the request \
+                 timeout"
             )),
             Refusal::NotStarted => sequence::not_started(&self),
         };

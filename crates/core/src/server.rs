@@ -241,7 +241,7 @@ impl Server {
         if let Some(slots) = &self.slots {
             let slot = slots.try_acquire(1).ok_or_else(|| {
                 Error::unavailable(format!(
-                    "the server has {} requests in progress, which is its limit; try again later",
+                    "the server has reached its limit of {} requests in progress; try again later",
                     slots.capacity()
                 ))
             })?;
@@ -330,7 +330,7 @@ impl Server {
         match self.options.model_control {
             ModelControl::Explicit => Ok(()),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
-                "models are loaded and unloaded by request only with --model-control-mode=explicit",
+                "loading and unloading models by request needs --model-control-mode=explicit",
             )),
         }
     }

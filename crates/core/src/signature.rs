@@ -106,7 +106,7 @@ impl Signature {
     pub fn raw_input(&self, contents: Buffers) -> Result<Tensor> {
         let [input] = self.inputs.as_slice() else {
             return Err(Error::invalid_arg(format!(
-                "a raw request takes a model with one input, but this one has {}",
+                "a raw request needs a model with exactly one input, but this one has {}",
                 self.inputs.len()
             )));
         };
@@ -123,13 +123,13 @@ impl Signature {
             }
             None => {
                 return Err(Error::invalid_arg(format!(
-                    "a raw request gives one BYTES element, but input '{}' has shape {}",
+                    "a raw request carries one BYTES element, but input '{}' has shape {}",
                     input.name, input.dims
                 )));
             }
             Some(_) if variable > 1 => {
                 return Err(Error::invalid_arg(format!(
-                    "a raw request leaves the shape open: input '{}' has several variable dimensions, {}",
+                    "a raw request does not determine the shape of input '{}', which has several variable dimensions: {}",
                     input.name, input.dims
                 )));
             }
@@ -175,9 +175,10 @@ pub(crate) fn reshaped<'a>(
 }
 
 fn data_type(model: &str, role: &str, name: &str, number: i32) -> Result<DataType> {
-    proto::DataType::try_from(number).ok().and_then(DataType::from_proto).ok_or_else(|| {
-        Error::invalid_arg(format!("the configuration of model '{model}' gives {role} '{name}' no data_type"))
-    })
+    proto::DataType::try_from(number)
+        .ok()
+        .and_then(DataType::from_proto)
+        .ok_or_else(|| Error::invalid_arg(format!("model '{model}': {role} '{name}' has no data_type")))
 }
 
 #[cfg(test)]

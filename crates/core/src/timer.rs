@@ -68,7 +68,7 @@ impl Alarm {
             if let Err(error) = spawned {
                 // Tried again with the next alarm; until then instances see to what has expired.
                 state.running = false;
-                tracing::error!("cannot start the thread that watches over timeouts: {error}");
+                tracing::error!("cannot start the timer thread: {error}");
             }
         }
         drop(state);

@@ -77,7 +77,7 @@ impl TraceSettings {
         } else {
             return Ok(());
         };
-        Err(Error::invalid_arg(format!("the trace settings for {whose} would trace nothing: {wrong}")))
+        Err(Error::invalid_arg(format!("trace settings for {whose}: nothing would be traced: {wrong}")))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs a model's warm-up requests on each of its instances before it is ready.
 //!
-//! They go to the instances directly: no scheduler and no client sees them, and the statistics do not count them.
+//! The samples bypass the scheduler and are not counted in the statistics.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};

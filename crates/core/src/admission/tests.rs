@@ -51,7 +51,7 @@ fn names_are_checked_with_what_there_is() {
     let signature = signature(0, vec![input("A", &[1]), input("B", &[1])]);
     assert_eq!(
         refused(request(vec![tensor("A", &[1]), tensor("C", &[1])]), &signature),
-        "model 'm' has no input 'C'; its inputs are 'A', 'B'"
+        "model 'm' has no input 'C' (inputs: 'A', 'B')"
     );
     assert_eq!(
         refused(request(vec![tensor("A", &[1])]), &signature),
@@ -59,11 +59,11 @@ fn names_are_checked_with_what_there_is() {
     );
     assert_eq!(
         refused(request(vec![tensor("A", &[1]), tensor("A", &[1])]), &signature),
-        "input 'A' is given twice to model 'm'"
+        "model 'm': duplicate input 'A'"
     );
     let mut wants = request(vec![tensor("A", &[1]), tensor("B", &[1])]);
     wants.outputs = vec![RequestedOutput::new("NOPE")];
-    assert_eq!(refused(wants, &signature), "model 'm' has no output 'NOPE'; its outputs are 'OUT'");
+    assert_eq!(refused(wants, &signature), "model 'm' has no output 'NOPE' (outputs: 'OUT')");
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn inputs_share_a_batch_size_within_the_models_limit() {
     let both = |a: &[i64], b: &[i64]| request(vec![tensor("A", a), tensor("B", b)]);
     assert_eq!(
         refused(both(&[2, 1], &[3, 1]), &signature),
-        "input 'B' has batch size 3, but input 'A' has 2 (model 'm')"
+        "model 'm': input 'B' has batch size 3, but input 'A' has 2"
     );
     assert_eq!(
         refused(both(&[9, 1], &[9, 1]), &signature),
-        "input 'B' has batch size 9, but model 'm' takes 1 to 8"
+        "input 'B' has batch size 9, but model 'm' accepts 1 to 8"
     );
-    assert!(refused(both(&[0, 1], &[0, 1]), &signature).contains("takes 1 to 8"));
-    assert!(refused(both(&[], &[]), &signature).contains("has no dimension"));
+    assert!(refused(both(&[0, 1], &[0, 1]), &signature).contains("accepts 1 to 8"));
+    assert!(refused(both(&[], &[]), &signature).contains("is a scalar"));
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn type_shape_and_size_are_checked() {
     let wrong_type = Tensor::new("A", DataType::Fp32, [2, 1], vec![0; 8]);
     assert_eq!(
         refused(request(vec![wrong_type]), &signature),
-        "input 'A' is FP32, but model 'm' takes INT32"
+        "input 'A' has datatype FP32, but model 'm' expects INT32"
     );
     for shape in [[3, 1].as_slice(), &[2], &[2, 1, 1], &[2, -1]] {
         let message = refused(request(vec![tensor("A", shape)]), &signature);
         assert!(
-            message.starts_with("input 'A' has shape [") && message.ends_with("takes [2,-1]"),
+            message.starts_with("input 'A' has shape [") && message.ends_with("expects [2,-1]"),
             "{message}"
         );
     }

@@ -12,13 +12,13 @@ pub(crate) struct Computed(Mutex<Sum>);
 
 #[derive(Default)]
 struct Sum {
-    /// So many requests have not ended.
+    /// Number of requests that have not ended.
     open: usize,
     times: ComputeTimes,
     then: Option<Then>,
 }
 
-/// Hears of the sum.
+/// Called with the sum.
 type Then = Box<dyn FnOnce(ComputeTimes) + Send>;
 
 impl Computed {
@@ -36,17 +36,17 @@ impl Computed {
             sum.times.infer += times.infer;
             sum.times.output += times.output;
         }
-        Self::tell(sum);
+        Self::report_if_complete(sum);
     }
 
-    /// No further request begins: `then` hears of the sum, as soon as all have ended.
+    /// No further request begins. Calls `then` with the sum once all have ended.
     pub(super) fn finish(&self, then: impl FnOnce(ComputeTimes) + Send + 'static) {
         let mut sum = self.lock();
         sum.then = Some(Box::new(then));
-        Self::tell(sum);
+        Self::report_if_complete(sum);
     }
 
-    fn tell(mut sum: MutexGuard<'_, Sum>) {
+    fn report_if_complete(mut sum: MutexGuard<'_, Sum>) {
         if sum.open > 0 {
             return;
         }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_told_when_the_last_request_has_ended() {
+    fn the_sum_is_reported_when_the_last_request_has_ended() {
         let computed = Computed::default();
         let told = Arc::new(Mutex::new(None));
         computed.begin();

@@ -13,7 +13,7 @@ use crate::model::{Labels, Model, ModelSpec};
 use crate::source::ModelId;
 use crate::table::{ModelTable, VersionState};
 
-/// As much of the reason of a member, in characters.
+/// Maximum length of a member's failure reason in a message, in characters.
 const REASON: usize = 500;
 
 /// What an ensemble is served as.

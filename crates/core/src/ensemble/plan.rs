@@ -7,7 +7,7 @@ use nereid_backend_api::{ModelConfig, Shape};
 use super::steps_of;
 use crate::source::ModelId;
 
-/// What is done with a request.
+/// The compiled graph.
 pub(super) struct Plan {
     /// The ensemble's name.
     pub name: String,
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub readers: Vec<Vec<usize>>,
     /// Of each tensor, the step that writes it.
     pub writers: Vec<Option<usize>>,
-    /// So many requests of each step may be in progress at a time; 0 for any number.
+    /// Maximum number of requests in progress per step; 0 for no limit.
     pub max_inflight: usize,
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Arc<Shared>, request: Request) {
         Ok(run) => run,
         Err(error) => return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error))),
     };
-    let outcome = run.go().await;
+    let outcome = run.execute().await;
     let (computed, last) = (Arc::clone(&run.computed), run.last.take());
     // Its end is told when the request is answered.
     let _trace = run.template.trace.take();
@@ -98,7 +98,7 @@ enum Event {
     Permitted(Ready, OwnedSemaphorePermit),
 }
 
-async fn happened(awaited: Awaited) -> Result<Event> {
+async fn event_of(awaited: Awaited) -> Result<Event> {
     match awaited {
         Awaited::Answer(mut live) if live.is_decoupled => {
             let answer = live.answers.next().await;
@@ -109,7 +109,7 @@ async fn happened(awaited: Awaited) -> Result<Event> {
             Ok(Event::Answered(live, Some(answer)))
         }
         Awaited::Permit(ready, limit) => {
-            let closed = |_| Error::internal("the limit of requests in progress is gone");
+            let closed = |_| Error::internal("the semaphore of max_inflight_requests was closed");
             Ok(Event::Permitted(ready, limit.acquire_owned().await.map_err(closed)?))
         }
     }
@@ -126,10 +126,7 @@ impl Event {
 ///
 /// A look meets what it waits for in no order of its own: a member's second answer may be met before the first, although
 /// the member gave them one after the other. Where members keep the order of their requests, so does the ensemble.
-fn all_that_happened<F>(
-    awaited: &mut FuturesUnordered<F>,
-    context: &mut Context<'_>,
-) -> Poll<Result<Vec<Event>>>
+fn poll_events<F>(awaited: &mut FuturesUnordered<F>, context: &mut Context<'_>) -> Poll<Result<Vec<Event>>>
 where
     F: Future<Output = Result<Event>>,
 {
@@ -160,7 +157,7 @@ struct Run<'a> {
     next_wave: u64,
     ready: VecDeque<Ready>,
     /// How many steps of each rank wait for a permit.
-    held_up: BTreeMap<usize, usize>,
+    throttled: BTreeMap<usize, usize>,
     /// Decoupled members whose answers are not looked at before those behind them have caught up.
     paused: Vec<Live>,
     computed: Arc<Computed>,
@@ -207,7 +204,7 @@ impl<'a> Run<'a> {
             waves: BTreeMap::new(),
             next_wave: REQUEST,
             ready: VecDeque::new(),
-            held_up: BTreeMap::new(),
+            throttled: BTreeMap::new(),
             paused: Vec::new(),
             computed: Arc::default(),
             made: 0,
@@ -228,23 +225,23 @@ impl<'a> Run<'a> {
     }
 
     /// Runs all steps. The responses but the last are sent when they are made.
-    async fn go(&mut self) -> Result<()> {
+    async fn execute(&mut self) -> Result<()> {
         let mut awaited = FuturesUnordered::new();
         loop {
             while let Some(ready) = self.ready.pop_front() {
                 let limit = self.shared.limits.get(ready.step);
                 match limit.map(|limit| Arc::clone(limit).try_acquire_owned()) {
                     Some(Err(_)) => {
-                        *self.held_up.entry(self.rank(ready.step)).or_default() += 1;
+                        *self.throttled.entry(self.rank(ready.step)).or_default() += 1;
                         let limit = Arc::clone(&self.shared.limits[ready.step]);
-                        awaited.push(happened(Awaited::Permit(ready, limit)));
+                        awaited.push(event_of(Awaited::Permit(ready, limit)));
                     }
-                    Some(Ok(permit)) => awaited.push(happened(self.begin(ready, Some(permit))?)),
-                    None => awaited.push(happened(self.begin(ready, None)?)),
+                    Some(Ok(permit)) => awaited.push(event_of(self.begin(ready, Some(permit))?)),
+                    None => awaited.push(event_of(self.begin(ready, None)?)),
                 }
             }
             for live in self.resumed() {
-                awaited.push(happened(Awaited::Answer(live)));
+                awaited.push(event_of(Awaited::Answer(live)));
             }
             if !(awaited.is_empty() && self.paused.is_empty())
                 && let Some(response) = self.last.take()
@@ -255,7 +252,7 @@ impl<'a> Run<'a> {
                 if self.responder.is_cancelled() {
                     return Poll::Ready(Err(Error::cancelled("the request was cancelled")));
                 }
-                all_that_happened(&mut awaited, context)
+                poll_events(&mut awaited, context)
             });
             let events = events.await?;
             if events.is_empty() {
@@ -265,13 +262,13 @@ impl<'a> Run<'a> {
                 match event {
                     Event::Permitted(ready, permit) => {
                         let rank = self.rank(ready.step);
-                        if let Some(count) = self.held_up.get_mut(&rank) {
+                        if let Some(count) = self.throttled.get_mut(&rank) {
                             *count -= 1;
                             if *count == 0 {
-                                self.held_up.remove(&rank);
+                                self.throttled.remove(&rank);
                             }
                         }
-                        awaited.push(happened(self.begin(ready, Some(permit))?));
+                        awaited.push(event_of(self.begin(ready, Some(permit))?));
                     }
                     Event::Answered(live, Some(answer)) => {
                         self.take(&live, answer?)?;
@@ -288,8 +285,8 @@ impl<'a> Run<'a> {
         // A decoupled ensemble may answer nothing.
         if self.made == 0 && !self.shared.plan.is_decoupled {
             return Err(Error::invalid_arg(
-                "no step can run any more, but some output is not there: its members do not give what they gave \
-                 when the ensemble was loaded",
+                "an output was not produced: a member returned other outputs than its configuration declared when \
+                 the ensemble was loaded",
             ));
         }
         Ok(())
@@ -300,7 +297,7 @@ impl<'a> Run<'a> {
     /// A step that is held up waits for requests of its own rank or of one behind, which are never paused for it. So
     /// somebody can always go on.
     fn resumed(&mut self) -> Vec<Live> {
-        let Some(rank) = self.held_up.keys().next_back().copied() else {
+        let Some(rank) = self.throttled.keys().next_back().copied() else {
             return std::mem::take(&mut self.paused);
         };
         let (resumed, paused) =
@@ -357,7 +354,7 @@ impl<'a> Run<'a> {
     fn begin(&mut self, ready: Ready, permit: Option<OwnedSemaphorePermit>) -> Result<Awaited> {
         let step = &self.shared.plan.steps[ready.step];
         let (Some(member), Some(wave)) = (&self.members[ready.step], self.waves.get_mut(&ready.wave)) else {
-            return Err(Error::internal("a step was to run that is not needed"));
+            return Err(Error::internal("a step was scheduled that no requested output needs"));
         };
         let signature = member.signature();
         let batches = signature.max_batch_size > 0;
@@ -372,7 +369,7 @@ impl<'a> Run<'a> {
             if let Some(of_tensor) = value.sequence {
                 match &sequence {
                     Some(known) if *known != of_tensor => tracing::error!(
-                        "a step of model '{}' in ensemble '{}' reads tensors of different sequences; it is of {known:?}",
+                        "ensemble '{1}': a step of model '{0}' reads tensors of different sequences; using {known:?}",
                         member.name(),
                         self.shared.plan.name
                     ),

@@ -1,4 +1,4 @@
-//! The caller's side of a request: its answers, and taking it back.
+//! The caller's side of a request: reading its answers, and cancelling it.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::classification;
 use crate::interceptors::Waiting;
 use crate::scheduler::Ticket;
 
-/// Stops a request whose answers are still waited for.
+/// Cancels a request from elsewhere than its stream.
 #[derive(Clone)]
 pub struct Canceller {
     inflight: Arc<InFlight>,
@@ -19,8 +19,7 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// Stops it: if it waits to be executed, it is answered at once, and otherwise its backend may see that it is no
-    /// longer wanted.
+    /// Cancels the request: a queued one is answered at once; one in execution is marked for its backend to see.
     pub fn cancel(&self) {
         self.inflight.cancelled.cancel();
         match &self.place {
@@ -145,7 +144,7 @@ impl ResponseStream {
 
     fn wrong_count(&self, count: &str) -> Error {
         let model = self.inflight.model.name();
-        Error::unsupported(format!("model '{model}' gave {count} where one was asked for"))
+        Error::unsupported(format!("model '{model}' returned {count}, but exactly one was expected"))
     }
 
     fn classified(&self, mut response: Response) -> Result<Response> {

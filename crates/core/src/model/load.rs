@@ -18,7 +18,7 @@ use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::interceptors::{Gate, Interceptors};
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
-use crate::scheduler::configured::{self, Surroundings};
+use crate::scheduler::configured::{self, SchedulerContext};
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::scheduler::sequence::configured::initial_states;
 use crate::signature::Signature;
@@ -173,7 +173,7 @@ impl Model {
             }
             _ => Vec::new(),
         };
-        let surroundings = Surroundings {
+        let context = SchedulerContext {
             instances: pool.len(),
             custom,
             permits,
@@ -181,18 +181,17 @@ impl Model {
             hold: services.hold_batches,
             states,
         };
-        let scheduler = configured::scheduler(&config, surroundings);
+        let scheduler = configured::scheduler(&config, context);
         let events = services.events.clone();
         let readiness = Readiness::new(pool.model(), &services.timer, events, readiness::LIMIT);
         let refusal = (pool.len() == 0).then(|| {
             Error::unavailable(format!(
-                "model '{}' takes no requests: all of its instances are passive",
+                "model '{}' accepts no requests: all of its instances are passive",
                 spec.id.name
             ))
         });
-        let executor = Instances::start(pool, scheduler, readiness).map_err(|error| {
-            Error::internal(format!("cannot start the threads of its instances: {error}"))
-        })?;
+        let executor = Instances::start(pool, scheduler, readiness)
+            .map_err(|error| Error::internal(format!("cannot start the instance threads: {error}")))?;
         let executor: Arc<dyn Executor> = Arc::new(executor);
         let gate = Gate::new(&services.interceptors);
         let id = (spec.id.clone(), version);

@@ -28,10 +28,10 @@ fn what_an_instance_could_never_get_is_refused_when_it_is_loaded() {
     let limiter = RateLimiter::new(vec![limit("R", 4, Some(0)), limit("R", 2, None), limit("S", 9, Some(1))]);
     limiter.register(vec![instance("a", 0, &[("R", 4)])]).unwrap();
     for (needs, in_message) in [
-        (("R", 5), "needs 5 of resource 'R', but there are 4"),
+        (("R", 5), "needs 5 of resource 'R', but its limit is 4"),
         // There is some, but on another device.
-        (("S", 1), "there are 0"),
-        (("T", 1), "there are 0"),
+        (("S", 1), "its limit is 0"),
+        (("T", 1), "its limit is 0"),
     ] {
         let error = limiter.register(vec![instance("b", 0, &[needs])]).err().unwrap();
         assert_eq!(error.code(), ErrorCode::InvalidArg);
@@ -46,7 +46,7 @@ fn a_resource_is_global_everywhere_or_nowhere() {
     let limiter = RateLimiter::new(Vec::new());
     let first = limiter.register(vec![instance("a", 0, &[("*R", 1)])]).unwrap();
     let error = limiter.register(vec![instance("b", 0, &[("S", 1)]), instance("c", 0, &[("R", 1)])]).err();
-    assert!(error.unwrap().message().contains("resource 'R' of instance 'c' is global for one"));
+    assert!(error.unwrap().message().contains("instance 'c': resource 'R' is global"));
     // What was refused left nothing behind, and neither does what is unloaded.
     limiter.register(vec![instance("b", 0, &[("*S", 1)])]).unwrap();
     drop(first);

@@ -1,4 +1,4 @@
-//! The dynamic batcher's rules: which requests leave together, and when.
+//! The dynamic batcher's rules: which requests form a batch, and when it leaves.
 //!
 //! Requests wait in levels, the most urgent first, and within a level in the order they came; those past their queue
 //! timeout that are delayed rather than refused come after the others of their level. The batch is made of the first

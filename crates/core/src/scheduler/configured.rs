@@ -1,4 +1,4 @@
-//! The scheduler that a model's configuration asks for.
+//! Builds the scheduler that a model's configuration selects.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
 /// What a scheduler needs besides the configuration.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
     /// The backend's own rules for batches.
@@ -30,11 +30,11 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// The scheduler of a checked configuration.
-pub(crate) fn scheduler(config: &ModelConfig, surroundings: Surroundings<'_>) -> Arc<dyn Scheduler> {
-    let Surroundings { instances, custom, permits, timer, hold, states } = surroundings;
+pub(crate) fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn Scheduler> {
+    let SchedulerContext { instances, custom, permits, timer, hold, states } = context;
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
-        let surroundings = sequence::configured::Surroundings { instances, permits, timer, hold, states };
-        return sequence::configured::scheduler(config, batching, surroundings);
+        let context = sequence::configured::SchedulerContext { instances, permits, timer, hold, states };
+        return sequence::configured::scheduler(config, batching, context);
     }
     let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice else {
         return Arc::new(Handoff::new(Fifo::default(), instances, permits, None));

@@ -1,4 +1,4 @@
-//! Shares a queue between those who enqueue and the threads of the instances.
+//! Shares a queue between callers and instance threads.
 //!
 //! States of an instance:
 //! - `Executing` -> `Idle`: its thread asks for more and no batch may leave;
@@ -90,7 +90,7 @@ impl<Q: Queue> Handoff<Q> {
         };
         match state.queue.push(item, now) {
             Ok(ticket) => {
-                self.go_on(state, now);
+                self.notify(state, now);
                 Enqueued::Waits(ticket)
             }
             Err((item, why)) => {
@@ -121,7 +121,7 @@ impl<Q: Queue> Handoff<Q> {
                 (Readiness::Now, _) => {
                     let batch = state.queue.take(now);
                     // Others were not called while this one was on its way.
-                    self.go_on(state, now);
+                    self.notify(state, now);
                     return Some(batch);
                 }
                 (_, Some(permits)) if permitted => {
@@ -183,7 +183,7 @@ impl<Q: Queue> Handoff<Q> {
         let mut state = self.lock();
         state.armed = None;
         let state = self.refuse_expired(state, now);
-        self.go_on(state, now);
+        self.notify(state, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<Q>> {
@@ -192,7 +192,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// After a change: calls an idle instance if there is something for it, and sets the alarm.
-    fn go_on(&self, mut state: MutexGuard<'_, State<Q>>, now: Instant) {
+    fn notify(&self, mut state: MutexGuard<'_, State<Q>>, now: Instant) {
         let called = state.call(now, self.permits.as_ref());
         let alarm = match (&self.alarm, state.queue.next_expiry()) {
             (Some(alarm), Some(expiry)) if state.armed.is_none_or(|armed| expiry < armed) => {

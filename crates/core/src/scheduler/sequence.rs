@@ -84,8 +84,8 @@ impl SequenceScheduler {
     }
 
     /// After a change: calls the instances that it is of interest for, and sets the alarm.
-    fn go_on(&self, mut state: MutexGuard<'_, State>) {
-        let stirred = state.sequences.stirred();
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
+        let take_changed = state.sequences.take_changed();
         let expiry = state.sequences.next_expiry();
         let alarm = expiry.filter(|&expiry| state.armed.is_none_or(|armed| expiry < armed));
         if alarm.is_some() {
@@ -93,7 +93,7 @@ impl SequenceScheduler {
         }
         let all_ended = if state.sequences.has_open() { None } else { state.when_all_end.take() };
         drop(state);
-        for instance in stirred {
+        for instance in take_changed {
             self.calls[instance].notify_one();
         }
         if let Some(expiry) = alarm {
@@ -107,7 +107,7 @@ impl SequenceScheduler {
     /// Answers what may not wait any longer.
     fn refuse_expired<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
         let expired = state.sequences.expire(now);
-        self.go_on(state);
+        self.notify(state);
         expired.into_iter().for_each(|request| request.refuse(Refusal::NoSlot));
         self.lock()
     }
@@ -123,7 +123,7 @@ impl Scheduler for SequenceScheduler {
                 if state.retired {
                     state.sequences.end_all(now);
                 }
-                self.go_on(state);
+                self.notify(state);
                 Enqueued::Waits(ticket)
             }
             Err((request, Refusal::NotStarted)) => {
@@ -160,7 +160,7 @@ impl Scheduler for SequenceScheduler {
                 }
                 (Readiness::Now, _) => {
                     let batch = state.sequences.take(instance, now);
-                    self.go_on(state);
+                    self.notify(state);
                     return Some(batch);
                 }
                 (_, Some(permits)) if permitted => {
@@ -184,7 +184,7 @@ impl Scheduler for SequenceScheduler {
     fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         let removed = state.sequences.remove(ticket, Instant::now());
-        self.go_on(state);
+        self.notify(state);
         removed.into_iter().for_each(|request| request.refuse(Refusal::Cancelled));
     }
 
@@ -196,7 +196,7 @@ impl Scheduler for SequenceScheduler {
         let mut state = self.lock();
         state.closed = true;
         state.sequences.close(Instant::now());
-        self.go_on(state);
+        self.notify(state);
     }
 
     fn goes_on(&self, sequence: &CorrelationId) -> bool {
@@ -206,14 +206,14 @@ impl Scheduler for SequenceScheduler {
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         let mut state = self.lock();
         state.when_all_end = Some(done);
-        self.go_on(state);
+        self.notify(state);
     }
 
     fn end_sequences(&self) {
         let mut state = self.lock();
         state.retired = true;
         state.sequences.end_all(Instant::now());
-        self.go_on(state);
+        self.notify(state);
     }
 }
 
@@ -229,7 +229,7 @@ impl Turns for SequenceScheduler {
     fn over(&self, turn: u64) {
         let mut state = self.lock();
         state.sequences.over(Place::of(turn), Instant::now());
-        self.go_on(state);
+        self.notify(state);
     }
 
     fn again(&self, turn: u64, request: Request) {
@@ -240,7 +240,7 @@ impl Turns for SequenceScheduler {
         }
         let mut state = self.lock();
         let outcome = state.sequences.again(Place::of(turn), request, Instant::now());
-        self.go_on(state);
+        self.notify(state);
         if let Err((request, why)) = outcome {
             request.refuse(why);
         }
@@ -263,8 +263,8 @@ impl State {
 
 pub(super) fn not_started(request: &Request) -> Error {
     Error::invalid_arg(format!(
-        "sequence {} of model '{}' is not going on: it ended, was idle for too long, or never began; its first request \
-         must say so with sequence_start",
+        "sequence {} of model '{}' is not open: it ended, was idle for too long, or was never started with \
+         sequence_start",
         request.correlation_id,
         request.model_name()
     ))

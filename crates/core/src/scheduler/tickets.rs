@@ -1,4 +1,4 @@
-//! A first-in first-out queue from whose middle items can be taken as well.
+//! A first-in first-out queue that also supports removal from the middle.
 
 use std::collections::VecDeque;
 

@@ -124,7 +124,7 @@ fn bounds_ms(config: &ModelConfig) -> Vec<f64> {
                 bounds.clone_from(&options.buckets);
             }
             _ => tracing::warn!(
-                "model '{}': its model_metrics are about '{family}', which has nothing to set; '{FIRST_RESPONSE}' has",
+                "model '{}': model_metrics: '{family}' is not configurable; only '{FIRST_RESPONSE}' is",
                 config.name
             ),
         }
@@ -161,11 +161,11 @@ impl Histogram {
     }
 }
 
-/// So many parts of the window, the oldest of which is dropped as a whole.
+/// Number of parts of the window. The oldest is dropped as a whole.
 const PARTS: usize = 5;
 /// How long a part lasts. The window is a minute, as the reference's.
 const PART: Duration = Duration::from_secs(12);
-/// How far a quantile may be off, as a share of its value.
+/// Relative error of a quantile.
 const ACCURACY: f64 = 0.01;
 /// Enough for times from a microsecond to many days with that accuracy.
 const BINS: u32 = 2048;
@@ -193,8 +193,7 @@ pub struct LatencySummary {
 }
 
 impl LatencySummary {
-    /// The value that so many of those of the last minute are at most, to a hundredth; `None` if there were none, or for
-    /// what is not from 0 to 1.
+    /// A quantile of the last minute, accurate to 1%; `None` if there were no values, or outside of 0 to 1.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         self.recent.quantile(quantile).ok().flatten()
     }

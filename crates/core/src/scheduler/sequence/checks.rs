@@ -34,13 +34,13 @@ impl SequenceChecks {
     pub(crate) fn check(&self, request: &InferRequest, batch_size: usize, model: &str) -> Result<()> {
         if batch_size > 1 {
             return Err(Error::invalid_arg(format!(
-                "model '{model}' takes sequences, of which each request has one item, but this one has {batch_size}"
+                "model '{model}' uses sequence batching: each request must have batch size 1, not {batch_size}"
             )));
         }
         let text = match request.correlation_id {
             CorrelationId::None if !self.iterates => {
                 return Err(Error::invalid_arg(format!(
-                    "model '{model}' takes sequences: a request needs a sequence_id, which is neither 0 nor empty"
+                    "model '{model}' uses sequence batching: a request needs a sequence_id that is neither 0 nor empty"
                 )));
             }
             CorrelationId::None | CorrelationId::Number(_) => false,
@@ -49,8 +49,8 @@ impl SequenceChecks {
         match &self.id {
             Some((input, data_type)) if text != (*data_type == DataType::Bytes) => {
                 Err(Error::invalid_arg(format!(
-                    "the sequence_id of a request to model '{model}' must be {}: the model takes it as input '{input}', \
-                 which is {data_type}",
+                    "model '{model}': sequence_id must be {}, since the model reads it as input '{input}' of type \
+                 {data_type}",
                     if text { "a number" } else { "text" }
                 )))
             }
@@ -97,10 +97,7 @@ mod tests {
     #[test]
     fn a_request_of_several_items_is_refused() {
         let error = checked("sequence_batching { }", CorrelationId::Number(1), 2).unwrap_err();
-        assert_eq!(
-            error,
-            "model 'm' takes sequences, of which each request has one item, but this one has 2"
-        );
+        assert_eq!(error, "model 'm' uses sequence batching: each request must have batch size 1, not 2");
     }
 
     #[test]

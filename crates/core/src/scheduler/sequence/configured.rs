@@ -1,4 +1,4 @@
-//! The sequence batcher that a model's configuration asks for.
+//! Builds the sequence batcher that a model's configuration selects.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
 /// What a sequence batcher needs besides the configuration.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
     /// Asked before each execution, if executions are limited.
@@ -36,9 +36,9 @@ pub(crate) struct Surroundings<'a> {
 pub(crate) fn scheduler(
     config: &ModelConfig,
     batching: &ModelSequenceBatching,
-    surroundings: Surroundings<'_>,
+    context: SchedulerContext<'_>,
 ) -> Arc<SequenceScheduler> {
-    let Surroundings { instances, permits, timer, hold, states } = surroundings;
+    let SchedulerContext { instances, permits, timer, hold, states } = context;
     let size = |size: i32| usize::try_from(size).unwrap_or(0);
     let max_batch_size = size(config.max_batch_size).max(1);
     let (oldest, direct) = match &batching.strategy_choice {

@@ -112,7 +112,7 @@ impl Outfit<Request> for RequestOutfit {
             inputs: beside.inputs.iter().map(|input| self.blank(input)).collect(),
             ..InferRequest::default()
         };
-        let mut filler = Request::new(request, beside.batch_size(), Responder::new(Arc::new(Unheard), None));
+        let mut filler = Request::new(request, beside.batch_size(), Responder::new(Arc::new(NoAnswer), None));
         self.give_controls(&mut filler, false);
         // The model may write states of the filler as it does those of the others: they are nobody's.
         let states = beside.states().map(|states| {
@@ -199,9 +199,9 @@ fn id_contents(id: &CorrelationId, data_type: DataType) -> Bytes {
 }
 
 /// Hears the answers to a filler.
-struct Unheard;
+struct NoAnswer;
 
-impl ResponseSink for Unheard {
+impl ResponseSink for NoAnswer {
     fn deliver(&self, _answer: Option<Answer>, _last: bool) {}
 
     fn mark(&self, _: Phase, _: Instant) {}

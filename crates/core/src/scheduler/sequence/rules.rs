@@ -91,7 +91,7 @@ pub(crate) struct Sequences<T, O: Outfit<T>, F> {
     /// How many requests wait that are in no batcher.
     waiting: usize,
     /// The instances for which something has changed.
-    stirred: BTreeSet<usize>,
+    take_changed: BTreeSet<usize>,
     closed: bool,
 }
 
@@ -158,7 +158,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
             fed: HashMap::new(),
             next_number: 0,
             waiting: 0,
-            stirred: BTreeSet::new(),
+            take_changed: BTreeSet::new(),
             closed: false,
         }
     }
@@ -249,8 +249,8 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     }
 
     /// The instances for which something has changed since this was asked last.
-    pub(crate) fn stirred(&mut self) -> BTreeSet<usize> {
-        std::mem::take(&mut self.stirred)
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.take_changed)
     }
 
     /// How many requests wait.
@@ -273,7 +273,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         self.lanes.iter_mut().filter_map(|lane| lane.batcher.as_mut()).for_each(Queue::close);
         self.end_all(now);
         self.rules.hold = (0, 0);
-        self.stirred.extend(0..self.lanes.len());
+        self.take_changed.extend(0..self.lanes.len());
     }
 
     /// No client goes on with its sequence any more.

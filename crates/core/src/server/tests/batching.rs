@@ -299,7 +299,7 @@ fn a_model_whose_resources_are_not_there_says_so() {
     let server = server_with(limited(1), scripted(echo), vec![spec(config_with(NEEDS_R), &[1])]);
     let status = server.models().index().next().unwrap();
     let reason = status.state.reason().unwrap();
-    assert!(reason.contains("needs 2 of resource 'R', but there are 1"), "{reason}");
+    assert!(reason.contains("needs 2 of resource 'R', but its limit is 1"), "{reason}");
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ fn an_instance_on_a_gpu_that_is_not_there_fails_its_versions() {
         index(&server).join("\n")
     };
     let none = reason(Vec::new());
-    assert!(none.starts_with("m/1 UNAVAILABLE: ") && none.contains("there is no GPU"), "{none}");
+    assert!(none.starts_with("m/1 UNAVAILABLE: ") && none.contains("no GPU is available"), "{none}");
     let other = reason(vec![0, 1]);
-    assert!(other.contains("asks for GPU 3, but the GPUs are 0, 1"), "{other}");
+    assert!(other.contains("GPU 3 is not available (GPUs: 0, 1)"), "{other}");
 }

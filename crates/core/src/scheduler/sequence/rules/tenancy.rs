@@ -63,7 +63,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     /// and notes when it will have been idle for too long.
     pub(super) fn stir(&mut self, serial: u64, now: Instant) {
         let Some(place) = self.sequences.get(&serial).and_then(|sequence| sequence.place) else { return };
-        self.stirred.insert(place.instance);
+        self.take_changed.insert(place.instance);
         self.feed(place, now);
         let Some(sequence) = self.sequences.get_mut(&serial) else { return };
         let working = self.lanes[place.instance].slots[place.slot].working.is_some();
@@ -81,7 +81,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     }
 
     pub(super) fn stir_place(&mut self, place: Place, now: Instant) {
-        self.stirred.insert(place.instance);
+        self.take_changed.insert(place.instance);
         if let Some(tenant) = self.lanes[place.instance].slots[place.slot].tenant {
             self.stir(tenant, now);
         }
@@ -124,7 +124,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         };
         if queued(true) >= slots && queued(false) >= backlog {
             self.rules.hold = (0, 0);
-            self.stirred.extend(0..self.lanes.len());
+            self.take_changed.extend(0..self.lanes.len());
             let tenants = self.lanes.iter().flat_map(|lane| &lane.slots).filter_map(|slot| slot.tenant);
             for tenant in tenants.collect::<Vec<_>>() {
                 self.stir(tenant, now);
