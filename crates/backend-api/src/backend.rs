@@ -11,13 +11,13 @@ use nereid_model_config::proto::model_instance_group::SecondaryDevice;
 
 use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, Request, Result};
 
-/// A kind of model the server can run. One object for the whole server.
+/// Runs one kind of model. The server has one object of each.
 pub trait Backend: Send + Sync {
-    /// Loads one version of a model: reads its files, completes its configuration from them if it
-    /// [may](ModelContext::complete), and checks it against them.
+    /// Loads one version of a model: reads its files, completes its configuration from them where
+    /// [allowed](ModelContext::complete), and checks it against them.
     ///
     /// # Errors
-    /// Makes the model unavailable; the message is the reason its users see.
+    /// Any error makes the model unavailable; its message is the reason that users see.
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>>;
 
     /// What it can do.
@@ -51,26 +51,25 @@ pub enum Lookup {
 
 /// A loaded version of a model: what its instances share.
 pub trait Model: Send + Sync {
-    /// The configuration with what its backend completed. Of it, the server takes over the inputs and outputs,
-    /// `max_batch_size`, the scheduler where none was chosen, and whether the model is decoupled; it checks the
-    /// result before it makes instances. `None` where the backend does not complete configurations, or was not asked
-    /// to.
+    /// The configuration as the backend completed it. The server adopts its inputs and outputs, `max_batch_size`, the
+    /// scheduler if none was configured, and whether the model is decoupled; it validates the result before it creates
+    /// instances. `None` if the backend does not complete configurations or was not asked to.
     fn completed_config(&self) -> Option<&ModelConfig> {
         None
     }
 
-    /// The instances to make where the configuration does not say which; none where one on the processor will do.
+    /// The instances to create if the configuration lists none. Empty for one on the CPU.
     fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
         Vec::new()
     }
 
-    /// The groups of instances are others from here on: their instances were made. The rest of the configuration stays.
+    /// The instance groups have changed, and their instances were created. The rest of the configuration is the same.
     fn instances_changed(&self, _groups: &[ModelInstanceGroup]) {}
 
-    /// Makes one instance. Called once for each instance the configuration asks for.
+    /// Creates one instance. Called once for each instance in the configuration.
     ///
     /// # Errors
-    /// Makes the model unavailable.
+    /// Any error makes the model unavailable.
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
 
     /// What it can do. Asked once, after loading.
@@ -78,9 +77,9 @@ pub trait Model: Send + Sync {
         ModelCapabilities::default()
     }
 
-    /// Whether executing this request takes no longer than it usually does and never blocks: there is nothing to be
-    /// loaded, built or waited for. If it usually takes a few microseconds, it may then be executed on the thread
-    /// that brought it instead of the instance's own.
+    /// Whether executing this request takes no longer than usual and never blocks: nothing has to be loaded, built or
+    /// waited for. If executions usually take a few microseconds, it may then run on the thread that sent it instead of the
+    /// instance's own.
     fn runs_at_once(&self, _request: &Request) -> bool {
         false
     }
@@ -94,13 +93,12 @@ pub trait Model: Send + Sync {
         Ok(())
     }
 
-    /// How much memory the model and its instances take, as far as the backend knows: an entry for each place.
+    /// Memory used by the model and its instances, as far as the backend knows: one entry for each kind and device.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()
     }
 
-    /// Which requests may share a batch, where the backend has a say in that. Asked once, after loading; only dynamic
-    /// batching heeds it.
+    /// The backend's own rules for batches. Asked once, after loading; used by dynamic batching only.
     fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
         None
     }
@@ -108,41 +106,41 @@ pub trait Model: Send + Sync {
 
 /// A backend's own rules for batches, on top of those of the configuration.
 pub trait CustomBatching: Send + Sync {
-    /// A batch is begun. The builder is dropped when the batch leaves, or when it is begun anew because the queue has
-    /// changed.
+    /// Begins a batch. The builder is dropped when the batch leaves the queue, or when it is formed again because the
+    /// queue has changed.
     fn begin(&self) -> Box<dyn BatchBuilder>;
 }
 
-/// A batch in the making.
+/// A batch that is being formed.
 ///
-/// Called while the queue is locked: it must be quick and must not call the server.
+/// Called with the queue locked: it must be quick and must not call the server.
 pub trait BatchBuilder: Send {
-    /// Whether the next request of the queue joins the batch. If not, the batch leaves without it. The first request of
-    /// a batch joins it in any case.
+    /// Whether the next request in the queue joins the batch. If not, the batch leaves without it. The first request of
+    /// a batch always joins.
     fn include(&mut self, request: &Request) -> bool;
 }
 
-/// What executes batches, one at a time, on a thread of its own unless its model
-/// [lets it run at once](Model::runs_at_once).
+/// Executes batches, one at a time, on a thread of its own unless its model
+/// [allows running at once](Model::runs_at_once).
 pub trait Instance: Send {
-    /// Executes a batch. Every request in it is owned from here on, and answered now or later; whatever is dropped
-    /// unanswered is answered with an error. May block.
+    /// Executes a batch. The instance now owns its requests and answers each, now or later; a request that is dropped
+    /// unanswered gets an error. May block.
     fn execute(&mut self, batch: Batch);
 }
 
-/// What a backend is told about the model it loads.
+/// The model that a backend loads.
 #[derive(Clone)]
 pub struct ModelContext {
     /// Name of the model.
     pub name: String,
     /// The version to load.
     pub version: u64,
-    /// The model's folder, which holds a folder for each version.
+    /// The model's directory, which holds a directory for each version.
     pub directory: PathBuf,
     /// The model's configuration, checked by itself but not yet against the model.
     pub config: ModelConfig,
-    /// Whether the backend may complete the configuration: inputs and outputs may then be missing from it. If not,
-    /// it has to be whole.
+    /// Whether the backend may complete the configuration, in which case inputs and outputs may be missing from it.
+    /// Otherwise it is complete.
     pub complete: bool,
     /// The server, for what the backend asks of it. [`NoPeers`](crate::NoPeers) where there is none.
     pub peers: Arc<dyn Peers>,
@@ -157,31 +155,31 @@ impl fmt::Debug for ModelContext {
 }
 
 impl ModelContext {
-    /// The folder of the version to load.
+    /// The directory of the version to load.
     pub fn version_directory(&self) -> PathBuf {
         self.directory.join(self.version.to_string())
     }
 }
 
-/// What an instance is told about itself.
+/// The instance that a model creates.
 #[derive(Clone, Debug)]
 pub struct InstanceContext {
-    /// Name of the instance. Unique within the model, but that a group on several GPUs has the same names on each.
+    /// Name of the instance. Unique within the model, except that a group on several GPUs has the same names on each.
     pub name: String,
     /// What it runs on.
     pub kind: InstanceKind,
-    /// Whether it is made and kept, and given no requests.
+    /// Whether it is created and kept but gets no requests.
     pub passive: bool,
-    /// The profiles that it is to use, for backends that have any.
+    /// The optimization profiles to use, for backends that have any.
     pub profiles: Vec<String>,
-    /// The devices that it may use besides the one it runs on.
+    /// The devices it may use besides the one it runs on.
     pub secondary_devices: Vec<SecondaryDevice>,
-    /// Where its threads run, which the server sees to: it is made and executes there.
+    /// Where its threads run. The server creates and executes the instance there.
     pub host_policy: HostPolicy,
 }
 
 impl InstanceContext {
-    /// An instance that is given requests.
+    /// An instance that gets requests.
     pub fn new(name: impl Into<String>, kind: InstanceKind) -> Self {
         Self {
             name: name.into(),
@@ -194,28 +192,28 @@ impl InstanceContext {
     }
 }
 
-/// Which part of the machine an instance belongs to, by a name that operators give it.
+/// The part of the machine that an instance belongs to, under a name that the operator chose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
     /// Its name.
     pub name: String,
-    /// What the operator set for that name; mostly nothing.
+    /// The operator's settings for that name; usually none.
     pub settings: BTreeMap<String, String>,
 }
 
 /// What an instance runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceKind {
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// The GPU of that number.
+    /// The GPU with this number.
     Gpu(i32),
-    /// Whatever the model or its backend chooses.
+    /// The model or its backend chooses.
     Model,
 }
 
 impl InstanceKind {
-    /// The name of the host policy of instances whose configuration names none.
+    /// The host policy of instances whose configuration names none.
     pub fn default_policy(&self) -> String {
         match self {
             Self::Cpu => "cpu".to_owned(),

@@ -5,22 +5,22 @@ use std::time::Instant;
 
 use crate::{Error, Phase, Request, Response, Result};
 
-/// Hears of every executed batch. The server implements it, an instance's statistics behind it.
+/// Counts executed batches. Implemented by the server for each instance's statistics.
 pub trait BatchMonitor: Send + Sync {
-    /// A batch of `size` items ran.
+    /// A batch of `size` items was executed.
     fn executed(&self, size: usize, times: ExecutionTimes);
 }
 
-/// When the phases of one execution began and when the last ended.
+/// When each phase of an execution began, and when the last one ended.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutionTimes {
-    /// Gathering of inputs began.
+    /// Gathering the inputs began.
     pub started: Instant,
     /// The model began to run.
     pub inputs_ready: Instant,
-    /// The model had run.
+    /// The model finished.
     pub outputs_ready: Instant,
-    /// The outputs were ready to be sent.
+    /// The outputs were ready to send.
     pub ended: Instant,
 }
 
@@ -56,45 +56,47 @@ impl Batch {
         self.requests.iter().map(Request::batch_size).sum()
     }
 
-    /// Brings inputs that lie in a device's memory where the processor can read them. Requests for which that fails are
-    /// answered with the reason, and leave the batch. Made for the server, see
+    /// Copies inputs in device memory to host memory. Requests for which that fails get the error as their answer and leave
+    /// the batch. For the server, see
     /// [`ModelCapabilities::reads_device_memory`](crate::ModelCapabilities::reads_device_memory).
-    pub fn bring_inputs_to_host(&mut self) {
+    pub fn copy_inputs_to_host(&mut self) {
         if !self.requests.iter().any(Request::has_inputs_on_device) {
             return;
         }
         let requests = std::mem::take(&mut self.requests);
         for mut request in requests {
-            match request.bring_inputs_to_host() {
+            match request.copy_inputs_to_host() {
                 Ok(()) => self.requests.push(request),
                 Err(error) => request.answer(Err(error)),
             }
         }
     }
 
-    /// The inputs are in place; the model runs now.
+    /// The inputs are in place; the model runs next.
     pub fn inputs_ready(&mut self) {
         let now = Instant::now();
         self.inputs_ready = Some(now);
         self.mark(Phase::InputsReady, now);
     }
 
-    /// The model has run; its outputs are handed on now.
+    /// The model has finished; its outputs are sent next.
     pub fn outputs_ready(&mut self) {
         let now = Instant::now();
         self.outputs_ready = Some(now);
         self.mark(Phase::OutputsReady, now);
     }
 
-    /// Answers each request, in order. A request for which no outcome is left is answered with an error. The batch
-    /// counts as executed if any request succeeded.
+    /// Answers the requests, in order. Requests without an outcome get an error. The batch counts as executed if any
+    /// request succeeded.
     pub fn complete(self, outcomes: impl IntoIterator<Item = Result<Response>>) {
         let mut outcomes = outcomes.into_iter();
         let outcomes: Vec<_> = self
             .requests
             .iter()
             .map(|_| {
-                outcomes.next().unwrap_or_else(|| Err(Error::internal("the backend gave too few answers")))
+                outcomes.next().unwrap_or_else(|| {
+                    Err(Error::internal("the backend returned fewer answers than the batch has requests"))
+                })
             })
             .collect();
         let inputs_ready = self.inputs_ready.unwrap_or(self.started);
@@ -104,7 +106,7 @@ impl Batch {
             outputs_ready: self.outputs_ready.unwrap_or(inputs_ready),
             ended: Instant::now(),
         };
-        // Before the answers leave: whoever has an answer finds its execution in the statistics.
+        // Before the answers leave: a client that has its answer finds the execution in the statistics.
         if outcomes.iter().any(Result::is_ok) {
             self.monitor.executed(self.size(), times);
         }
@@ -113,14 +115,14 @@ impl Batch {
         }
     }
 
-    /// Answers every request with the same error: the execution failed as a whole.
+    /// Answers every request with the same error, because the whole execution failed.
     pub fn fail(self, error: Error) {
         for request in self.requests {
             request.answer(Err(error.clone()));
         }
     }
 
-    /// Who hears of executions, for a backend that reports them itself.
+    /// Counts executions, for a backend that reports them itself.
     pub fn monitor(&self) -> Arc<dyn BatchMonitor> {
         Arc::clone(&self.monitor)
     }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_on_a_device_are_brought_here_and_those_that_cannot_be_are_answered() {
+    fn inputs_on_a_device_are_copied_to_the_host_and_a_failure_is_the_answer() {
         let (good, bad, wrong) =
             (Card::holding(b"12345678"), Card::holding(b"12345678"), Card::holding(b"123"));
         bad.fail();
@@ -210,20 +212,28 @@ mod tests {
         ];
         assert!(requests[1].touches_device());
         let mut batch = Batch::new(requests, Arc::<Log>::clone(&log));
-        batch.bring_inputs_to_host();
+        batch.copy_inputs_to_host();
         assert_eq!(batch.requests().len(), 1);
         let left = &batch.requests()[0];
         assert!(!left.has_inputs_on_device() && !left.touches_device());
         assert_eq!(&*left.input("X").unwrap().contiguous().unwrap(), b"12345678");
         let told = log.0.lock().unwrap()[3..].to_vec();
-        assert_eq!(told[0], "tensor 'X' in the memory of a device: the card is gone");
+        assert_eq!(told[0], "tensor 'X' in device memory: the card is gone");
         assert!(told[1].starts_with("tensor 'X': "), "{told:?}");
     }
 
     #[test]
     fn each_request_has_its_own_outcome_and_none_is_left_without() {
         let log = log(3, |batch| batch.complete([Err(Error::invalid_arg("wrong")), Ok(Response::default())]));
-        assert_eq!(log[3..], ["executed 6", "wrong", "answered", "the backend gave too few answers"]);
+        assert_eq!(
+            log[3..],
+            [
+                "executed 6",
+                "wrong",
+                "answered",
+                "the backend returned fewer answers than the batch has requests"
+            ]
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Tensors that exist only for a batch as a whole: inputs made from the shapes of all its requests (`batch_input` of
 //! a configuration), and outputs cut apart by the shapes of an input (`batch_output`).
 //!
-//! Both belong to models whose requests differ in shape. The rules are those of the schema: a count is one for each
-//! request, however many items it holds; only the kinds named after items count those. Knows nothing of how a
-//! backend joins the requests, nor of the tensors its model has.
+//! Both are for models whose requests differ in shape. The rules are those of the schema: there is one count for each
+//! request, however many items it holds; only the kinds named after items count items. Does not know how a backend joins the
+//! requests, or which tensors its model has.
 
 use nereid_model_config::proto;
 use nereid_model_config::proto::batch_input::Kind;
@@ -11,10 +11,10 @@ use nereid_model_config::proto::batch_output::Kind as OutputKind;
 
 use crate::{DataType, Error, ModelConfig, Request, Result, Shape, Tensor};
 
-/// The items of an empty tensor may be as many as a client says. So many numbers tell the shapes of any real batch.
-const MOST_ITEM_DIMS: usize = 1 << 24;
+/// Limit for the numbers that describe the items of a batch: a client may claim any number of empty items.
+const MAX_ITEM_DIMS: usize = 1 << 24;
 
-/// An input of a model that no request gives: the backend makes it for each batch.
+/// An input of a model that no request has: the backend makes one for each batch.
 #[derive(Clone, Debug)]
 pub struct BatchInput {
     target: String,
@@ -23,14 +23,14 @@ pub struct BatchInput {
     source: Source,
 }
 
-/// The types of number that a batch input may consist of.
+/// The element types that a batch input may have.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Int32,
     Fp32,
 }
 
-/// The input of the requests whose shapes are looked at.
+/// The input of the requests that the shapes are taken from.
 #[derive(Clone, Debug)]
 struct Source {
     name: String,
@@ -42,8 +42,8 @@ impl BatchInput {
     /// The batch inputs of a configuration: one for each `target_name`, in their order.
     ///
     /// # Errors
-    /// `InvalidArg` that names the entry and what is wrong with it: it has no target, a target that is given
-    /// otherwise, another type than INT32 and FP32, or not exactly one source that is an input of the requests.
+    /// `InvalidArg`, with the entry: it has no target, a target that something else provides, a type other than INT32 and
+    /// FP32, or not exactly one source that is an input of the requests.
     pub fn all(config: &ModelConfig) -> Result<Vec<Self>> {
         let mut inputs: Vec<Self> = Vec::new();
         for (index, entry) in config.batch_input.iter().enumerate() {
@@ -63,7 +63,7 @@ impl BatchInput {
             proto::DataType::TypeFp32 => Number::Fp32,
             other => {
                 return Err(Error::invalid_arg(format!(
-                    "its data_type is {}, but must be TYPE_INT32 or TYPE_FP32",
+                    "data_type is {}, expected TYPE_INT32 or TYPE_FP32",
                     other.as_str_name()
                 )));
             }
@@ -71,7 +71,7 @@ impl BatchInput {
         let source = Source::of(&entry.source_input, config)?;
         if source.rank == 0 && matches!(kind, Kind::BatchItemShape | Kind::BatchItemShapeFlatten) {
             return Err(Error::invalid_arg(format!(
-                "{} takes a source whose first dimension counts items, but input '{}' has no dimension",
+                "{} needs a source whose first dimension counts items, but input '{}' is a scalar",
                 kind.as_str_name(),
                 source.name
             )));
@@ -95,7 +95,7 @@ impl BatchInput {
         }
     }
 
-    /// The shape it has, with -1 for what depends on the batch.
+    /// Its shape, with -1 for what depends on the batch.
     pub fn dims(&self) -> Shape {
         match self.kind {
             Kind::BatchItemShape => [-1, self.source.rank as i64 - 1].into(),
@@ -106,8 +106,8 @@ impl BatchInput {
     /// Its shape for a batch of these requests.
     ///
     /// # Errors
-    /// `InvalidArg` if a request lacks the source input, or if that has another number of dimensions than
-    /// configured, more elements than can be counted, or too many items to tell the shape of each.
+    /// `InvalidArg` if a request lacks the source input, or if that has a different rank than configured, more elements
+    /// than can be counted, or too many items to describe.
     pub fn shape(&self, requests: &[&Request]) -> Result<Shape> {
         let requests_count = requests.len() as i64;
         Ok(match self.kind {
@@ -181,9 +181,9 @@ impl BatchInput {
         let count = requests.iter().try_fold(0_usize, |count, request| {
             Ok::<_, Error>(count.saturating_add(self.source.items(request)?.0))
         })?;
-        if count.saturating_mul(self.source.rank) > MOST_ITEM_DIMS {
+        if count.saturating_mul(self.source.rank) > MAX_ITEM_DIMS {
             return Err(Error::invalid_arg(format!(
-                "batch input '{}' would tell the shapes of {count} items of input '{}', which are too many",
+                "batch input '{}' cannot describe {count} items of input '{}': that exceeds the limit of {MAX_ITEM_DIMS} numbers",
                 self.target, self.source.name
             )));
         }
@@ -196,14 +196,14 @@ impl Source {
     fn of(names: &[String], config: &ModelConfig) -> Result<Self> {
         let [name] = names else {
             return Err(Error::invalid_arg(format!(
-                "it has {} source_input, but takes exactly one",
+                "expected exactly one source_input, found {}",
                 names.len()
             )));
         };
         let Some(input) = config.input.iter().find(|input| input.name == *name) else {
             let known: Vec<_> = config.input.iter().map(|input| format!("'{}'", input.name)).collect();
             return Err(Error::invalid_arg(format!(
-                "its source_input '{name}' is not an input of the configuration, which are {}",
+                "source_input '{name}' is not an input of the model (inputs: {})",
                 if known.is_empty() { "none".to_owned() } else { known.join(", ") }
             )));
         };
@@ -217,32 +217,35 @@ impl Source {
             return Ok(shape);
         }
         Err(Error::invalid_arg(format!(
-            "input '{}' has shape {shape}, but {} dimensions are configured",
+            "input '{}' has shape {shape}, expected {} dimensions",
             self.name, self.rank
         )))
     }
 
     fn elements(&self, request: &Request) -> Result<usize> {
         let shape = self.shape(request)?;
-        shape.element_count().ok_or_else(|| {
-            Error::invalid_arg(format!("input '{}' has the impossible shape {shape}", self.name))
-        })
+        shape
+            .element_count()
+            .ok_or_else(|| Error::invalid_arg(format!("input '{}' has the invalid shape {shape}", self.name)))
     }
 
     /// How many items the input holds, and the shape of each.
     fn items<'a>(&self, request: &'a Request) -> Result<(usize, &'a [i64])> {
         let shape = self.shape(request)?;
-        let (&items, dims) = shape
-            .split_first()
-            .ok_or_else(|| Error::invalid_arg(format!("input '{}' has no dimension", self.name)))?;
+        let (&items, dims) = shape.split_first().ok_or_else(|| {
+            Error::invalid_arg(format!(
+                "input '{}' is a scalar, expected a dimension that counts items",
+                self.name
+            ))
+        })?;
         let items = usize::try_from(items).map_err(|_| {
-            Error::invalid_arg(format!("input '{}' has the impossible shape {shape}", self.name))
+            Error::invalid_arg(format!("input '{}' has the invalid shape {shape}", self.name))
         })?;
         Ok((items, dims))
     }
 }
 
-/// The contents of a batch input while they grow.
+/// The contents of a batch input under construction.
 struct Numbers {
     number: Number,
     contents: Vec<u8>,
@@ -253,7 +256,7 @@ impl Numbers {
         let bytes = match self.number {
             Number::Int32 => {
                 let value = i32::try_from(value).map_err(|_| {
-                    Error::invalid_arg(format!("{value} is more than INT32 holds, which is {}", i32::MAX))
+                    Error::invalid_arg(format!("{value} exceeds the range of INT32 (at most {})", i32::MAX))
                 })?;
                 value.to_le_bytes()
             }
@@ -264,13 +267,13 @@ impl Numbers {
     }
 }
 
-/// An output of a model that is one tensor for the whole batch: the requests' parts lie in it one behind the other,
-/// each of a shape that follows from the request's own input.
+/// An output of a model that is one tensor for the whole batch: the concatenated parts of the requests, each of a shape that
+/// follows from the request's own input.
 #[derive(Clone, Debug)]
 pub struct BatchOutput {
     target: String,
     source: Source,
-    /// The shape of a request's part, the batch dimension included; -1 stands for the source's dimension there.
+    /// The shape of a request's part, with the batch dimension; -1 stands for the source's dimension at that place.
     dims: Shape,
 }
 
@@ -278,8 +281,8 @@ impl BatchOutput {
     /// The batch outputs of a configuration: one for each `target_name`, in their order.
     ///
     /// # Errors
-    /// `InvalidArg` that names the entry and what is wrong with it: it has no target, a target that is no output of
-    /// the configuration or has several entries, or not exactly one source that has the dimensions to be taken over.
+    /// `InvalidArg`, with the entry: it has no target, a target that is not an output or has several entries, or not
+    /// exactly one source that has the dimensions to take over.
     pub fn all(config: &ModelConfig) -> Result<Vec<Self>> {
         let mut outputs: Vec<Self> = Vec::new();
         for (index, entry) in config.batch_output.iter().enumerate() {
@@ -297,9 +300,7 @@ impl BatchOutput {
         let source = Source::of(&entry.source_input, config)?;
         let target = |target: &String| {
             let output = config.output.iter().find(|output| output.name == *target).ok_or_else(|| {
-                Error::invalid_arg(format!(
-                    "its target_name '{target}' is not an output of the configuration"
-                ))
+                Error::invalid_arg(format!("target_name '{target}' is not an output of the model"))
             })?;
             let mut dims = Shape::from(
                 output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape).as_slice(),
@@ -323,11 +324,10 @@ impl BatchOutput {
         &self.target
     }
 
-    /// The shape of a request's part, the batch dimension included.
+    /// The shape of a request's part, with the batch dimension.
     ///
     /// # Errors
-    /// `InvalidArg` if the request lacks the source input, or if that has another number of dimensions than
-    /// configured.
+    /// `InvalidArg` if the request lacks the source input, or if that has a different rank than configured.
     pub fn shape(&self, request: &Request) -> Result<Shape> {
         let source = self.source.shape(request)?;
         // Where a dimension is variable, the source has one: that was checked with the configuration.
@@ -338,12 +338,12 @@ impl BatchOutput {
 
 fn targets(names: &[String]) -> Result<&[String]> {
     if names.is_empty() {
-        return Err(Error::invalid_arg("it has no target_name: that names the model's tensor it is about"));
+        return Err(Error::invalid_arg("target_name is missing; it names the model's tensor"));
     }
     Ok(names)
 }
 
-/// Refuses targets that are `taken` or stand twice.
+/// Refuses targets that are `taken` or repeated.
 fn refuse_repeated<'a>(
     mut taken: Vec<&'a str>,
     targets: impl Iterator<Item = &'a str>,
@@ -352,7 +352,7 @@ fn refuse_repeated<'a>(
     for target in targets {
         if taken.contains(&target) {
             return Err(Error::invalid_arg(format!(
-                "target_name '{target}' of a batch_{role} names a tensor that another entry gives already"
+                "target_name '{target}' of a batch_{role} is already provided by another entry"
             )));
         }
         taken.push(target);

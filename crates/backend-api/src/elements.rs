@@ -5,7 +5,7 @@ use crate::{Error, Result};
 
 const LENGTH: usize = size_of::<u32>();
 
-/// Walks over the elements of a BYTES tensor's contents. Ends after the first element that is cut short.
+/// Iterates over the elements of a BYTES tensor. Ends after the first truncated element.
 #[derive(Clone, Debug)]
 pub struct BytesElements<'a> {
     rest: &'a [u8],
@@ -27,14 +27,14 @@ impl<'a> Iterator for BytesElements<'a> {
         }
         let Some((length, rest)) = self.rest.split_first_chunk::<LENGTH>() else {
             self.rest = &[];
-            return Some(Err(Error::invalid_arg("a BYTES element is cut short within its 4-byte length")));
+            return Some(Err(Error::invalid_arg("a BYTES element is truncated within its 4-byte length")));
         };
         let length = u32::from_le_bytes(*length) as usize;
         let Some((element, rest)) = rest.split_at_checked(length) else {
             let left = rest.len();
             self.rest = &[];
             return Some(Err(Error::invalid_arg(format!(
-                "a BYTES element says it has {length} bytes, but only {left} follow"
+                "a BYTES element declares {length} bytes, but only {left} follow"
             ))));
         };
         self.rest = rest;
@@ -45,10 +45,10 @@ impl<'a> Iterator for BytesElements<'a> {
 /// Appends one element in the form that [`BytesElements`] reads.
 ///
 /// # Errors
-/// `InvalidArg` if the element is longer than a 32-bit length can say.
+/// `InvalidArg` if the length does not fit into 32 bits.
 pub fn push_bytes_element(contents: &mut Vec<u8>, element: &[u8]) -> Result<()> {
     let length = u32::try_from(element.len()).map_err(|_| {
-        Error::invalid_arg(format!("a BYTES element of {} bytes is over the limit of 4 GiB", element.len()))
+        Error::invalid_arg(format!("a BYTES element of {} bytes exceeds the limit of 4 GiB", element.len()))
     })?;
     contents.reserve(LENGTH + element.len());
     contents.extend_from_slice(&length.to_le_bytes());

@@ -8,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something was refused or failed.
 ///
-/// A message says what was wrong, with which model and tensor, and what would be right.
+/// A message says what is wrong, with which model and tensor, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,

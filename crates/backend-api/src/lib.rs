@@ -1,11 +1,10 @@
 //! What a backend author sees: tensors, requests, responses, and the three traits a backend implements.
 //!
-//! A backend gets a [`Batch`] of [`Request`]s it owns, and answers each through the request's [`Responder`], from
-//! any thread, now or later. The same types are the server's own way of speaking of a request, so nothing is
-//! converted between a protocol face and a backend.
+//! A backend owns the [`Request`]s of a [`Batch`] and answers each through its [`Responder`], on any thread, now or later.
+//! What it needs of the server, it asks through [`Peers`]. The server uses the same types internally, so nothing is
+//! converted between a protocol and a backend.
 //!
-//! This crate knows of no scheduler, no protocol and no framework. It depends on the model configuration and on leaf
-//! libraries only.
+//! This crate knows no scheduler, protocol or framework. It depends on the model configuration and on leaf libraries only.
 
 #![forbid(unsafe_code)]
 

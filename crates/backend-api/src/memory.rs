@@ -1,4 +1,4 @@
-//! Where a tensor's bytes lie, and reference-counted pieces of them.
+//! Where a tensor's bytes are, and reference-counted slices of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::Result;
 
-/// A place in which memory can lie: its kind and the device's number (0 for host memory).
+/// Where memory is: its kind, and the device's number (0 for host memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// The kind of memory.
@@ -23,7 +23,7 @@ pub enum MemoryKind {
     Cpu = 0,
     /// Host memory pinned for transfers to a device.
     CpuPinned = 1,
-    /// Device memory, not addressable from here.
+    /// Device memory, which the CPU cannot address.
     Gpu = 2,
 }
 
@@ -31,14 +31,14 @@ impl Memory {
     /// Ordinary host memory.
     pub const HOST: Self = Self { kind: MemoryKind::Cpu, device: 0 };
 
-    /// Whether the processor can read it.
+    /// Whether the CPU can read it.
     pub fn is_host(self) -> bool {
         self.kind != MemoryKind::Gpu
     }
 }
 
 impl MemoryKind {
-    /// Its name, as the protocols have it.
+    /// Its name in the protocols.
     pub fn protocol_name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -48,19 +48,19 @@ impl MemoryKind {
     }
 }
 
-/// So much of one kind of memory is used.
+/// How much memory is used in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Where it lies.
+    /// Where it is.
     pub memory: Memory,
-    /// How much it is, in bytes.
+    /// How much, in bytes.
     pub byte_size: u64,
 }
 
-/// A run of bytes that is kept alive by whoever holds a piece of it. Cloning copies no bytes.
+/// A reference-counted slice of memory. Cloning copies no bytes.
 ///
-/// Host bytes may belong to a request's body, to a backend's own allocation, or to a registered region: [`Bytes`]
-/// holds the owner in each case. Device memory is an address with an owner.
+/// Host bytes may belong to a request's body, a backend's allocation or a registered region; [`Bytes`] keeps the owner alive
+/// in each case. Device memory is an address with an owner.
 #[derive(Clone)]
 pub struct Buffer {
     contents: Contents,
@@ -74,35 +74,35 @@ enum Contents {
     Device(DeviceBuffer),
 }
 
-/// A run of device memory: an address that means something to the device's driver, and what keeps it allocated.
+/// A slice of device memory: an address for the device's driver, and what keeps it allocated.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     /// Address in the device's address space.
     pub address: u64,
     /// Length in bytes.
     pub len: usize,
-    /// Dropped with the last piece.
+    /// Keeps it allocated.
     pub owner: Arc<dyn DeviceMemory>,
 }
 
-/// What other processes open a device's memory with: CUDA's `cudaIpcMemHandle_t`.
+/// A handle with which other processes open device memory: CUDA's `cudaIpcMemHandle_t`.
 pub type IpcHandle = [u8; 64];
 
-/// Memory of a device: keeps it allocated, and knows how the processor gets at it.
+/// Device memory: keeps it allocated and copies from and to it.
 pub trait DeviceMemory: Send + Sync {
-    /// Copies bytes from `address` on out of the device, and waits until they are there.
+    /// Copies bytes that begin at `address` to host memory, and waits for them.
     ///
     /// # Errors
-    /// They do not lie within this memory, or what the driver says.
+    /// The bytes are outside of this memory, or the driver failed.
     fn read(&self, address: u64, target: &mut [u8]) -> Result<()>;
 
-    /// Copies bytes to the device, from `address` on, and waits until they are there.
+    /// Copies bytes to the device, beginning at `address`, and waits for them.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     fn write(&self, address: u64, source: &[u8]) -> Result<()>;
 
-    /// What it was opened with, if another process allocated it.
+    /// The handle it was opened with, if another process allocated it.
     fn ipc_handle(&self) -> Option<&IpcHandle> {
         None
     }
@@ -126,17 +126,17 @@ impl Buffer {
         Self { contents: Contents::Device(buffer), memory, placed: false }
     }
 
-    /// The same bytes, marked as lying where the caller of the request wanted them.
+    /// The same bytes, marked as being where the caller of the request wants them.
     pub(crate) fn into_placed(self) -> Self {
         Self { placed: true, ..self }
     }
 
-    /// Whether the bytes lie in memory that the caller of the request gave.
+    /// Whether the bytes are in memory that the caller of the request provided.
     pub fn is_placed(&self) -> bool {
         self.placed
     }
 
-    /// Where it lies.
+    /// Where it is.
     pub fn memory(&self) -> Memory {
         self.memory
     }
@@ -149,12 +149,12 @@ impl Buffer {
         }
     }
 
-    /// Whether it holds no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, if the processor can read them.
+    /// The bytes, if the CPU can read them.
     pub fn as_host(&self) -> Option<&Bytes> {
         match &self.contents {
             Contents::Host(bytes) => Some(bytes),
@@ -162,10 +162,10 @@ impl Buffer {
         }
     }
 
-    /// The bytes where the processor can read them. Those of a device are copied, which takes its time.
+    /// The bytes in host memory. Those of a device are copied, which takes time.
     ///
     /// # Errors
-    /// What the device's driver says.
+    /// The device's driver failed.
     pub fn to_host(&self) -> Result<Bytes> {
         match &self.contents {
             Contents::Host(bytes) => Ok(bytes.clone()),
@@ -177,7 +177,7 @@ impl Buffer {
         }
     }
 
-    /// The device memory, if that is what it is.
+    /// The device memory, if it is that.
     pub fn as_device(&self) -> Option<&DeviceBuffer> {
         match &self.contents {
             Contents::Host(_) => None,

@@ -11,14 +11,14 @@ use crate::{Error, Result};
 /// The labels of a series: names and values.
 pub type MetricLabels = BTreeMap<String, String>;
 
-/// What a metric tells.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A number that only grows.
+    /// A number that never decreases.
     Counter,
     /// A number.
     Gauge,
-    /// How many values were at most how large.
+    /// Counts of observed values, in buckets.
     Histogram,
 }
 
@@ -51,19 +51,19 @@ struct Families {
     reserved: BTreeSet<&'static str>,
 }
 
-/// A family is there as long as somebody has it or a metric of it, and strikes itself off the list then.
+/// A family exists as long as a handle to it or to one of its metrics does, and then removes itself from the registry.
 struct FamilyData {
     registry: Weak<Mutex<Families>>,
     name: String,
     kind: MetricKind,
     help: String,
-    /// Its place in the order in which families came.
+    /// Its place in the order of creation.
     number: u64,
     series: Mutex<BTreeMap<MetricLabels, Weak<Series>>>,
 }
 
-/// What is counted for one set of labels. Several metrics with the same labels are one series. As with families, it strikes
-/// itself off the list when nobody has it any more.
+/// The value for one set of labels. Metrics with the same labels share one series. Like a family, it removes itself with its
+/// last handle.
 struct Series {
     family: Arc<FamilyData>,
     labels: MetricLabels,
@@ -74,7 +74,7 @@ impl Drop for FamilyData {
     fn drop(&mut self) {
         let Some(registry) = self.registry.upgrade() else { return };
         let mut families = lock(&registry);
-        // Unless another one has its name already.
+        // Unless a new family has its name by now.
         if families.named.get(&self.name).is_some_and(|family| family.strong_count() == 0) {
             families.named.remove(&self.name);
         }
@@ -93,13 +93,13 @@ impl Drop for Series {
 /// The value of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricValue {
-    /// That of a counter or a gauge.
+    /// A counter's or a gauge's.
     Number(f64),
-    /// That of a histogram.
+    /// A histogram's.
     Histogram(HistogramValue),
 }
 
-/// What a histogram has seen.
+/// The state of a histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistogramValue {
     /// The upper bounds of its buckets, ascending.
@@ -115,9 +115,9 @@ pub struct HistogramValue {
 pub struct FamilySnapshot {
     /// Its name.
     pub name: String,
-    /// What its metrics tell.
+    /// The kind of its metrics.
     pub kind: MetricKind,
-    /// What it is about.
+    /// Its description.
     pub help: String,
     /// Its series, by their labels.
     pub series: Vec<(MetricLabels, MetricValue)>,
@@ -129,22 +129,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MetricRegistry {
-    /// Keeps names for whoever tells metrics of its own beside these.
+    /// Reserves names that the server exposes itself.
     pub fn reserve(&self, names: impl IntoIterator<Item = &'static str>) {
         lock(&self.0).reserved.extend(names);
     }
 
-    /// The family of that name, a new one if there is none. It is there as long as somebody has it.
+    /// The family of that name, created if there is none. It exists as long as a handle to it does.
     ///
     /// # Errors
-    /// `InvalidArg` for what no metric may be called, what the server calls its own, and for a family of another kind.
+    /// `InvalidArg` for an invalid or reserved name, or a family of another kind.
     pub fn family(&self, kind: MetricKind, name: &str, help: &str) -> Result<MetricFamily> {
         if !is_name(name, true) {
-            return Err(Error::invalid_arg(format!("'{name}' is not a name that a metric may have")));
+            return Err(Error::invalid_arg(format!("invalid metric name '{name}'")));
         }
         let mut families = lock(&self.0);
         if families.reserved.contains(name) {
-            return Err(Error::invalid_arg(format!("the metric family '{name}' is the server's own")));
+            return Err(Error::invalid_arg(format!("the metric name '{name}' is reserved by the server")));
         }
         let family = families.named.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
             let family = Arc::new(FamilyData {
@@ -159,11 +159,11 @@ impl MetricRegistry {
             families.named.insert(name.to_owned(), Arc::downgrade(&family));
             family
         });
-        // The last one to have a family locks the list.
+        // Dropping the last handle to a family locks the list.
         drop(families);
         if family.kind != kind {
             return Err(Error::invalid_arg(format!(
-                "the metric family '{name}' is a {} already and cannot be a {}",
+                "metric family '{name}' is a {}, not a {}",
                 family.kind.name(),
                 kind.name()
             )));
@@ -171,8 +171,7 @@ impl MetricRegistry {
         Ok(MetricFamily(family))
     }
 
-    /// All that there is now, in the order in which the families came. Each series is locked by itself, and only while its
-    /// value is copied.
+    /// All families, in the order of creation. Each series is locked by itself, while its value is copied.
     pub fn snapshot(&self) -> Vec<FamilySnapshot> {
         let mut families: Vec<_> = lock(&self.0).named.values().filter_map(Weak::upgrade).collect();
         families.sort_by_key(|family| family.number);
@@ -193,28 +192,28 @@ impl FamilyData {
     }
 }
 
-/// A family of metrics. Several of the same name are one.
+/// A handle to a family of metrics.
 pub struct MetricFamily(Arc<FamilyData>);
 
 impl MetricFamily {
-    /// What its metrics tell.
+    /// The kind of its metrics.
     pub fn kind(&self) -> MetricKind {
         self.0.kind
     }
 
-    /// Whether nobody has a metric of it.
+    /// Whether it has no metrics.
     pub fn is_empty(&self) -> bool {
         lock(&self.0.series).values().all(|series| series.strong_count() == 0)
     }
 
-    /// The metric with these labels, a new one if there is none. It is there as long as somebody has it. `bounds` are those
-    /// of a histogram's buckets, and only a histogram has some.
+    /// The metric with these labels, created if there is none. It exists as long as a handle to it does. `bounds` are the
+    /// upper bounds of a histogram's buckets; only a histogram has them.
     ///
     /// # Errors
-    /// `InvalidArg` for what no label may be called, for bounds that do not ascend, are missing, or are not wanted.
+    /// `InvalidArg` for an invalid label name, and for bounds that do not ascend, are missing or do not belong.
     pub fn metric(&self, labels: MetricLabels, bounds: Option<Vec<f64>>) -> Result<Metric> {
         if let Some(name) = labels.keys().find(|name| !is_name(name, false)) {
-            return Err(Error::invalid_arg(format!("'{name}' is not a name that a label may have")));
+            return Err(Error::invalid_arg(format!("invalid label name '{name}'")));
         }
         let value = new_value(self.kind(), bounds)?;
         let mut all = lock(&self.0.series);
@@ -238,11 +237,11 @@ fn new_value(kind: MetricKind, bounds: Option<Vec<f64>>) -> Result<MetricValue> 
     match (kind, bounds) {
         (MetricKind::Counter | MetricKind::Gauge, None) => Ok(MetricValue::Number(0.0)),
         (MetricKind::Counter | MetricKind::Gauge, Some(_)) => {
-            Err(Error::invalid_arg(format!("a {} takes no arguments", kind.name())))
+            Err(Error::invalid_arg(format!("a {} has no buckets", kind.name())))
         }
         (MetricKind::Histogram, Some(bounds)) => {
             if !bounds.is_sorted_by(|one, next| one < next) || bounds.iter().any(|bound| bound.is_nan()) {
-                return Err(Error::invalid_arg("the bounds of a histogram's buckets have to ascend"));
+                return Err(Error::invalid_arg("the bounds of a histogram's buckets must ascend"));
             }
             let counts = vec![0; bounds.len() + 1];
             Ok(MetricValue::Histogram(HistogramValue { bounds, counts, sum: 0.0 }))
@@ -253,7 +252,7 @@ fn new_value(kind: MetricKind, bounds: Option<Vec<f64>>) -> Result<MetricValue> 
     }
 }
 
-/// A series in the hands of who keeps it.
+/// A handle to a series.
 pub struct Metric(Arc<Series>);
 
 impl Metric {
@@ -263,7 +262,11 @@ impl Metric {
     }
 
     fn unsupported(&self, what: &str) -> Error {
-        Error::unsupported(format!("the {} '{}' cannot {what}", self.kind().name(), self.0.family.name))
+        Error::unsupported(format!(
+            "the {} '{}' does not support {what}",
+            self.kind().name(),
+            self.0.family.name
+        ))
     }
 
     /// The value of a counter or a gauge.
@@ -273,24 +276,24 @@ impl Metric {
     pub fn value(&self) -> Result<f64> {
         match &*lock(&self.0.value) {
             MetricValue::Number(value) => Ok(*value),
-            MetricValue::Histogram(_) => Err(self.unsupported("say its value")),
+            MetricValue::Histogram(_) => Err(self.unsupported("reading a value")),
         }
     }
 
     /// Adds to a counter or a gauge.
     ///
     /// # Errors
-    /// `InvalidArg` where a counter would shrink, `Unsupported` for a histogram.
+    /// `InvalidArg` if a counter would decrease, `Unsupported` for a histogram.
     pub fn increment(&self, by: f64) -> Result<()> {
         match &mut *lock(&self.0.value) {
-            MetricValue::Number(_) if self.kind() == MetricKind::Counter && (by < 0.0 || by.is_nan()) => {
-                Err(Error::invalid_arg(format!("a counter only grows, it cannot be incremented by {by}")))
-            }
+            MetricValue::Number(_) if self.kind() == MetricKind::Counter && (by < 0.0 || by.is_nan()) => Err(
+                Error::invalid_arg(format!("a counter cannot be incremented by {by}: it never decreases")),
+            ),
             MetricValue::Number(value) => {
                 *value += by;
                 Ok(())
             }
-            MetricValue::Histogram(_) => Err(self.unsupported("be incremented")),
+            MetricValue::Histogram(_) => Err(self.unsupported("increments")),
         }
     }
 
@@ -304,11 +307,11 @@ impl Metric {
                 *value = to;
                 Ok(())
             }
-            MetricValue::Number(_) | MetricValue::Histogram(_) => Err(self.unsupported("be set")),
+            MetricValue::Number(_) | MetricValue::Histogram(_) => Err(self.unsupported("setting a value")),
         }
     }
 
-    /// Shows a histogram a value.
+    /// Adds a value to a histogram.
     ///
     /// # Errors
     /// `Unsupported` for anything else.
@@ -320,7 +323,7 @@ impl Metric {
                 *sum += observed;
                 Ok(())
             }
-            MetricValue::Number(_) => Err(self.unsupported("observe values")),
+            MetricValue::Number(_) => Err(self.unsupported("observations")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that outputs are written to: the backend's own, or placed by whoever made the request.
+//! Memory for outputs: the server's own, or what the caller of the request provides.
 
 use bytes::Bytes;
 use nereid_model_config::DataType;
@@ -16,13 +16,13 @@ pub struct OutputSpec<'a> {
     pub shape: &'a Shape,
     /// Length of its contents in bytes.
     pub byte_size: usize,
-    /// Where the backend would like to write it.
+    /// Where the backend prefers to write it.
     pub preferred: Memory,
 }
 
-/// Gives memory for a request's outputs: a registered shared-memory region, or what a caller of the C API allocates.
+/// Provides memory for a request's outputs: a registered shared-memory region, or what a caller of the C API allocates.
 ///
-/// Called from whatever thread the backend answers on.
+/// Called on the thread on which the backend answers.
 pub trait OutputAllocator: Send + Sync {
     /// Memory for one output of one response, of exactly `byte_size` bytes; `None` if any memory will do.
     ///
@@ -30,7 +30,7 @@ pub trait OutputAllocator: Send + Sync {
     /// Fails the response, for example when a region is too small.
     fn allocate(&self, output: &OutputSpec<'_>) -> Result<Option<Box<dyn PlacedMemory>>>;
 
-    /// The outputs that follow are those of one more response. Called for each response that has any placed here.
+    /// Begins another response. Called for each response that has outputs placed here.
     ///
     /// # Errors
     /// Fails the response.
@@ -43,30 +43,30 @@ pub trait OutputAllocator: Send + Sync {
         Memory::HOST
     }
 
-    /// Whether it places any output in a device's memory, which takes its time to be written.
+    /// Whether it places any output in device memory, which takes time to write.
     fn places_on_device(&self) -> bool {
         false
     }
 }
 
-/// Writable memory that an [`OutputAllocator`] gave.
+/// Writable memory from an [`OutputAllocator`].
 pub trait PlacedMemory: Send {
-    /// The bytes to write, if the processor can write them.
+    /// The bytes to write, if the CPU can write them.
     fn as_mut_slice(&mut self) -> Option<&mut [u8]>;
 
-    /// The memory, if it is a device's that the device is to write.
+    /// The memory, if the device is to write it.
     fn as_device(&self) -> Option<Buffer> {
         None
     }
 
-    /// The memory after it was written, to go into a response. Dropping the buffer gives the memory back.
+    /// The written memory, for a response. Dropping the buffer returns the memory.
     ///
     /// # Errors
-    /// What was written cannot be brought where it belongs.
+    /// The contents cannot be copied to where they belong.
     fn freeze(self: Box<Self>) -> Result<Buffer>;
 }
 
-/// A device's memory for one output. A backend that asked for just that memory has its device write there. Any other
+/// Device memory for one output. If the backend prefers exactly this memory, its device writes there. Otherwise the backend
 /// writes to host memory, which is copied when it is complete.
 pub struct DeviceOutput {
     target: DeviceBuffer,
@@ -75,7 +75,7 @@ pub struct DeviceOutput {
 }
 
 impl DeviceOutput {
-    /// Memory of `device`, for an output whose backend would like it in `preferred`.
+    /// Memory of `device`, for an output that its backend prefers in `preferred`.
     pub fn new(target: DeviceBuffer, device: i64, preferred: Memory) -> Self {
         let wanted = preferred == Memory { kind: MemoryKind::Gpu, device };
         let staged = (!wanted).then(|| vec![0; target.len]);
@@ -126,8 +126,7 @@ impl OutputBuffer {
         }
     }
 
-    /// The memory, if it is a device's that the device is to write: only a backend that [preferred](OutputSpec) it is
-    /// given that.
+    /// The memory, if the device is to write it. Only a backend that [preferred](OutputSpec::preferred) it gets that.
     pub fn as_device(&self) -> Option<Buffer> {
         match &self.0 {
             Kind::Own(_) => None,
@@ -138,7 +137,7 @@ impl OutputBuffer {
     /// The contents for a response.
     ///
     /// # Errors
-    /// They cannot be brought where the caller wants them.
+    /// They cannot be copied to where the caller wants them.
     pub fn freeze(self) -> Result<Buffer> {
         match self.0 {
             Kind::Own(bytes) => Ok(Buffer::host(Bytes::from(bytes))),

@@ -1,26 +1,26 @@
-//! Named values that travel with a request or a response.
+//! Parameters of a request or a response.
 
 use std::borrow::Cow;
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParameterValue {
-    /// true or false.
+    /// `true` or `false`.
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Double(f64),
     /// Text.
     String(Cow<'static, str>),
 }
 
-/// Parameters in the order they were given. Few at most, so a list is searched faster than a map.
+/// Parameters in their order. There are few, so searching a list is faster than a map.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters(Vec<(Cow<'static, str>, ParameterValue)>);
 
 impl Parameters {
-    /// Sets a parameter; one of that name is replaced in its place.
+    /// Sets a parameter; an existing one keeps its place.
     pub fn set(&mut self, name: impl Into<Cow<'static, str>>, value: ParameterValue) {
         let name = name.into();
         match self.0.iter_mut().find(|(known, _)| *known == name) {

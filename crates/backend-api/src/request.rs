@@ -1,4 +1,4 @@
-//! An inference request: what every face builds, and the form in which a backend owns it.
+//! An inference request: as every protocol face builds it, and as a backend owns it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,32 +13,32 @@ use crate::{
 /// What a client asks of a model. Every face builds this and hands it to the server together with the model.
 #[derive(Default)]
 pub struct InferRequest {
-    /// The client's id for the request; empty if it gave none.
+    /// The client's request id; may be empty.
     pub id: String,
     /// The inputs, in the client's order.
     pub inputs: Vec<Tensor>,
-    /// Contents of inputs for instances under some host policies alone.
+    /// Contents of inputs for instances under one host policy only.
     pub policy_contents: Vec<PolicyContents>,
-    /// The outputs wanted; empty for all of them.
+    /// The requested outputs; empty for all.
     pub outputs: Vec<RequestedOutput>,
-    /// Values for the backend that are not tensors.
+    /// Parameters for the backend.
     pub parameters: Parameters,
     /// The sequence the request belongs to.
     pub correlation_id: CorrelationId,
-    /// Where in its sequence the request stands.
+    /// The request's place in its sequence.
     pub sequence: SequenceFlags,
-    /// 0 for the model's default level; 1 is the most urgent.
+    /// 0 for the model's default level; 1 is the highest.
     pub priority: u64,
-    /// How long the request may wait in the queue, if the model's queue policy lets the request say so.
+    /// How long the request may wait in the queue, if the model's queue policy allows an override.
     pub timeout: Option<Duration>,
-    /// Places the outputs; `None` leaves that to the backend.
+    /// Provides memory for the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,
-    /// Its trace, if it is traced.
+    /// The trace, if the request is traced.
     pub trace: Option<RequestTrace>,
 }
 
-/// Contents of an input for instances under one host policy, beside those for all. They are the same values, where such
-/// an instance has them nearer: whoever looks at the contents for all need not know of them.
+/// Contents of an input for instances under one host policy: the same values as those for all instances, in memory that is
+/// nearer to these. They may be ignored.
 #[derive(Clone)]
 pub struct PolicyContents {
     /// Name of the input.
@@ -49,31 +49,31 @@ pub struct PolicyContents {
     pub buffers: Buffers,
 }
 
-/// An output the client names.
+/// An output that the client requests by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedOutput {
     /// Name of the output.
     pub name: String,
-    /// If not 0, the output is answered as its this many highest values with their labels.
+    /// If not 0, the answer has this many of the highest values, with their labels, instead of the tensor.
     pub classification: u32,
 }
 
 impl RequestedOutput {
-    /// The output as the model gives it.
+    /// The output as the model returns it.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), classification: 0 }
     }
 }
 
-/// Which sequence a request belongs to.
+/// The sequence a request belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CorrelationId {
-    /// To none.
+    /// None.
     #[default]
     None,
-    /// A number other than 0.
+    /// A number, not 0.
     Number(u64),
-    /// Text that is not empty.
+    /// Text, not empty.
     Text(String),
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// Where in its sequence a request stands.
+/// A request's place in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceFlags {
     /// It is the first.
@@ -96,22 +96,22 @@ pub struct SequenceFlags {
     pub end: bool,
 }
 
-/// A request in a backend's hands.
+/// A request that a backend owns.
 ///
-/// The backend owns it and may keep it after `execute` returns. Dropping it releases the inputs; dropping it before
-/// its final answer answers with an error, so that no request is lost.
+/// The backend may keep it after `execute` returns. Dropping it releases the inputs; if it was not answered, the client gets
+/// an error, so no request is lost.
 pub struct Request {
-    // Before the request: its trace hears of the answer before it hears of the end.
+    // Dropped before the request: the trace records the answer before the end.
     responder: Responder,
     request: InferRequest,
     batch_size: usize,
-    // After the way to answer: who waits for the turn to be over finds the request answered.
+    // Dropped after the responder: when the turn is over, the request has been answered.
     turn: Option<Turn>,
     repeated: bool,
 }
 
 impl Request {
-    /// A request of `batch_size` items that is answered through `responder`. Made by the server.
+    /// A request of `batch_size` items that is answered through `responder`. For the server.
     pub fn new(request: InferRequest, batch_size: usize, responder: Responder) -> Self {
         Self { request, batch_size, responder, turn: None, repeated: false }
     }
@@ -138,27 +138,27 @@ impl Request {
             .ok_or_else(|| Error::invalid_arg(format!("the request lacks input '{name}'")))
     }
 
-    /// Whether an input lies in a device's memory.
+    /// Whether an input is in device memory.
     pub fn has_inputs_on_device(&self) -> bool {
         self.request.inputs.iter().any(Tensor::is_on_device)
     }
 
-    /// Whether it takes copies from or to a device to execute it.
+    /// Whether executing it involves copies from or to a device.
     pub fn touches_device(&self) -> bool {
         self.has_inputs_on_device()
             || self.request.allocator.as_ref().is_some_and(|allocator| allocator.places_on_device())
     }
 
-    /// Brings the inputs where the processor can read them, and checks what could not be checked before.
-    pub(crate) fn bring_inputs_to_host(&mut self) -> Result<()> {
+    /// Copies inputs in device memory to host memory and checks what could not be checked before.
+    pub(crate) fn copy_inputs_to_host(&mut self) -> Result<()> {
         for input in self.request.inputs.iter_mut().filter(|input| input.is_on_device()) {
-            input.bring_to_host()?;
+            input.copy_to_host()?;
             input.check_contents()?;
         }
         Ok(())
     }
 
-    /// Whether the client wants the output of that name.
+    /// Whether the client requests this output.
     pub fn wants(&self, output: &str) -> bool {
         if self.is_filler() {
             return false;
@@ -166,18 +166,18 @@ impl Request {
         self.request.outputs.is_empty() || self.request.outputs.iter().any(|wanted| wanted.name == output)
     }
 
-    /// Where answers go. To answer after the request itself is released, take it with
+    /// Answers the request. To answer after the request itself is released, use
     /// [`into_responder`](Self::into_responder).
     pub fn responder(&self) -> &Responder {
         &self.responder
     }
 
-    /// Its cancellation, to be waited for. It may outlive the request.
+    /// A handle to wait for the cancellation of the request. It may outlive the request.
     pub fn cancellation(&self) -> Cancellation {
         self.responder.cancellation()
     }
 
-    /// Puts another receiving end of answers in the place of the one it has. Made for the server.
+    /// Replaces the sink of its answers. For the server.
     pub fn redirect_answers(
         &mut self,
         redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>,
@@ -185,17 +185,17 @@ impl Request {
         self.responder.redirect(redirect);
     }
 
-    /// Releases the request and keeps the way to answer it.
+    /// Releases the request and keeps its responder.
     pub fn into_responder(self) -> Responder {
         self.responder
     }
 
-    /// What the client asked for, the way to answer it and its turn in a sequence, apart.
+    /// Splits it into what the client sent, the responder, and its turn in a sequence.
     pub fn into_parts(self) -> (InferRequest, Responder, Option<Turn>) {
         (self.request, self.responder, self.turn)
     }
 
-    /// A request put together again from its parts.
+    /// Puts a request together from its parts.
     pub fn from_parts(
         request: InferRequest,
         batch_size: usize,
@@ -210,39 +210,38 @@ impl Request {
         self.turn.as_ref()?.states().map(|states| &**states)
     }
 
-    /// Whether nobody made it: it fills a place in a batch whose other places have to stay what they are. Nobody wants
-    /// an answer to it.
+    /// Whether it only pads a batch whose other slots must keep their places. No client sent it or waits for an answer.
     pub fn is_filler(&self) -> bool {
         self.turn.as_ref().is_some_and(Turn::is_filler)
     }
 
-    /// Hands it back without releasing it: it comes again later. Where its model does not iterate (see
-    /// `iterative_sequence`) it is released.
-    pub fn hand_back(mut self) {
+    /// Returns it to the scheduler, to be executed again later. If its model does not iterate (see
+    /// `iterative_sequence`), it is released.
+    pub fn reschedule(mut self) {
         self.repeated = true;
         match self.turn.take() {
-            Some(turn) => turn.hand_back(self),
+            Some(turn) => turn.reschedule(self),
             None => drop(self),
         }
     }
 
-    /// Whether it was executed before, and handed back.
+    /// Whether it was executed before and rescheduled.
     pub fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// Its turn in a sequence begins. Made for the server.
+    /// Begins its turn in a sequence. For the server.
     pub fn begin_turn(&mut self, turn: Turn) {
         self.turn = Some(turn);
     }
 
-    /// Puts it into a sequence, or another place of its sequence. Made for the server.
+    /// Sets its sequence and its place in it. For the server.
     pub fn enrol(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
         self.request.correlation_id = sequence;
         self.request.sequence = flags;
     }
 
-    /// Gives it an input that the client did not give, in the place of one of that name. Made for the server.
+    /// Adds an input that the client did not send, or replaces the one of that name. For the server.
     pub fn give_input(&mut self, tensor: Tensor) {
         match self.request.inputs.iter_mut().find(|input| input.name == tensor.name) {
             Some(input) => *input = tensor,
@@ -250,7 +249,7 @@ impl Request {
         }
     }
 
-    /// Gives the one and final answer, and releases the request.
+    /// Sends the only answer and releases the request.
     pub fn answer(self, outcome: Result<Response>) {
         self.responder.finish_with(outcome);
     }

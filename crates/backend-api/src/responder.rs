@@ -1,4 +1,4 @@
-//! The way an answer takes: from a backend, on any thread, to whoever made the request.
+//! Answers, from a backend on any thread to the client that sent the request.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::{
 /// One answer of possibly many.
 pub type Answer = Result<Response>;
 
-/// The receiving end of a request's answers. The server implements it.
+/// Receives a request's answers. Implemented by the server.
 pub trait ResponseSink: Any + Send + Sync {
-    /// Takes an answer, or none; `last` says that no further one follows.
+    /// Takes an answer, or none; after `last` no other follows.
     fn deliver(&self, answer: Option<Answer>, last: bool);
 
-    /// Notes when the request reached a phase of its execution.
+    /// Records when the request reached a phase of its execution.
     fn mark(&self, phase: Phase, at: Instant);
 
     /// Whether the client has gone away or asked to stop.
@@ -31,18 +31,18 @@ pub trait ResponseSink: Any + Send + Sync {
         ""
     }
 
-    /// What wakes those who wait for the cancellation; `None` if nobody can.
+    /// Wakes tasks that wait for the cancellation; `None` if it cannot be waited for.
     fn cancel_signal(&self) -> Option<&CancelSignal> {
         None
     }
 
-    /// The backend says itself how long the execution and its responses took, perhaps only after the last answer.
+    /// The backend will report how long the execution and its responses took, perhaps after the last answer.
     fn await_report(&self) {}
 
-    /// How long the execution took.
+    /// Reports how long the execution took.
     fn report(&self, _times: ExecutionTimes) {}
 
-    /// How long a response took, in the order of the responses.
+    /// Reports how long a response took, in the order of the responses.
     fn report_response(&self, _kind: ResponseKind, _times: ResponseTimes) {}
 }
 
@@ -53,37 +53,37 @@ pub enum ResponseKind {
     Answer,
     /// An error.
     Error,
-    /// Nothing but that there are no more.
+    /// Nothing: only that no more follow.
     Nothing,
-    /// That the request was cancelled.
+    /// A cancellation.
     Cancelled,
 }
 
-/// When a response began to be made, when its outputs did, and when it was sent.
+/// When the work on a response began, when its outputs did, and when it was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseTimes {
-    /// The response before was sent, or else the execution began.
+    /// When the previous response was sent; for the first, when the execution began.
     pub started: Instant,
-    /// The outputs began to be handed on, if there are any.
+    /// When sending the outputs began, if there are any.
     pub output_started: Option<Instant>,
-    /// It was sent.
+    /// When it was sent.
     pub ended: Instant,
 }
 
-/// The phases of an execution, as the statistics extension tells them apart.
+/// The phases of an execution, as in the statistics extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The request left the queue: gathering of inputs begins.
+    /// The request left the queue: gathering the inputs begins.
     Started,
-    /// Inputs are in place: the model runs.
+    /// The inputs are in place: the model runs.
     InputsReady,
-    /// The model has run: outputs are handed on.
+    /// The model has finished: sending the outputs begins.
     OutputsReady,
 }
 
-/// Answers one request: never, once or many times, and then no more.
+/// Answers one request: with no, one or many responses.
 ///
-/// It may be used from any thread and outlive the request. Dropped before the last answer, it answers with an error.
+/// It may be used on any thread and may outlive the request. If it is dropped before the last answer, the client gets an error.
 pub struct Responder {
     sink: Arc<dyn ResponseSink>,
     allocator: Option<Arc<dyn OutputAllocator>>,
@@ -91,7 +91,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers go to `sink`; outputs lie where `allocator` places them.
+    /// Answers go to `sink`; outputs are placed by `allocator`.
     pub fn new(sink: Arc<dyn ResponseSink>, allocator: Option<Arc<dyn OutputAllocator>>) -> Self {
         Self { sink, allocator, finished: AtomicBool::new(false) }
     }
@@ -103,42 +103,42 @@ impl Responder {
         }
     }
 
-    /// Sends the last answer. Ignored if one was sent before.
+    /// Sends the last answer. Ignored if the answers have ended.
     pub fn finish_with(&self, answer: Answer) {
         if !self.finished.swap(true, Ordering::AcqRel) {
             self.sink.deliver(Some(self.placed(answer)), true);
         }
     }
 
-    /// Says that no further answer follows. Ignored if that was said before.
+    /// Ends the answers without another one. Ignored if they have ended.
     pub fn finish(&self) {
         if !self.finished.swap(true, Ordering::AcqRel) {
             self.sink.deliver(None, true);
         }
     }
 
-    /// Puts another receiving end in the place of the one it has. Made for the server.
+    /// Replaces the sink. For the server.
     pub fn redirect(&mut self, redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>) {
         self.sink = redirect(Arc::clone(&self.sink));
     }
 
-    /// The receiving end. Made for the server.
+    /// The sink. For the server.
     pub fn sink(&self) -> &dyn ResponseSink {
         &*self.sink
     }
 
-    /// Gives the receiving end back. From here on nothing is answered this way. Made for the server.
+    /// Returns the sink and sends nothing more. For the server.
     pub fn into_sink(self) -> Arc<dyn ResponseSink> {
         self.finished.store(true, Ordering::Release);
         Arc::clone(&self.sink)
     }
 
-    /// Notes when the request reached a phase.
+    /// Records when the request reached a phase.
     pub fn mark(&self, phase: Phase, at: Instant) {
         self.sink.mark(phase, at);
     }
 
-    /// Whether the last answer was given, so that further ones are ignored.
+    /// Whether the answers have ended, so that further ones are ignored.
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
@@ -158,45 +158,44 @@ impl Responder {
         self.sink.report_response(kind, times);
     }
 
-    /// Says that outputs are allocated for one more response. Only for who allocates them before they are sent.
+    /// Begins another response whose outputs are allocated before it is sent.
     ///
     /// # Errors
-    /// What the caller's allocator says.
+    /// The caller's allocator failed.
     pub fn begin_response(&self) -> Result<()> {
         self.allocator.as_ref().map_or(Ok(()), |allocator| allocator.begin_response())
     }
 
-    /// Whether an answer is still wanted. A long-running backend asks now and then.
+    /// Whether the request was cancelled. A long-running backend checks now and then.
     pub fn is_cancelled(&self) -> bool {
         self.sink.is_cancelled()
     }
 
-    /// The cancellation of the request, to be waited for. It may outlive the request.
+    /// A handle to wait for the cancellation of the request. It may outlive the request.
     pub fn cancellation(&self) -> Cancellation {
         Cancellation::of(Arc::clone(&self.sink))
     }
 
-    /// Memory to write an output to: where the caller wants it, or else the server's own.
+    /// Memory for an output: where the caller wants it, or else the server's own.
     ///
-    /// A backend that has its output in memory of its own may put that into the response instead; it is then copied
-    /// only if the caller wants it elsewhere.
+    /// A backend that has the output in its own memory may put that into the response instead. It is then copied only if
+    /// the caller wants it elsewhere.
     ///
     /// # Errors
-    /// What the caller's allocator says.
+    /// The caller's allocator failed.
     pub fn allocate(&self, output: &OutputSpec<'_>) -> Result<OutputBuffer> {
         Ok(self.place(output)?.unwrap_or_else(|| OutputBuffer::own(output.byte_size)))
     }
 
-    /// Whether the caller wants some of the outputs in memory of its own choice, as far as is known beforehand.
+    /// Whether the caller may want outputs in memory of its own.
     pub fn places_outputs(&self) -> bool {
         self.allocator.is_some()
     }
 
-    /// Memory to write an output to where the caller wants it in memory of its own choice; `None` if any will do. For a
-    /// backend that has memory of its own to write to otherwise.
+    /// The caller's memory for an output; `None` if any memory will do. For a backend that otherwise writes to its own.
     ///
     /// # Errors
-    /// What the caller's allocator says.
+    /// The caller's allocator failed.
     pub fn place(&self, output: &OutputSpec<'_>) -> Result<Option<OutputBuffer>> {
         let Some(allocator) = &self.allocator else { return Ok(None) };
         Ok(allocator.allocate(output)?.map(OutputBuffer::placed))
@@ -209,13 +208,13 @@ impl Responder {
             .map_or(Memory::HOST, |allocator| allocator.preferred_memory(output, byte_size))
     }
 
-    /// The answer with its outputs where the caller wants them, and otherwise where the processor can read them.
+    /// The answer with its outputs where the caller wants them, or else in host memory.
     fn placed(&self, answer: Answer) -> Answer {
         let mut response = answer?;
         self.place_all(&mut response)?;
         for output in &mut response.outputs {
             if !output.buffers.iter().any(Buffer::is_placed) {
-                output.bring_to_host()?;
+                output.copy_to_host()?;
             }
         }
         Ok(response)
@@ -246,7 +245,7 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
         data_type: output.data_type,
         shape: &output.shape,
         byte_size: output.byte_size(),
-        // It is the processor that copies it there.
+        // The CPU copies it there.
         preferred: output
             .buffers
             .first()
@@ -260,7 +259,7 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
         Some(target) if target.len() == contents.len() => target.copy_from_slice(&contents),
         Some(target) => {
             return Err(Error::internal(format!(
-                "output '{}' takes {} bytes, but {} were allocated for it",
+                "output '{}' has {} bytes, but {} were allocated for it",
                 output.name,
                 contents.len(),
                 target.len(),
@@ -268,7 +267,7 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
         }
         None => {
             return Err(Error::unsupported(format!(
-                "output '{}' is wanted in the memory of a device, which the processor does not write",
+                "output '{}' is requested in device memory that the CPU cannot write",
                 output.name
             )));
         }

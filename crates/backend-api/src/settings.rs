@@ -1,40 +1,39 @@
-//! What the server's operator sets for a backend, whatever its models.
+//! The operator's settings for a backend, which apply to all its models.
 
 use std::collections::BTreeMap;
 
 use crate::{Error, Result};
 
-/// The largest batch of a model that takes batches and does not say of what size. Set for all backends or for one.
+/// The `max_batch_size` of batching models that do not configure one. Set for all backends or for one.
 const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
 
-/// The settings of one backend: those given for all backends, and over them its own. A backend gets them when it is
-/// made, and passes over those it does not know.
+/// The settings of one backend: those for all backends, overridden by its own. A backend gets them when it is created, and
+/// ignores those it does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendSettings(BTreeMap<String, String>);
 
 impl BackendSettings {
-    /// A setting, as it was written.
+    /// A setting, as written.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// `default-max-batch-size`: the `max_batch_size` to complete the configuration of a batching model with; 4 where
-    /// it is not set.
+    /// `default-max-batch-size`: the `max_batch_size` that completes the configuration of a batching model; 4 unless set.
     ///
     /// # Errors
-    /// `InvalidArg` if it is no whole number.
+    /// `InvalidArg` if it is not an integer.
     pub fn default_max_batch_size(&self) -> Result<i32> {
         self.get(DEFAULT_MAX_BATCH_SIZE).map_or(Ok(4), |value| {
             value.trim().parse().map_err(|_| {
                 Error::invalid_arg(format!(
-                    "the backend setting '{DEFAULT_MAX_BATCH_SIZE}' is '{value}', but takes a whole number"
+                    "backend setting '{DEFAULT_MAX_BATCH_SIZE}' is '{value}', expected an integer"
                 ))
             })
         })
     }
 }
 
-/// Of settings of the same key, the last one counts.
+/// The last setting of a key counts.
 impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for BackendSettings {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(settings: I) -> Self {
         Self(settings.into_iter().map(|(key, value)| (key.into(), value.into())).collect())

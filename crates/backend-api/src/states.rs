@@ -1,7 +1,7 @@
-//! What a model keeps from one request of a sequence to the next (`state` in `sequence_batching`): tensors that come as
-//! inputs and are replaced by outputs.
+//! State that a model keeps from one request of a sequence to the next (`state` in `sequence_batching`): tensors that are
+//! inputs of a request and are replaced by its outputs.
 //!
-//! Knows neither where a sequence begins nor which request is next: whoever schedules sequences gives each its states.
+//! Does not know where a sequence begins or which request is next: the sequence scheduler gives each sequence its states.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::{Buffers, Error, Result, Shape, Tensor};
 
 /// The states of one sequence, shared by its requests.
 ///
-/// A state has two names: that of the input that the model finds it in, and that of the output that replaces it.
+/// A state has two names: that of the input that holds it, and that of the output that replaces it.
 #[derive(Debug, Default)]
 pub struct SequenceStates(Mutex<Vec<SequenceState>>);
 
@@ -22,7 +22,7 @@ pub struct SequenceState {
     pub output: String,
     /// Its value, under the name of the input.
     pub value: Tensor,
-    /// Whether who replaces it changes the value that is there, rather than writing a new one.
+    /// Whether it is updated in place instead of being replaced by a new value.
     pub shares_memory: bool,
 }
 
@@ -37,7 +37,7 @@ impl SequenceStates {
         self.lock().clone()
     }
 
-    /// The values that the next request finds as inputs.
+    /// The inputs of the next request.
     pub fn inputs(&self) -> Vec<Tensor> {
         self.lock().iter().map(|state| state.value.clone()).collect()
     }
@@ -47,23 +47,22 @@ impl SequenceStates {
         self.lock().iter().any(|state| state.output == output)
     }
 
-    /// The contents of the state that belongs to an output, if they are to be changed where they are.
+    /// The contents of the state of an output, if it is updated in place.
     pub fn shared_value(&self, output: &str) -> Option<Vec<u8>> {
         let states = self.lock();
         let state = states.iter().find(|state| state.output == output && state.shares_memory)?;
         state.value.contiguous().ok().map(|contents| contents.into_owned())
     }
 
-    /// Replaces the value of the state that belongs to an output. The batch dimension, where there is one, is part of
-    /// the shape.
+    /// Replaces the value of an output's state. The shape includes the batch dimension, if the model has one.
     ///
     /// # Errors
-    /// `InvalidArg` where no state belongs to an output of that name, or the contents do not fit type and shape.
+    /// `InvalidArg` if the output has no state, or the contents do not fit type and shape.
     pub fn update(&self, output: &str, data_type: DataType, shape: Shape, buffers: Buffers) -> Result<()> {
         let mut states = self.lock();
         let names = || states.iter().map(|state| state.output.as_str()).collect::<Vec<_>>().join("', '");
         let Some(place) = states.iter().position(|state| state.output == output) else {
-            return Err(Error::invalid_arg(format!("there is no state '{output}'; there are '{}'", names())));
+            return Err(Error::invalid_arg(format!("unknown state '{output}' (states: '{}')", names())));
         };
         let state = &mut states[place];
         let value = Tensor { name: state.value.name.clone(), data_type, shape, buffers };
@@ -105,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_there_is_not_or_that_does_not_fit_is_refused_and_nothing_changes() {
+    fn an_unknown_state_or_one_that_does_not_fit_is_refused_and_nothing_changes() {
         let states = states();
         let refused = |name: &str, size: usize| {
             let buffers = smallvec![Buffer::host(vec![7; size])];
             states.update(name, DataType::Int32, [1].into(), buffers).unwrap_err().message().to_owned()
         };
-        assert_eq!(refused("SUM_IN", 4), "there is no state 'SUM_IN'; there are 'SUM_OUT'");
+        assert_eq!(refused("SUM_IN", 4), "unknown state 'SUM_IN' (states: 'SUM_OUT')");
         assert!(refused("SUM_OUT", 3).starts_with("state 'SUM_OUT': tensor 'SUM_IN' has 3 bytes"));
         assert_eq!(&*states.inputs()[0].contiguous().unwrap(), [0; 4]);
         assert!(states.has("SUM_OUT") && !states.has("SUM_IN"));

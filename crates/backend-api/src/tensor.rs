@@ -1,4 +1,4 @@
-//! A named tensor: type, shape, and its contents as pieces of memory.
+//! A named tensor: type, shape, and contents as slices of memory.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,13 @@ use smallvec::SmallVec;
 
 use crate::{Buffer, BytesElements, Error, Result, Shape};
 
-/// The pieces a tensor's contents are made of, in order. Nearly always one.
+/// The slices that make up a tensor's contents, in order. Nearly always one.
 pub type Buffers = SmallVec<[Buffer; 1]>;
 
 /// One input of a request or one output of a response.
 ///
-/// The contents are row-major and little-endian; elements of BYTES are length-prefixed (see [`BytesElements`]). They
-/// may lie in several pieces, since a body may have arrived in several reads: nobody joins them before a backend
-/// needs them joined.
+/// The contents are row-major and little-endian; elements of BYTES are length-prefixed (see [`BytesElements`]). They may be
+/// in several slices, since a body may arrive in several reads: they are joined only if a backend needs them joined.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The name in the model's configuration.
@@ -29,7 +28,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor whose contents are one piece of host memory.
+    /// A tensor whose contents are one slice of host memory.
     pub fn new(
         name: impl Into<String>,
         data_type: DataType,
@@ -45,16 +44,16 @@ impl Tensor {
         self.buffers.iter().map(Buffer::len).sum()
     }
 
-    /// Whether a piece of it lies in a device's memory.
+    /// Whether any of it is in device memory.
     pub fn is_on_device(&self) -> bool {
         self.buffers.iter().any(|buffer| !buffer.memory().is_host())
     }
 
-    /// Brings the pieces that lie in a device's memory where the processor can read them.
+    /// Copies what is in device memory to host memory.
     ///
     /// # Errors
-    /// What the device's driver says.
-    pub fn bring_to_host(&mut self) -> Result<()> {
+    /// The device's driver failed.
+    pub fn copy_to_host(&mut self) -> Result<()> {
         for buffer in &mut self.buffers {
             if !buffer.memory().is_host() {
                 let bytes = buffer.to_host().map_err(|error| named(error, &self.name))?;
@@ -64,10 +63,10 @@ impl Tensor {
         Ok(())
     }
 
-    /// The contents as one run of host memory: without a copy when they lie there in one piece.
+    /// The contents as one slice of host memory: without a copy if they are that already.
     ///
     /// # Errors
-    /// What the driver of a device says that a piece lies on.
+    /// A device's driver failed.
     pub fn contiguous(&self) -> Result<Cow<'_, [u8]>> {
         if let [buffer] = self.buffers.as_slice()
             && let Some(bytes) = buffer.as_host()
@@ -82,7 +81,7 @@ impl Tensor {
     /// Appends the contents to `target`.
     ///
     /// # Errors
-    /// What the driver of a device says that a piece lies on.
+    /// A device's driver failed.
     pub fn copy_to(&self, target: &mut Vec<u8>) -> Result<()> {
         for buffer in &self.buffers {
             match buffer.as_host() {
@@ -95,15 +94,14 @@ impl Tensor {
         Ok(())
     }
 
-    /// Checks that the contents are as long as type and shape say: by size for a fixed-size type, element by element
-    /// for BYTES. Contents of BYTES in device memory are not looked at before they are [brought
-    /// here](Self::bring_to_host).
+    /// Checks that the contents are as long as type and shape require: by size for a fixed-size type, element by element for
+    /// BYTES. BYTES in device memory are not checked before they are [copied](Self::copy_to_host).
     ///
     /// # Errors
-    /// `InvalidArg` that names the tensor, what it has and what it should have.
+    /// `InvalidArg` with the tensor, its size and the expected size.
     pub fn check_contents(&self) -> Result<()> {
         let count = self.shape.element_count().ok_or_else(|| {
-            Error::invalid_arg(format!("tensor '{}' has an impossible shape {}", self.name, self.shape))
+            Error::invalid_arg(format!("tensor '{}' has an invalid shape {}", self.name, self.shape))
         })?;
         match self.data_type.byte_size() {
             Some(size) => self.check_size(count, size),
@@ -144,7 +142,7 @@ impl Tensor {
 }
 
 fn named(error: Error, tensor: &str) -> Error {
-    error.context(format_args!("tensor '{tensor}' in the memory of a device"))
+    error.context(format_args!("tensor '{tensor}' in device memory"))
 }
 
 #[cfg(test)]
@@ -187,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn contents_on_a_device_are_brought_here_to_be_read() {
+    fn contents_on_a_device_are_copied_to_be_read() {
         let card = Card::holding(b"\x01\0\0\0ab");
         let mut tensor = in_pieces(&[b"\x01\0\0\0x"]);
         tensor.buffers.push(on_card(&card));
         assert!(tensor.is_on_device());
         tensor.check_contents().unwrap();
         assert_eq!(&*tensor.contiguous().unwrap(), b"\x01\0\0\0x\x01\0\0\0ab");
-        tensor.bring_to_host().unwrap();
+        tensor.copy_to_host().unwrap();
         assert!(!tensor.is_on_device());
         assert_eq!(tensor.buffers[1].as_host().unwrap(), "\x01\0\0\0ab");
         // Now that they can be looked at, they are.
@@ -207,9 +205,9 @@ mod tests {
         card.fail();
         let mut tensor = Tensor::new("X", DataType::Int32, [2], Bytes::new());
         tensor.buffers = SmallVec::from_buf([on_card(&card)]);
-        let told = "tensor 'X' in the memory of a device: the card is gone";
+        let told = "tensor 'X' in device memory: the card is gone";
         assert_eq!(tensor.contiguous().unwrap_err().message(), told);
-        assert_eq!(tensor.bring_to_host().unwrap_err().message(), told);
+        assert_eq!(tensor.copy_to_host().unwrap_err().message(), told);
         assert!(tensor.is_on_device());
     }
 }

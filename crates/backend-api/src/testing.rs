@@ -1,11 +1,11 @@
-//! A device of tests: what it holds is told by addresses that mean nothing to the processor.
+//! A device for tests: its memory has addresses that the CPU cannot read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::{Buffer, DeviceBuffer, DeviceMemory, Error, Result};
 
-/// Where its memory begins.
+/// The address where its memory begins.
 pub(crate) const START: u64 = 1 << 40;
 
 /// A device with some memory.
@@ -19,7 +19,7 @@ impl Card {
         Arc::new(Self { contents: Mutex::new(contents.to_vec()), fails: AtomicBool::new(false) })
     }
 
-    /// From now on it can be neither read nor written.
+    /// Reads and writes fail from now on.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl DeviceMemory for Card {
     }
 }
 
-/// All that is on the card.
+/// A buffer of all the card's memory.
 pub(crate) fn on_card(card: &Arc<Card>) -> Buffer {
     Buffer::device(whole(card), 0)
 }

@@ -1,8 +1,7 @@
-//! What is told of a request on its way, if it is traced: when it reached which stage, and its tensors.
+//! Traces of requests: when a request reached which stage, and its tensors.
 //!
-//! A [`Trace`] tells a [`TraceSink`]; what becomes of it there is not known here. The trace of a request is handed from
-//! one owner to the next in a [`RequestTrace`], which also makes the traces of requests that are made for its sake. A
-//! request that is not traced has none.
+//! A [`Trace`] reports to a [`TraceSink`]; where that stores it is not known here. A [`RequestTrace`] moves with its request
+//! from owner to owner and creates the traces of inner requests. A request that is not traced has none.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +10,10 @@ use std::time::Instant;
 
 use crate::{Error, ExecutionTimes, Result, Tensor};
 
-/// What is traced of a request. Nothing of it means that tracing is off.
+/// What is traced of a request. With nothing set, tracing is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceLevel {
-    /// When it reached which stage.
+    /// When it reached each stage.
     pub timestamps: bool,
     /// Its tensors.
     pub tensors: bool,
@@ -33,7 +32,7 @@ impl TraceLevel {
         if names.is_empty() { vec!["OFF"] } else { names }
     }
 
-    /// The level that these names make; a name that is not known is passed over. `None` if none is known.
+    /// The level with these names; unknown names are ignored. `None` if none is known.
     ///
     /// # Errors
     /// `InvalidArg` for `OFF` beside others.
@@ -43,7 +42,7 @@ impl TraceLevel {
         for name in names {
             match *name {
                 "OFF" if names.len() > 1 => {
-                    return Err(Error::invalid_arg("trace_level 'OFF' does not go together with others"));
+                    return Err(Error::invalid_arg("trace_level 'OFF' cannot be combined with others"));
                 }
                 "OFF" => known = true,
                 "TIMESTAMPS" => (level.timestamps, known) = (true, true),
@@ -58,26 +57,26 @@ impl TraceLevel {
 /// A stage that a request reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity<'a> {
-    /// The server took it.
+    /// The server accepted it.
     RequestStart,
     /// It began to wait for an instance.
     QueueStart,
-    /// Gathering of inputs began.
+    /// Gathering the inputs began.
     ComputeStart,
-    /// Inputs were in place.
+    /// The inputs were in place.
     ComputeInputEnd,
-    /// The model had run.
+    /// The model finished.
     ComputeOutputStart,
-    /// Outputs were handed on.
+    /// The outputs were sent.
     ComputeEnd,
-    /// Nobody has a use for the request any more.
+    /// The request was released.
     RequestEnd,
-    /// What a backend says.
+    /// An activity that a backend reports.
     Custom(&'a str),
 }
 
 impl Activity<'_> {
-    /// The name that Triton's traces have for it.
+    /// Its name in Triton's traces.
     pub fn name(&self) -> &str {
         match self {
             Self::RequestStart => "REQUEST_START",
@@ -102,7 +101,7 @@ pub enum TensorActivity {
 }
 
 impl TensorActivity {
-    /// The name that Triton's traces have for it.
+    /// Its name in Triton's traces.
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueInput => "TENSOR_QUEUE_INPUT",
@@ -111,25 +110,25 @@ impl TensorActivity {
     }
 }
 
-/// Hears of what traces are told. It is called while the request is on its way, so it must not block.
+/// Receives what traces report. Called while the request is processed, so it must not block.
 pub trait TraceSink: Any + Send + Sync {
-    /// The request reached a stage at that time. Called only where the level has timestamps.
+    /// The request reached a stage. Called only if the level has timestamps.
     fn activity(&self, trace: &Arc<Trace>, activity: Activity<'_>, at: Instant);
 
-    /// A tensor was seen. Its contents may change afterwards. Called only where the level has tensors.
+    /// A tensor was seen. Its contents may change afterwards. Called only if the level has tensors.
     fn tensor(&self, trace: &Arc<Trace>, activity: TensorActivity, tensor: &Tensor);
 
-    /// The protocol that brought the request did what `name` says. Called only where the level has timestamps.
+    /// The protocol face reached the point `name`. Called only if the level has timestamps.
     fn stamp(&self, _trace: &Trace, _name: &'static str, _at: Instant) {}
 
-    /// Nothing more will be told of the request that the trace went with.
+    /// Nothing more will be reported about the request.
     fn ended(&self, _trace: &Arc<Trace>) {}
 
-    /// What hears of a trace that is derived from one of this sink's.
+    /// The sink of a trace that is derived from one of this sink's.
     fn derived(self: Arc<Self>) -> Arc<dyn TraceSink>;
 }
 
-/// The id of the next trace. 0 says that there is none.
+/// The id of the next trace. 0 means none.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// One trace.
@@ -142,35 +141,35 @@ pub struct Trace {
     sink: Arc<dyn TraceSink>,
 }
 
-/// Which request is traced.
+/// The traced request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceSubject {
-    /// Name of the model that it goes to.
+    /// Name of its model.
     pub model_name: String,
     /// Version of that model.
     pub model_version: u64,
-    /// The client's id for the request; empty if it gave none.
+    /// The client's request id; may be empty.
     pub request_id: String,
 }
 
 impl Trace {
-    /// A trace with a new id that tells `sink`. `parent` is the id of the one that it is derived from, or 0.
+    /// A trace with a new id that reports to `sink`. `parent` is the id of the trace it is derived from, or 0.
     pub fn new(level: TraceLevel, parent: u64, sink: Arc<dyn TraceSink>) -> Arc<Self> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self { id, parent, level, subject: OnceLock::new(), context: Mutex::default(), sink })
     }
 
-    /// A trace of a request that is made for the sake of this one's.
+    /// A trace for an inner request of this one's.
     pub fn derive(&self) -> Arc<Self> {
         Self::new(self.level, self.id, Arc::clone(&self.sink).derived())
     }
 
-    /// Its id, which no other trace of this process has.
+    /// Its id, unique in this process.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The id of the trace that it is derived from; 0 if there is none.
+    /// The id of the trace it is derived from; 0 if none.
     pub fn parent(&self) -> u64 {
         self.parent
     }
@@ -180,17 +179,17 @@ impl Trace {
         self.level
     }
 
-    /// Which request is traced; `None` before the server took one.
+    /// The traced request; `None` before the server accepted one.
     pub fn subject(&self) -> Option<&TraceSubject> {
         self.subject.get()
     }
 
-    /// Who hears of it.
+    /// Its sink.
     pub fn sink(&self) -> &dyn TraceSink {
         &*self.sink
     }
 
-    /// What others need in order to go on with this trace, as JSON; empty if nothing was said.
+    /// The context that others need to continue this trace, as JSON; may be empty.
     pub fn context(&self) -> Arc<str> {
         Arc::clone(&self.context.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -200,21 +199,21 @@ impl Trace {
         *self.context.lock().unwrap_or_else(PoisonError::into_inner) = context.into();
     }
 
-    /// Tells that the request reached a stage.
+    /// Reports that the request reached a stage.
     pub fn report(self: &Arc<Self>, activity: Activity<'_>, at: Instant) {
         if self.level.timestamps {
             self.sink.activity(self, activity, at);
         }
     }
 
-    /// Tells of tensors.
+    /// Reports tensors.
     pub fn report_tensors(self: &Arc<Self>, activity: TensorActivity, tensors: &[Tensor]) {
         if self.level.tensors {
             tensors.iter().for_each(|tensor| self.sink.tensor(self, activity, tensor));
         }
     }
 
-    /// Tells how long the execution took.
+    /// Reports how long the execution took.
     pub fn report_execution(self: &Arc<Self>, times: &ExecutionTimes) {
         self.report(Activity::ComputeStart, times.started);
         self.report(Activity::ComputeInputEnd, times.inputs_ready);
@@ -222,7 +221,7 @@ impl Trace {
         self.report(Activity::ComputeEnd, times.ended);
     }
 
-    /// Tells what the protocol did that brought the request.
+    /// Reports that the protocol face reached a point.
     pub fn stamp(&self, name: &'static str, at: Instant) {
         if self.level.timestamps {
             self.sink.stamp(self, name, at);
@@ -230,7 +229,7 @@ impl Trace {
     }
 }
 
-/// What all those share who have to do with one traced request. The last of them ends it.
+/// Shared by all who work on one traced request. The last one to drop it ends the trace.
 pub struct TraceShare(Arc<Trace>);
 
 impl TraceShare {
@@ -246,15 +245,14 @@ impl Drop for TraceShare {
     }
 }
 
-/// The trace of a request, as the request carries it from one owner to the next. Dropped with the request, it tells that
-/// the request has ended.
+/// The trace of a request, which moves with the request. Dropped with it, it reports that the request has ended.
 pub struct RequestTrace {
     share: Arc<TraceShare>,
     begun: bool,
 }
 
 impl RequestTrace {
-    /// A request goes with this trace.
+    /// The trace for one request.
     pub fn new(trace: Arc<Trace>) -> Self {
         Self { share: Arc::new(TraceShare(trace)), begun: false }
     }
@@ -264,20 +262,19 @@ impl RequestTrace {
         &self.share.0
     }
 
-    /// The part that others keep beside the request.
+    /// A share for those who outlive the request.
     pub fn share(&self) -> Arc<TraceShare> {
         Arc::clone(&self.share)
     }
 
-    /// For a request that is made for the sake of this one, such as a step of an ensemble: its trace tells the same sink
-    /// and has this one as its parent.
+    /// A trace for an inner request, such as a step of an ensemble: a child of this one that reports to the same sink.
     pub fn child(&self) -> Self {
         Self::new(self.share.0.derive())
     }
 
-    /// Says which request it is, and that the server took it. Made for the server.
+    /// Sets the request and reports that the server accepted it. For the server.
     pub fn begin(&mut self, subject: TraceSubject, at: Instant) {
-        // A trace goes with one request; of one that is used again the first request counts.
+        // A trace belongs to one request; if it is used again, the first one counts.
         self.share.0.subject.get_or_init(|| subject);
         self.begun = true;
         self.share.0.report(Activity::RequestStart, at);

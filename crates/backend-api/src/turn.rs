@@ -1,27 +1,27 @@
-//! A request's turn in its sequence: what the server gives along with a request so that the next one of the sequence
-//! comes when this one is done, and what the model keeps of the sequence meanwhile.
+//! A request's turn in its sequence: the next request of the sequence runs when it is over. It also carries the state of the
+//! sequence.
 //!
-//! Knows nothing of how sequences are scheduled; [`Turns`] does.
+//! Does not know how sequences are scheduled; [`Turns`] does.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Request, SequenceStates};
 
-/// Hears how the turns of a model's sequences end. The server implements it.
+/// Notified when the turns of a model's sequences end. Implemented by the server.
 ///
-/// Called on whatever thread a backend releases a request.
+/// Called on the thread on which the backend releases the request.
 pub trait Turns: Send + Sync {
-    /// The request of that turn is released.
+    /// The request of this turn was released.
     fn over(&self, turn: u64);
 
-    /// The request of that turn wants to be executed once more. It is answered with an error if that cannot be.
+    /// The request of this turn is to be executed again. It gets an error if that is impossible.
     fn again(&self, turn: u64, request: Request);
 }
 
 /// A request's turn. It is over when this is dropped.
 pub struct Turn {
-    /// Who hears of its end, and the number it knows the turn by.
+    /// Notified when it ends, with the number of the turn.
     turns: Option<(Arc<dyn Turns>, u64)>,
     iterates: bool,
     states: Option<Arc<SequenceStates>>,
@@ -29,20 +29,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A turn in a sequence with these states, if its model has any. Made by the server.
+    /// A turn in a sequence with these states, if its model has any. For the server.
     pub fn new(states: Option<Arc<SequenceStates>>) -> Self {
         Self { turns: None, iterates: false, states, filler: false }
     }
 
-    /// The same turn, and who hears of its end. If it `iterates`, its request can be handed back.
+    /// The same turn, which notifies `turns` when it ends. If it `iterates`, its request can be rescheduled.
     #[must_use]
-    pub fn told(mut self, turns: Arc<dyn Turns>, number: u64, iterates: bool) -> Self {
+    pub fn notifying(mut self, turns: Arc<dyn Turns>, number: u64, iterates: bool) -> Self {
         self.turns = Some((turns, number));
         self.iterates = iterates;
         self
     }
 
-    /// The turn of a request that nobody made: it stands in a place of a batch that has to be filled.
+    /// The turn of a request that only pads a batch.
     pub fn filler(states: Option<Arc<SequenceStates>>) -> Self {
         Self { turns: None, iterates: false, states, filler: true }
     }
@@ -52,19 +52,19 @@ impl Turn {
         self.states.as_ref()
     }
 
-    /// Whether the request can be handed back, to come again.
+    /// Whether the request can be rescheduled.
     pub fn iterates(&self) -> bool {
         self.iterates
     }
 
-    /// Whether the request is there only to fill its place.
+    /// Whether the request only pads a batch.
     pub fn is_filler(&self) -> bool {
         self.filler
     }
 
-    /// Ends the turn by handing its request back, which comes again later with what the sequence has become. Where its
+    /// Ends the turn and returns its request to the scheduler, to run again with the new state of the sequence. If its
     /// model does not iterate, the request is released.
-    pub(crate) fn hand_back(mut self, request: Request) {
+    pub(crate) fn reschedule(mut self, request: Request) {
         match self.turns.take_if(|_| self.iterates) {
             Some((turns, number)) => turns.again(number, request),
             None => drop(request),
@@ -122,7 +122,7 @@ mod tests {
         let log = Arc::new(Log::default());
         let responder = Responder::new(Arc::<Log>::clone(&log), None);
         let mut request = Request::new(InferRequest::default(), 1, responder);
-        request.begin_turn(Turn::new(None).told(Arc::<Log>::clone(&log), 7, iterates));
+        request.begin_turn(Turn::new(None).notifying(Arc::<Log>::clone(&log), 7, iterates));
         act(request);
         std::mem::take(&mut log.0.lock().unwrap())
     }
@@ -138,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn a_request_handed_back_comes_again_if_its_model_iterates() {
-        assert_eq!(said(true, Request::hand_back), ["7 again", "answered"]);
-        assert_eq!(said(false, Request::hand_back), ["failed", "7 is over"]);
+    fn a_rescheduled_request_runs_again_if_its_model_iterates() {
+        assert_eq!(said(true, Request::reschedule), ["7 again", "answered"]);
+        assert_eq!(said(false, Request::reschedule), ["failed", "7 is over"]);
     }
 }

@@ -233,7 +233,7 @@ impl Pool {
         let slot = &self.slots[instance];
         let mut batch = Batch::new(requests, monitor);
         if !self.reads_device_memory {
-            batch.bring_inputs_to_host();
+            batch.copy_inputs_to_host();
             if batch.requests().is_empty() {
                 return;
             }

@@ -178,7 +178,7 @@ async fn metrics_of_backends_follow_the_servers_of_the_same_kind() {
     assert!(place("# TYPE nv_cpu_memory_used_bytes gauge") < place(gauge));
     assert!(place(gauge) < place(histogram));
     let error = registry.family(MetricKind::Counter, "nv_inference_count", "").err().unwrap();
-    assert!(error.message().contains("is the server's own"), "{error}");
+    assert!(error.message().contains("is reserved by the server"), "{error}");
 }
 
 #[tokio::test]

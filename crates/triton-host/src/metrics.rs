@@ -65,7 +65,7 @@ fn labels(labels: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Result<Met
 fn bounds(buckets: &List<f64>, count: u64) -> Result<Vec<f64>> {
     let bounds = buckets.elements(count)?;
     if !bounds.is_sorted_by(|one, next| one < next) {
-        return Err(Error::invalid_arg("the bounds of a histogram's buckets have to ascend"));
+        return Err(Error::invalid_arg("the bounds of a histogram's buckets must ascend"));
     }
     Ok(bounds)
 }

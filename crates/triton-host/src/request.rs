@@ -65,7 +65,7 @@ impl RequestObject {
         let data = Arc::into_inner(data).ok_or_else(in_use)?;
         let RequestData { request, way } = data;
         let responder = way.into_responder(request.allocator.clone());
-        Request::from_parts(request, batch_size, responder, turn).hand_back();
+        Request::from_parts(request, batch_size, responder, turn).reschedule();
         Ok(())
     }
 

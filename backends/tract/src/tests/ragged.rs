@@ -308,7 +308,7 @@ fn batch_inputs_that_do_not_fit_the_model_are_refused() {
     assert!(message.ends_with("batch_input 'T' has shape [-1,1], but the model takes [-1]"), "{message}");
     let unknown = batch_input("BATCH_ELEMENT_COUNT", "T", "TYPE_INT32").replace(r#""X""#, r#""W""#);
     let message = refused(&sums, &unknown);
-    assert!(message.contains("batch_input[0]: its source_input 'W' is not an input"), "{message}");
+    assert!(message.contains("batch_input[0]: source_input 'W' is not an input"), "{message}");
 }
 
 #[test]
@@ -317,5 +317,5 @@ fn a_batch_output_with_an_unknown_source_is_refused() {
     let nodes = vec![node("Identity", &["X"], &["Y"])];
     let file = file(graph(inputs, nodes, vec![port("Y", Element::Float, &[-1])], vec![]));
     let message = refusal(&file, text(&[X, &SCATTER.replace(r#""X""#, r#""W""#)]));
-    assert!(message.contains("batch_output[0]: its source_input 'W' is not an input"), "{message}");
+    assert!(message.contains("batch_output[0]: source_input 'W' is not an input"), "{message}");
 }

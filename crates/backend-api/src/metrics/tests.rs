@@ -113,7 +113,7 @@ fn what_is_no_name_no_kind_or_no_bound_is_refused() {
         assert!(registry.family(MetricKind::Counter, name, "").is_err(), "{name}");
     }
     let error = registry.family(MetricKind::Gauge, "c", "").err().unwrap();
-    assert!(error.message().contains("is a counter already"), "{error}");
+    assert!(error.message().contains("is a counter, not a"), "{error}");
     for name in ["", "1a", "a-b", "a:b"] {
         assert!(family.metric(labels(&[(name, "x")]), None).is_err(), "{name}");
     }

@@ -102,7 +102,7 @@ impl Outfit<Request> for RequestOutfit {
         }
         let turn = Turn::new(kept.clone());
         item.begin_turn(match self.told.as_ref().and_then(Weak::upgrade) {
-            Some(told) => turn.told(told as Arc<dyn Turns>, place.number(), self.iterates),
+            Some(told) => turn.notifying(told as Arc<dyn Turns>, place.number(), self.iterates),
             None => turn,
         });
     }

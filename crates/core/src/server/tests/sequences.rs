@@ -196,7 +196,7 @@ async fn the_rate_limiter_lets_sequences_execute_in_turn() {
 async fn a_generation_stops_when_its_client_leaves() {
     for strategy in STRATEGIES {
         // It comes again for ever.
-        let script: Script = |batch| batch.into_requests().into_iter().for_each(Request::hand_back);
+        let script: Script = |batch| batch.into_requests().into_iter().for_each(Request::reschedule);
         let strategy = format!("{strategy} iterative_sequence: true");
         let (server, _) = serving(script, configured(&strategy, 1), options());
         let model = server.model("m", None).unwrap();
