@@ -118,7 +118,7 @@ fn output_name(input: &str) -> Option<String> {
 fn check_pairs(config: &ModelConfig) -> Result<()> {
     if config.input.len() != config.output.len() {
         return Err(Error::invalid_arg(format!(
-            "the identity backend takes as many outputs as inputs, but the configuration has {} and {}",
+            "the identity backend needs one output for each input, but the configuration has {} outputs and {} inputs",
             config.output.len(),
             config.input.len()
         )));
@@ -127,9 +127,10 @@ fn check_pairs(config: &ModelConfig) -> Result<()> {
         let name = output_name(&input.name).ok_or_else(|| {
             Error::invalid_arg(format!("input '{}' is not named INPUT<suffix>", input.name))
         })?;
-        let output = config.output.iter().find(|output| output.name == name).ok_or_else(|| {
-            Error::invalid_arg(format!("input '{}' has no output '{name}' to go to", input.name))
-        })?;
+        let output =
+            config.output.iter().find(|output| output.name == name).ok_or_else(|| {
+                Error::invalid_arg(format!("input '{}' has no output '{name}'", input.name))
+            })?;
         if output.data_type != input.data_type {
             return Err(Error::invalid_arg(format!("'{}' and '{name}' differ in data_type", input.name)));
         }
@@ -145,12 +146,12 @@ fn check_pairs(config: &ModelConfig) -> Result<()> {
     Ok(())
 }
 
-/// A parameter that is a whole number from 0 on; 0 if it is not given.
+/// A parameter that is a non-negative integer; 0 by default.
 fn number(config: &ModelConfig, name: &str) -> Result<u64> {
     let Some(parameter) = config.parameters.get(name) else { return Ok(0) };
     parameter.string_value.trim().parse().map_err(|_| {
         Error::invalid_arg(format!(
-            "parameter '{name}' is '{}', but takes a whole number from 0 on",
+            "parameter '{name}' is '{}', but takes a non-negative integer",
             parameter.string_value
         ))
     })

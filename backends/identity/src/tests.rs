@@ -153,7 +153,7 @@ fn a_configuration_that_does_not_pair_is_refused_with_the_reason() {
     let delay =
         format!(r#"{PAIR} parameters {{ key: "execute_delay_ms" value {{ string_value: "soon" }} }}"#);
     for (config, expected) in [
-        (output.to_owned(), "as many outputs as inputs"),
+        (output.to_owned(), "one output for each input"),
         (PAIR.replace("INPUT0", "IN"), "INPUT<suffix>"),
         (PAIR.replace("OUTPUT0", "OUTPUT1"), "no output 'OUTPUT0'"),
         (PAIR.replacen("TYPE_INT8", "TYPE_INT16", 1), "data_type"),

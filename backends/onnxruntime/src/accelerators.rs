@@ -9,7 +9,7 @@ use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
 use nereid_model_config::proto::model_optimization_policy::execution_accelerators::Accelerator;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProviderDispatch};
 
-/// Runs on GPUs of NVIDIA.
+/// Runs on NVIDIA GPUs.
 pub(crate) const CUDA: &str = "CUDAExecutionProvider";
 const TENSORRT: &str = "TensorrtExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
@@ -17,14 +17,14 @@ const OPENVINO: &str = "OpenVINOExecutionProvider";
 /// Options of a provider, in the provider's names.
 type Options = BTreeMap<String, String>;
 
-/// The providers for a model's instances, foremost first.
+/// The providers for a model's instances, in order of preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accelerators {
-    /// For instances on a GPU: TensorRT's options, if it is asked for.
+    /// For instances on a GPU: TensorRT's options, if configured.
     tensorrt: Option<Options>,
-    /// For instances on a GPU. CUDA runs there in any case.
+    /// For instances on a GPU: CUDA's options. CUDA always runs there.
     cuda: Options,
-    /// For instances on the processor.
+    /// For instances on the CPU.
     openvino: Option<Options>,
     /// Whether the library has CUDA.
     has_cuda: bool,
@@ -33,10 +33,10 @@ pub(crate) struct Accelerators {
 }
 
 impl Accelerators {
-    /// What the configuration asks for.
+    /// The accelerators of a configuration.
     ///
     /// # Errors
-    /// `InvalidArg` for an accelerator or a parameter that nobody knows, `Unsupported` for an accelerator that is not
+    /// `InvalidArg` for an unknown accelerator or parameter, `Unsupported` for an accelerator that is not
     /// among the library's `providers`.
     pub(crate) fn of(config: &ModelConfig, providers: &[String]) -> Result<Self> {
         let mut found = Self {
@@ -94,7 +94,7 @@ impl Accelerators {
         if let InstanceKind::Gpu(device) = kind {
             if !self.has_cuda {
                 return Err(Error::unsupported(format!(
-                    "the instance is to run on {kind}, but this ONNX Runtime has only {}",
+                    "the instance is configured to run on {kind}, but this ONNX Runtime has only {}",
                     self.available
                 )));
             }
@@ -123,7 +123,7 @@ fn options(accelerator: &Accelerator) -> Result<Options> {
     for (key, value) in &accelerator.parameters {
         if key.contains('\0') || value.contains('\0') {
             return Err(Error::invalid_arg(format!(
-                "a parameter of the execution accelerator '{}' has a zero byte in it",
+                "a parameter of the execution accelerator '{}' contains a zero byte",
                 accelerator.name
             )));
         }
@@ -132,7 +132,7 @@ fn options(accelerator: &Accelerator) -> Result<Options> {
     Ok(parameters.collect())
 }
 
-/// TensorRT's parameters, of which the oldest have names of Triton's own.
+/// TensorRT's parameters. The oldest have names of Triton's own.
 fn tensorrt_options(accelerator: &Accelerator) -> Result<Options> {
     let mut translated = Options::new();
     for (key, value) in options(accelerator)? {

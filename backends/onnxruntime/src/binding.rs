@@ -16,14 +16,14 @@ use ort::value::DynValue;
 use crate::options::OwnSession;
 use crate::signature::element_type;
 
-/// A session, and what its next run reads and writes.
+/// A session and the memory bound for its next run.
 pub(crate) struct Binding {
     bound: NonNull<OrtIoBinding>,
     inputs: Vec<CString>,
     outputs: Vec<CString>,
-    /// The processor's memory.
+    /// Host memory.
     host: MemoryInfo<'static>,
-    /// For lists that the library makes.
+    /// For lists that the library allocates.
     allocator: Allocator,
     /// Dropped last: the binding refers to it.
     session: OwnSession,
@@ -36,7 +36,7 @@ unsafe impl Send for Binding {}
 pub(crate) struct Written<'a> {
     pub(crate) data_type: DataType,
     pub(crate) shape: &'a Shape,
-    /// As many bytes as elements of that type and shape take, aligned for them.
+    /// Exactly the size of these elements, and aligned for them.
     pub(crate) bytes: &'a mut [u8],
 }
 
@@ -44,7 +44,7 @@ impl Binding {
     /// A binding of the session's inputs and outputs of these names.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library failed.
     pub(crate) fn new<'a>(
         session: OwnSession,
         inputs: impl Iterator<Item = &'a str>,
@@ -65,11 +65,11 @@ impl Binding {
         Ok(Self { bound, inputs, outputs, host, allocator, session })
     }
 
-    /// Runs on these inputs, each with its number among the names. An output goes to where it is wanted, or else to the
-    /// library's memory, from which it is given.
+    /// Runs on these inputs, each with its index among the names. An output is written to its target, or else returned in
+    /// the library's memory.
     ///
     /// # Errors
-    /// What the library says. What is wanted in memory may then be partly written.
+    /// The library failed. What is wanted in memory may then be partly written.
     pub(crate) fn run(
         &mut self,
         options: &RunOptions,
@@ -77,7 +77,7 @@ impl Binding {
         wanted: &mut [Option<Written<'_>>],
     ) -> ort::Result<Vec<Option<DynValue>>> {
         let outcome = self.run_bound(options, inputs, wanted);
-        // Whatever happened: what lies in the caller's memory is not used any more.
+        // Even after a failure, nothing in the caller's memory stays bound.
         // SAFETY: the binding lives, and nothing runs on it.
         unsafe {
             (ort::api().ClearBoundInputs)(self.bound.as_ptr());

@@ -136,7 +136,7 @@ fn global_pool(settings: &BackendSettings) -> Result<Option<(usize, usize)>, Ope
     let count = |key: &str| {
         settings.get(key).map_or(Ok(0), |value| {
             number(value).ok_or_else(|| {
-                OpenError::Setting(format!("'{key}' is '{value}', but takes a whole number from 0 on"))
+                OpenError::Setting(format!("'{key}' is '{value}', but takes a non-negative integer"))
             })
         })
     };
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(pool(&[(GLOBAL_POOL, "1")]).unwrap(), Some((0, 0)));
         let both = [(GLOBAL_POOL, "1"), ("intra_op_thread_count", "4"), ("inter_op_thread_count", "2")];
         assert_eq!(pool(&both).unwrap(), Some((4, 2)));
-        for (wrong, told) in [("2", "takes 0 or 1"), ("yes", "a whole number")] {
+        for (wrong, told) in [("2", "takes 0 or 1"), ("yes", "a non-negative integer")] {
             let error = pool(&[(GLOBAL_POOL, wrong)]).unwrap_err().to_string();
             assert!(error.contains(GLOBAL_POOL) && error.contains(told), "{error}");
         }

@@ -32,9 +32,9 @@ pub(crate) type Words = Vec<u64>;
 /// An input, ready to be run on.
 #[derive(Debug)]
 pub(crate) enum Value {
-    /// Where it came in.
+    /// In the memory of the request.
     Given(Bytes),
-    /// So many bytes of a copy.
+    /// A copy, of this many bytes.
     Copied(Words, usize),
     /// Strings, in the library's form.
     Strings(DynTensor),
@@ -68,7 +68,7 @@ impl Value {
             let (here, rest) = target.split_at_mut(piece.len());
             here.copy_from_slice(piece);
             if data_type == DataType::Bool {
-                // Another byte than 0 and 1 is no bool, here and in the library's kernels.
+                // Bytes other than 0 and 1 are not valid bools, here or in the library's kernels.
                 here.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
             }
             target = rest;
@@ -119,7 +119,7 @@ impl Value {
     }
 }
 
-/// Elements that lie in `bytes`, which are aligned for them.
+/// The elements in `bytes`, which are aligned for them.
 fn view<'a, T>(bytes: &'a [u8], shape: &'a Shape) -> ort::Result<SessionInputValue<'a>>
 where
     T: Pod + PrimitiveTensorElementType + Debug,
@@ -132,12 +132,12 @@ fn mismatch(why: impl ToString) -> ort::Error {
     ort::Error::new(why.to_string())
 }
 
-/// Whether elements of that type may lie where the bytes do.
+/// Whether the bytes are aligned for elements of this type.
 pub(crate) fn fits_address(data_type: DataType, bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(data_type.byte_size().unwrap_or(1))
 }
 
-/// Whether the library may read elements of that type where the bytes lie.
+/// Whether the library may read the bytes in place, as elements of this type.
 fn fits(data_type: DataType, bytes: &[u8]) -> bool {
     fits_address(data_type, bytes) && (data_type != DataType::Bool || bytes.iter().all(|&byte| byte <= 1))
 }
@@ -156,7 +156,7 @@ fn host_pieces<'a>(parts: &[&'a Tensor]) -> Result<SmallVec<[&'a Bytes; 8]>> {
         .collect()
 }
 
-/// A tensor of strings with the elements of all `parts`. Any bytes will do.
+/// A tensor of strings with the elements of all `parts`. They need not be UTF-8.
 fn strings(shape: &Shape, parts: &[&Tensor]) -> Result<DynTensor> {
     let refused = |error: ort::Error| {
         Error::internal(format!(
@@ -212,11 +212,11 @@ fn read_strings(value: &DynValue, count: usize) -> ort::Result<Vec<Vec<u8>>> {
         .ok_or_else(|| ort::Error::new("the places of its strings do not fit together"))
 }
 
-/// An output, as the library gave it.
+/// An output from the library.
 #[derive(Debug)]
 pub(crate) struct Raw {
     value: DynValue,
-    /// Its bytes, where they could not be left in place.
+    /// Its bytes, if they could not stay in place.
     copy: Option<Bytes>,
 }
 
@@ -280,7 +280,7 @@ impl Memory {
         }
         let size = element.byte_size().unwrap_or(0);
         let len = shape.element_count().and_then(|count| count.checked_mul(size));
-        let len = len.ok_or_else(|| Error::internal(format!("it has the impossible shape {shape}")))?;
+        let len = len.ok_or_else(|| Error::internal(format!("it has the invalid shape {shape}")))?;
         let address = value.data_ptr().cast();
         Ok(Self { value, address, len })
     }

@@ -18,12 +18,12 @@ use crate::exit::Alive;
 use crate::library::{OnnxRuntime, log_level};
 use crate::{one_line, told};
 
-/// Parameters whose key begins so are entries of a session's configuration.
+/// Prefix of parameters that are entries of a session's configuration.
 const SESSION_ENTRY: &str = "session.";
 /// The one parameter that is an entry of a run's configuration.
 const ARENA_SHRINKAGE: &str = "memory.enable_memory_arena_shrinkage";
 
-/// How the sessions of a model are made.
+/// The options of a model's sessions.
 #[derive(Debug)]
 pub(crate) struct SessionOptions {
     level: Level,
@@ -37,7 +37,7 @@ pub(crate) struct SessionOptions {
     accelerators: Accelerators,
 }
 
-/// A session, and the mark that it is alive.
+/// A session, and a token that it is alive.
 #[derive(Debug)]
 pub(crate) struct OwnSession {
     session: Session,
@@ -67,27 +67,27 @@ enum Level {
     None,
 }
 
-/// Whose threads a session runs on.
+/// The threads that a session runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Threads {
-    /// Those of all sessions.
+    /// The global pool of all sessions.
     Shared,
-    /// Its own: so many within operators and, if it runs operators side by side, among them.
+    /// Its own: threads within operators and, if operators run in parallel, across them.
     Own { intra: usize, inter: usize },
 }
 
 impl SessionOptions {
-    /// Reads a configuration. Unless it says otherwise, the instances of the model share the processors: each session
-    /// has as many threads within operators as leave every other instance as many, and at least one.
+    /// Reads a configuration. By default the model's instances share the processors: each session has an equal share of them
+    /// as threads within operators, at least one.
     ///
     /// # Errors
-    /// `InvalidArg` that names a parameter with a value it cannot have; `Unsupported` for an accelerator that the
+    /// `InvalidArg` for an invalid parameter, by name; `Unsupported` for an accelerator that the
     /// library lacks.
     pub(crate) fn of(config: &ModelConfig, runtime: &OnnxRuntime, processors: NonZeroUsize) -> Result<Self> {
         let parameter = |key: &str| config.parameters.get(key).map(|value| value.string_value.as_str());
         let count = |key: &str| {
             let Some(value) = parameter(key) else { return Ok(0) };
-            number(value).ok_or_else(|| wrong(key, value, "a whole number from 0 on"))
+            number(value).ok_or_else(|| wrong(key, value, "a non-negative integer"))
         };
         let flag = |key: &str| {
             parameter(key)
@@ -135,10 +135,10 @@ impl SessionOptions {
         })
     }
 
-    /// Makes a session over the file, for an instance of that kind.
+    /// Creates a session for the file and an instance of this kind.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library failed.
     pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<OwnSession> {
         let alive = Alive::new();
         let told = |error: ort::Error<SessionBuilder>| told(path, &error);
@@ -173,7 +173,7 @@ impl SessionOptions {
     /// Options for the runs of a session.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library failed.
     pub(crate) fn run_options(&self) -> Result<RunOptions> {
         let failed = |error: ort::Error| {
             Error::internal(format!("ONNX Runtime takes no options for runs: {}", one_line(error.message())))
@@ -206,19 +206,19 @@ impl From<Level> for GraphOptimizationLevel {
     }
 }
 
-/// How many instances share the processors: those that do not run on a GPU.
+/// The number of instances that share the processors: those that do not run on a GPU.
 fn instances(config: &ModelConfig) -> usize {
     let on_processor = config.instance_group.iter().filter(|group| group.kind() != Kind::Gpu);
     let count: usize = on_processor.map(|group| usize::try_from(group.count).unwrap_or(0).max(1)).sum();
     count.max(1)
 }
 
-/// A count of threads. More than the library's own type for it holds cannot be meant.
+/// A number of threads, within the range of the library's type.
 pub(crate) fn number(text: &str) -> Option<usize> {
     text.trim().parse::<i32>().ok().and_then(|number| usize::try_from(number).ok())
 }
 
-/// The reference's words for yes and no.
+/// A boolean, in the reference's notation.
 fn boolean(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" => Some(true),
@@ -296,9 +296,9 @@ mod tests {
     fn parameters_with_wrong_values_are_named_with_what_would_be_right() {
         for (key, value, right) in [
             ("execution_mode", "2", "0 (sequential) or 1 (parallel)"),
-            ("execution_mode", "parallel", "a whole number"),
-            ("intra_op_thread_count", "-1", "a whole number from 0 on"),
-            ("inter_op_thread_count", "99999999999", "a whole number from 0 on"),
+            ("execution_mode", "parallel", "a non-negative integer"),
+            ("intra_op_thread_count", "-1", "a non-negative integer"),
+            ("inter_op_thread_count", "99999999999", "a non-negative integer"),
             ("enable_mem_arena", "maybe", "1 or 0, true or false"),
             ("enable_mem_pattern", "", "1 or 0, true or false"),
         ] {

@@ -20,7 +20,7 @@ pub(crate) struct TractEngine {
 }
 
 impl TractEngine {
-    /// Whether a plan for the request is there. Of a request that cannot be executed it does not matter.
+    /// Whether a plan for the request is cached. The answer does not matter for an invalid request.
     pub(crate) fn has_plan(&self, model: &GraphModel, request: &Request) -> bool {
         let Ok(shapes) = model.input_shapes(request) else { return false };
         let shape = |(shape, default): (Option<Shape>, &Option<TValue>)| {

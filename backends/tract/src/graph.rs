@@ -31,7 +31,7 @@ use crate::signature;
 /// Operator sets whose operators go by the names the engine knows. Elsewhere the same name means something else.
 const KNOWN_DOMAINS: [&str; 4] = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft"];
 
-/// An ONNX file as read, not yet understood by the engine.
+/// An ONNX file as read, not yet parsed by the engine.
 pub(crate) struct OnnxFile {
     proto: ModelProto,
     graph: GraphProto,
@@ -58,8 +58,7 @@ impl OnnxFile {
         Ok(Self { proto, graph, path })
     }
 
-    /// Makes inputs of those initializers that are listed as inputs both in the file and in `names`: ONNX lets a
-    /// caller override them.
+    /// Turns initializers that are inputs both in the file and in `names` into inputs: ONNX lets a caller override them.
     pub(crate) fn free_inputs<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         for name in names {
             if self.graph.input.iter().any(|input| input.name == name) {
@@ -83,7 +82,7 @@ impl OnnxFile {
         })
     }
 
-    /// Where external data lies.
+    /// The directory of external data.
     fn directory(&self) -> Option<&str> {
         self.path.parent().and_then(Path::to_str)
     }
@@ -92,7 +91,7 @@ impl OnnxFile {
         signature::of_graph(&self.graph)
     }
 
-    /// What the constants in the file take in memory, in bytes.
+    /// The size of the file's constants in memory, in bytes.
     pub(crate) fn weights(&self) -> usize {
         let size = |tensor: &TensorProto| {
             let element = DatumType::try_from(Element::try_from(tensor.data_type).ok()?).ok()?.size_of();
@@ -101,7 +100,7 @@ impl OnnxFile {
         self.graph.initializer.iter().filter_map(size).fold(0, usize::saturating_add)
     }
 
-    /// Lets the engine understand the graph, pruned to what `outputs` need, in that order.
+    /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[&str]) -> Result<Graph> {
         let engine = Onnx {
             // Read, not mapped: a file that changes under a mapping takes the process down.
@@ -125,9 +124,12 @@ impl OnnxFile {
         let template = guarded(|| {
             let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
                 engine.parse(&self.proto, self.directory())?;
-            ensure!(unresolved_inputs.is_empty(), "nothing gives the tensors {unresolved_inputs:?}");
+            ensure!(unresolved_inputs.is_empty(), "nothing produces the tensors {unresolved_inputs:?}");
             let outlets = outputs.iter().map(|&name| {
-                outlets_by_name.get(name).copied().ok_or_else(|| anyhow!("nothing gives the output '{name}'"))
+                outlets_by_name
+                    .get(name)
+                    .copied()
+                    .ok_or_else(|| anyhow!("nothing produces the output '{name}'"))
             });
             let outlets = outlets.collect::<TractResult<Vec<_>>>()?;
             model.select_output_outlets(&outlets)?;
@@ -140,7 +142,7 @@ impl OnnxFile {
     }
 }
 
-/// A graph the engine has understood, of which executable ones are made for concrete input shapes.
+/// The engine's graph, from which plans are made for concrete input shapes.
 pub(crate) struct Graph {
     template: InferenceModel,
 }

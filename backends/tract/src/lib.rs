@@ -88,7 +88,7 @@ impl Model for TractModel {
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         if let InstanceKind::Gpu(_) = context.kind {
             return Err(Error::unsupported(format!(
-                "instance '{}' is to run on {}, but the embedded engine runs on the CPU only",
+                "instance '{}' is configured to run on {}, but the embedded engine runs on the CPU only",
                 context.name, context.kind
             )));
         }

@@ -19,20 +19,20 @@ use crate::guard::guarded;
 /// The shapes of a graph's inputs, in the file's order.
 pub(crate) type Shapes = SmallVec<[Shape; 2]>;
 
-/// Makes plans and keeps those used last.
+/// Builds plans and caches the most recently used.
 pub(crate) struct Plans {
     graph: Graph,
     inputs: Vec<(String, DatumType)>,
     kept: Mutex<LruCache<Shapes, Arc<Plan>>>,
     /// Held while a plan is built: instances that want the same one build it once, and a burst of new shapes does not
-    /// take every processor.
+    /// take all processors.
     building: Mutex<()>,
 }
 
 /// The graph, optimised for one set of input shapes.
 pub(crate) struct Plan {
     runnable: Arc<TypedRunnableModel>,
-    /// Working states not in use now; never more than there are instances.
+    /// Idle execution states; never more than there are instances.
     idle: Mutex<Vec<TypedSimpleState>>,
 }
 
@@ -42,7 +42,7 @@ impl Plans {
         Self { graph, inputs, kept: Mutex::new(LruCache::new(limit)), building: Mutex::new(()) }
     }
 
-    /// The plan for inputs of these shapes, built if it is not there.
+    /// The plan for inputs of these shapes, built if it is not cached.
     pub(crate) fn get(&self, shapes: &Shapes) -> Result<Arc<Plan>> {
         if let Some(plan) = self.kept(shapes) {
             return Ok(plan);
@@ -56,7 +56,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// Whether the plan for inputs of these shapes is there.
+    /// Whether the plan for inputs of these shapes is cached.
     pub(crate) fn has(&self, shapes: &Shapes) -> bool {
         lock(&self.kept).contains(shapes)
     }
@@ -98,7 +98,7 @@ impl Plan {
     }
 }
 
-/// Nothing panics while it holds one of these locks, and what they guard is whole at any time.
+/// Nothing panics under these locks, and what they guard is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -158,7 +158,7 @@ fn memory_of_the_wrong_size_fails_the_answer() {
     let (returned, _memory) = mpsc::channel();
     let answer =
         answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
-    assert_eq!(answer.unwrap_err().message(), "output 'placed' takes 3 bytes, but 2 were allocated for it");
+    assert_eq!(answer.unwrap_err().message(), "output 'placed' has 3 bytes, but 2 were allocated for it");
 }
 
 /// Places all outputs on a device.
