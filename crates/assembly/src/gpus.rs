@@ -97,7 +97,7 @@ impl Gpus {
     }
 }
 
-/// The numbers of the driver's GPUs that can compute as much as is asked for.
+/// The numbers of the driver's GPUs of at least this compute capability.
 fn capable(cuda: &Cuda, least: f64) -> Vec<i32> {
     let capable = cuda.devices().filter(|gpu| {
         let capability = f64::from(gpu.capability.major) + f64::from(gpu.capability.minor) / 10.0;
@@ -114,14 +114,14 @@ fn capable(cuda: &Cuda, least: f64) -> Vec<i32> {
     capable.map(|gpu| gpu.number).collect()
 }
 
-/// The numbers of those that the file system tells of.
+/// The numbers of the GPUs that the file system shows.
 fn listed() -> Vec<i32> {
     let visible = env::var_os(VISIBLE).map(|names| names.to_string_lossy().into_owned());
     let count = visible_count(&uuids(Path::new(DRIVER)), visible.as_deref());
     (0..).take(count).collect()
 }
 
-/// The UUID of each GPU, in the order of their addresses; empty where it is not told.
+/// The UUID of each GPU, in the order of their addresses; empty where the driver does not show it.
 fn uuids(driver: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(driver) else { return Vec::new() };
     // By address, since the folder has no order of its own.
@@ -134,14 +134,14 @@ fn uuids(driver: &Path) -> Vec<String> {
     gpus.iter().map(|gpu| uuid(gpu).unwrap_or_default()).collect()
 }
 
-/// How many GPUs CUDA shows: of a list, those before the first name that means none, or one that it has already.
+/// How many GPUs CUDA shows: those of the list before the first name that is unknown or repeated.
 fn visible_count(uuids: &[String], visible: Option<&str>) -> usize {
     let Some(visible) = visible else { return uuids.len() };
     let mut seen = BTreeSet::new();
     let known = visible.split(',').map(str::trim).take_while(|name| {
         let gpu = match name.parse::<usize>() {
             Ok(number) => (number < uuids.len()).then(|| number.to_string()),
-            // A part of a GPU, which the driver does not list here.
+            // A partition of a GPU, which the driver does not list here.
             Err(_) if name.starts_with("MIG-") => (!uuids.is_empty()).then(|| (*name).to_owned()),
             Err(_) => {
                 let mut found = uuids.iter().enumerate().filter(|(_, uuid)| uuid.starts_with(name));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_tells_of_each_gpu_in_a_folder() {
+    fn the_driver_shows_each_gpu_in_a_folder() {
         let driver = tempfile::tempdir().unwrap();
         for (address, text) in [
             ("0000:4b:00.0", "Model: \t Some GPU\nGPU UUID: \t GPU-2\nDevice Minor: \t 1\n"),

@@ -16,14 +16,14 @@ pub(crate) fn store(
     options: CollectorOptions,
 ) -> Result<Option<Arc<dyn TraceStore>>, String> {
     Ok(match settings.mode {
-        // Settings that trace are refused as long as there is no file, and there is none later if there is none now.
+        // Without a file now there is none later, and settings that trace are refused.
         TraceMode::Triton if settings.file.is_empty() => None,
         TraceMode::Triton => Some(Arc::new(TraceFiles::new(&settings.file))),
         TraceMode::OpenTelemetry => {
             let options = collector(settings, options)?;
             let collector = Collector::new(&options).map_err(|error| {
                 format!(
-                    "{error}; --trace-config=opentelemetry,url= takes one such as {}",
+                    "{error}; trace setting 'opentelemetry,url' must be an address such as {}",
                     CollectorOptions::default().url
                 )
             })?;
@@ -39,7 +39,7 @@ fn collector(settings: &TraceSettings, mut options: CollectorOptions) -> Result<
             "resource" => {
                 let (name, value) =
                     value.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
-                        format!("--trace-config=opentelemetry,resource={value} is wrong: it takes NAME=VALUE")
+                        format!("trace setting 'opentelemetry,resource={value}': must be NAME=VALUE")
                     })?;
                 options.resource.push((name.to_owned(), value.to_owned()));
             }
@@ -48,7 +48,7 @@ fn collector(settings: &TraceSettings, mut options: CollectorOptions) -> Result<
             "bsp_schedule_delay" => {
                 options.schedule_delay = Duration::from_millis(number::<u32>(name, value)?.into());
             }
-            _ => tracing::warn!("--trace-config=opentelemetry has no setting '{name}'; it is passed over"),
+            _ => tracing::warn!("unknown trace setting 'opentelemetry,{name}' is ignored"),
         }
     }
     Ok(options)
@@ -57,7 +57,7 @@ fn collector(settings: &TraceSettings, mut options: CollectorOptions) -> Result<
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
     value
         .parse()
-        .map_err(|_| format!("--trace-config=opentelemetry,{name}={value} is wrong: it takes a whole number"))
+        .map_err(|_| format!("trace setting 'opentelemetry,{name}={value}': must be a non-negative integer"))
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collector_is_told_what_was_set() {
+    fn the_collector_gets_what_was_set() {
         let given = settings(&[
             ("url", "http://x:1/y"),
             ("resource", "a=b=c"),
@@ -100,6 +100,6 @@ mod tests {
             |name, value| store(&settings(&[(name, value)]), CollectorOptions::default()).unwrap_err();
         assert!(refused("url", "localhost").contains("'localhost' is no address"));
         assert!(refused("resource", "name").contains("NAME=VALUE"));
-        assert!(refused("bsp_max_queue_size", "-1").contains("whole number"));
+        assert!(refused("bsp_max_queue_size", "-1").contains("non-negative integer"));
     }
 }

@@ -166,7 +166,7 @@ fn reason(error: &clap::Error) -> String {
 }
 
 impl Setting {
-    /// Checks that the option takes as many values as there are.
+    /// Refuses a list for an option that takes one value.
     pub(super) fn check(self, option: &Arg) -> Result<Self, String> {
         match self.is_list && !is_list(option) {
             true => Err(format!("{}: takes one value, not a list", self.place)),
