@@ -1,4 +1,4 @@
-/* A backend that calls every function of tritonbackend.h, and what of tritonserver.h a backend may call, and tells what
+/* A backend that calls every function of tritonbackend.h, and what of tritonserver.h a backend may call, and reports what
  * came back.
  *
  * Each answer is a line "what: outcome" of the output REPORT. A test compares the lines with those of another server.

@@ -1,4 +1,4 @@
-/* A backend that works on the memory of a GPU: it gives IN back as OUT, which it copies with NVIDIA's driver.
+/* A backend that works on the memory of a GPU: it returns IN as OUT, copied with NVIDIA's driver.
  *
  * The request's parameter "want" says where it asks for the output's memory: "GPU 0", "CPU", and so on. "do" says what
  * else it does:

@@ -1,4 +1,4 @@
-/* A backend that does what a backend should not, or only just may.
+/* A backend that does what a backend must not do, or only just may.
  *
  * The model's parameter "fail" names a call that returns an error: model, instance, ready. The backend's setting "fail"
  * does so for: backend, attribute. The model's parameter "mood" names a file: while it says "wait" nobody learns whether
@@ -38,7 +38,7 @@ static int threads; /* that still run */
 static TRITONSERVER_Error* refusal(const char* what)
 {
     char text[128];
-    snprintf(text, sizeof text, "misbehave: %s fails as it was told", what);
+    snprintf(text, sizeof text, "misbehave: %s fails on purpose", what);
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, text);
 }
 

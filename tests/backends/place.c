@@ -1,4 +1,4 @@
-/* A backend that tells where an instance of it was made and executes, and what the server told it of that.
+/* A backend that reports where an instance of it was created and executes, and what the server says of that.
  *
  * Each answer is the output REPORT, with lines "what: it is":
  *   policy     the message of the host policy

@@ -1,4 +1,4 @@
-/* A backend that tells what it sees of sequences, and keeps a sum in a state.
+/* A backend that reports what it sees of sequences, and keeps a sum in a state.
  *
  * Each answer has an output TEXT of one string: a part for each request of the batch, fillers too, with "|" between
  * them. A part holds the correlation id, the flags, how many outputs are wanted, and each input with its first value.
@@ -9,7 +9,7 @@
  * what else its execution does:
  *   keep_factories  makes a response factory each time and deletes them all in the end
  *   forget          is never answered to the end: the request is given back without a last answer
- *   bad_states      makes states that there are not, or that do not fit, and answers with what it was told
+ *   bad_states      requests states that do not exist or do not fit, and answers with the errors
  *
  * Compiled by the tests: cc -shared -fPIC sequences.c -o libtriton_sequences.so
  */

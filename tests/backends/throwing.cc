@@ -19,7 +19,7 @@ static void maybe_throw(TRITONBACKEND_Model* model, const std::string& function)
     const std::string json(base, size);
     TRITONSERVER_MessageDelete(config);
     if (json.find("\"throws\":{\"string_value\":\"" + function + "\"}") != std::string::npos)
-        throw std::runtime_error("throwing: " + function + " throws as it was told");
+        throw std::runtime_error("throwing: " + function + " throws on purpose");
 }
 
 static TRITONBACKEND_Model* model_of(TRITONBACKEND_ModelInstance* instance)

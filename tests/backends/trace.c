@@ -1,7 +1,7 @@
-/* A backend that has to do with traces. Its models go by their names:
- *   callee       answers, and tells of its request's trace an activity of its own
+/* A backend that uses traces. What a model does follows from its name:
+ *   callee       answers, and reports an activity of its own to the trace of its request
  *   child        asks "callee" with a trace derived from that of its own request, and answers what it saw of both
- *   told         asks "callee" with a trace that it makes, and answers what it was told of that
+ *   told         asks "callee" with a trace of its own, and answers what the trace reported
  *   told_tensors the same, with tensors
  *
  * Compiled by the tests: cc -shared -fPIC trace.c -o libtriton_trace.so
@@ -48,7 +48,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* What a trace says of itself; ids are told as what they are to each other. */
+/* What a trace says of itself; ids are given in relation to each other. */
 static void describe(Seen* seen, const char* who, TRITONSERVER_InferenceTrace* trace, uint64_t parent)
 {
     uint64_t id = 0, above = 0;
@@ -64,7 +64,7 @@ static void describe(Seen* seen, const char* who, TRITONSERVER_InferenceTrace* t
          request);
 }
 
-/* ---- what a trace of this backend's own is told ---- */
+/* ---- what a trace of this backend's own reports ---- */
 
 static void told(TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTraceActivity activity, uint64_t at, void* userp)
 {

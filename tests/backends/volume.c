@@ -1,8 +1,8 @@
-/* A library that chooses batches by the bytes of their inputs, and a backend that tells how many requests shared one.
+/* A library that chooses batches by the bytes of their inputs, and a backend that reports how many requests shared one.
  *
  * As `batchstrategy.so` it lets requests join a batch while the batch's inputs have no more bytes than the model's
  * parameter "most_bytes" says. The request's parameter "fail" has it fail to judge the request; the model's parameter
- * "fail" has it fail to start. Each call that is not told of by its effect is logged, with the path of the library.
+ * "fail" has it fail to start. Each call without a visible effect is logged, with the path of the library.
  *
  * As `libtriton_volume.so` it answers each request with the number of requests in its execution.
  *

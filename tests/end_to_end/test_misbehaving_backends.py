@@ -65,11 +65,11 @@ def test_a_well_behaved_execution_is_answered(server):
 
 
 def test_an_execution_that_fails_fails_its_requests(server):
-    assert do(server, "error") == (503, "misbehave: the execution fails as it was told")
+    assert do(server, "error") == (503, "misbehave: the execution fails on purpose")
 
 
 def test_an_error_that_is_sent_arrives_with_its_code(server):
-    assert do(server, "send_error") == (503, "misbehave: the answer fails as it was told")
+    assert do(server, "send_error") == (503, "misbehave: the answer fails on purpose")
 
 
 def test_a_request_may_be_released_long_after_its_answer(server):
@@ -110,7 +110,7 @@ def test_a_model_whose_start_fails_is_not_loaded_and_says_why(server):
     for call in ("model", "instance"):
         row = index[f"fails_{call}"]
         assert row["state"] == "UNAVAILABLE"
-        assert f"misbehave: the {call} fails as it was told" in row["reason"]
+        assert f"misbehave: the {call} fails on purpose" in row["reason"]
     assert index["well"]["state"] == "READY"
 
 
@@ -127,7 +127,7 @@ def index_of_one(tmp_path, backends, call):
 def test_a_backend_whose_start_fails_serves_no_model(tmp_path, backends):
     row = index_of_one(tmp_path, backends, "backend")
     assert row["state"] == "UNAVAILABLE"
-    assert "misbehave: the backend fails as it was told" in row["reason"]
+    assert "misbehave: the backend fails on purpose" in row["reason"]
 
 
 def test_a_backend_without_attributes_serves(tmp_path, backends):
@@ -141,7 +141,7 @@ def test_failing_finalizers_are_logged_and_the_server_ends(tmp_path, backends):
         assert do(server, "plain") == 0
     assert "misbehave: an instance ends" in server.log
     assert "misbehave: a model ends" in server.log
-    assert "misbehave: the instance's end fails as it was told" in server.log
+    assert "misbehave: the instance's end fails on purpose" in server.log
 
 
 @pytest.mark.parametrize(("what", "answered"), [("hold", 4), ("keep", 9)])

@@ -69,7 +69,7 @@ def test_a_model_is_ready_while_its_backend_reports_it(moody):
 def test_over_http_neither_an_unready_model_nor_its_server_is_ready(moody):
     moody.says("no")
     status, answer = moody.get("/v2/models/moody/versions/1/ready")
-    assert (status, json.loads(answer)["error"]) == (400, "misbehave: the readiness fails as it was told")
+    assert (status, json.loads(answer)["error"]) == (400, "misbehave: the readiness fails on purpose")
     assert moody.get("/v2/models/even/ready")[0] == 200
     assert moody.get("/v2/health/ready")[0] == 400
     assert moody.get("/v2/health/live")[0] == 200

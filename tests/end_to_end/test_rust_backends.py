@@ -214,8 +214,8 @@ def test_events_without_a_trace_are_nothing(server):
 @pytest.mark.parametrize(
     "what, status, message",
     [
-        ("fail", 400, "trial: told to fail"),
-        ("panic", 500, "the backend panicked while executing: trial: told to panic"),
+        ("fail", 400, "trial: fails on purpose"),
+        ("panic", 500, "the backend panicked while executing: trial: panics on purpose"),
         ("nothing", 500, "the backend gave the request back without an answer"),
         ("drop_response", 500, "the backend gave the request back without an answer"),
         ("wrong_shape", 400, "output 'OUT' of shape [1, 7] cannot hold 1 values"),
@@ -249,12 +249,12 @@ def test_a_request_may_be_kept_and_answered_later(server):
 
 
 def test_a_model_that_cannot_be_loaded_says_why(server):
-    assert "trial: told not to load" in reason(server, "fails")
-    assert "the backend panicked while loading the model: trial: told to panic" in reason(server, "panics")
+    assert "trial: fails to load on purpose" in reason(server, "fails")
+    assert "the backend panicked while loading the model: trial: panics on purpose" in reason(server, "panics")
 
 
 @pytest.mark.parametrize(
-    "how, message", [("fails", "trial: told not to start"), ("panics", "the backend panicked while starting the backend")]
+    "how, message", [("fails", "trial: fails to start on purpose"), ("panics", "the backend panicked while starting the backend")]
 )
 def test_a_backend_that_cannot_start_says_why(tmp_path, backends, how, message):
     repository = tmp_path / "models"

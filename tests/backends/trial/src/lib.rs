@@ -44,8 +44,8 @@ impl Backend for Trial {
 
     fn start(context: &BackendContext<'_>) -> Result<Self> {
         match context.setting("start")?.as_deref() {
-            Some("fails") => Err(Error::unsupported("trial: told not to start")),
-            Some("panics") => panic!("trial: told to panic"),
+            Some("fails") => Err(Error::unsupported("trial: fails to start on purpose")),
+            Some("panics") => panic!("trial: panics on purpose"),
             _ => Ok(Self { memory: context.memory_manager()? }),
         }
     }
@@ -64,8 +64,8 @@ impl Model for TrialModel {
     fn load(backend: &Arc<Trial>, context: &ModelContext<'_>) -> Result<Self> {
         let config = context.config()?;
         match config.parameter("load") {
-            Some("fails") => return Err(Error::invalid_argument("trial: told not to load")),
-            Some("panics") => panic!("trial: told to panic"),
+            Some("fails") => return Err(Error::invalid_argument("trial: fails to load on purpose")),
+            Some("panics") => panic!("trial: panics on purpose"),
             _ => {}
         }
         let folder = context.version_folder()?;
@@ -119,8 +119,8 @@ impl Instance for TrialInstance {
         }
         for request in &*batch {
             match deed(request)? {
-                "panic" => panic!("trial: told to panic"),
-                "fail" => return Err(Error::invalid_argument("trial: told to fail")),
+                "panic" => panic!("trial: panics on purpose"),
+                "fail" => return Err(Error::invalid_argument("trial: fails on purpose")),
                 "nothing" => {}
                 "twice" => {
                     answer(request, &["once"])?;
