@@ -152,7 +152,7 @@ PROBLEMS = [
     ("text/config.pbtxt", 5, "input[0].dims[1]", None, "64-bit integer"),
     ("text/config.pbtxt", 6, "input[1].dims[0]", None, "out of range"),
     ("text/config.pbtxt", 7, "input[2].dims[0]", None, "0"),
-    ("text/config.pbtxt", 11, "version_policy", None, "given twice"),
+    ("text/config.pbtxt", 11, "version_policy", None, "set twice"),
     ("unbalanced/config.pbtxt", 2, "input[0]", None, "not closed"),
     ("rules/config.pbtxt", 2, "max_batch_size", None, "-1"),
     ("rules/config.pbtxt", 6, "input[1].name", None, "'X'"),

@@ -301,13 +301,13 @@ def test_a_watched_repository_is_followed_without_waiting_for_the_poll(repositor
     with tritonclient.http.InferenceServerClient(server.url) as client:
         assert ask(client) == 2.0
         scaled(repository, 3.0)
-        server.wait_for_log(r"'scale' has changed \(its configuration, version 1\), and not since the last poll", LIMIT_S)
+        server.wait_for_log(r"'scale' has changed \(its configuration, version 1\) and is stable since the last poll", LIMIT_S)
         scaled(repository, 5.0, name="new")
         settled(client, {("scale", "1"): "READY", ("new", "1"): "READY"})
         assert (ask(client), ask(client, "new")) == (3.0, 5.0)
         shutil.rmtree(repository / "new")
         settled(client, {("scale", "1"): "READY", ("new", "1"): "UNAVAILABLE"})
-        for decision in ("'new' has changed \\(it is new\\); it is loaded when", "'new' is no longer in the repository"):
+        for decision in ("'new' has changed \\(it is new\\); it is reloaded once a poll", "'new' is no longer in the repository"):
             server.wait_for_log(decision)
 
 

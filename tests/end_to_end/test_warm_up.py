@@ -35,8 +35,8 @@ def test_a_model_is_served_after_its_warm_up_which_is_not_counted(repository, se
     ("warm_up", "file", "reason"),
     [
         ('input_data_file: "data"', b"short", "takes 12 bytes, but file 'data' has 5"),
-        ('input_data_file: "other"', b"short", "there is no such file"),
-        ('input_data_file: "../config.pbtxt"', b"short", "not in the model's folder"),
+        ('input_data_file: "other"', b"short", "no such file"),
+        ('input_data_file: "../config.pbtxt"', b"short", "outside the model's folder"),
     ],
     ids=["too short", "missing", "elsewhere"],
 )

@@ -144,7 +144,7 @@ fn missing(folder: &Path, path: &Path) -> Finding {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Finding::error(
         folder,
-        format!("has no {name}; it may be missing only where configurations are completed"),
+        format!("has no {name}; it may be missing only when configurations are completed automatically"),
     )
 }
 
@@ -168,7 +168,7 @@ fn explain_missing_backend(finding: Finding, config: &ModelConfig) -> Finding {
     {
         let files: Vec<_> = telling_files().collect();
         let message = format!(
-            "{}; nor does a version's folder hold a file that tells it ({})",
+            "{}; no version folder contains a file that implies one ({})",
             finding.message,
             files.join(", ")
         );

@@ -48,29 +48,30 @@ pub(crate) struct LifeCycle {
     unloadings: AtomicU64,
 }
 
-/// How much is done side by side, and how often a failed load is tried again.
+/// How much runs in parallel, and how often a failed load is retried.
 pub(crate) struct Limits {
     pub fetches: usize,
     pub loads: usize,
     pub retries: usize,
 }
 
+/// What the life cycle remembers of a model.
 #[derive(Clone, Default)]
 struct Record {
-    /// As it was when what is served now was loaded.
+    /// The fingerprint of what is served now.
     served: Option<Fingerprint>,
-    /// As it was when a load failed.
+    /// The fingerprint of the last load, if it failed.
     failed: Option<Fingerprint>,
-    /// As it was at the last poll.
+    /// The fingerprint at the last poll.
     seen: Option<Fingerprint>,
-    /// What is to be served, if it is an ensemble.
+    /// The pending specification, if it is an ensemble.
     ensemble: Option<Pending>,
     /// Whether the ensemble was read since it was reconciled.
     needs_reconciling: bool,
 }
 
 impl Record {
-    /// As it was when it was loaded last, with or without success.
+    /// The fingerprint of the last load, whether it succeeded or not.
     fn tried(&self) -> Option<&Fingerprint> {
         self.failed.as_ref().or(self.served.as_ref())
     }
@@ -79,7 +80,7 @@ impl Record {
         self.served.is_none() && self.failed.is_none() && self.seen.is_none() && self.ensemble.is_none()
     }
 
-    /// A load of what looked like that ended.
+    /// Records the outcome of a load.
     fn note(&mut self, fingerprint: Fingerprint, outcome: &Result<()>) {
         match outcome {
             Ok(()) => {
@@ -117,7 +118,7 @@ impl LifeCycle {
         &self.table
     }
 
-    /// Takes all models out of the table.
+    /// Empties the table and returns the previous one.
     pub(crate) fn clear(&self) -> Arc<ModelTable> {
         let before = self.table.rcu(|table| table.emptied());
         self.events().notify();
@@ -166,11 +167,11 @@ impl LifeCycle {
         outcome
     }
 
-    /// Makes what is served what `spec` says, or leaves it as it is.
+    /// Serves what `spec` says, or keeps serving what there is if that fails.
     fn apply(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let id = &spec.id;
         if spec.versions.is_empty() {
-            let error = Error::invalid_arg(format!("model '{id}' has no version folder to serve"));
+            let error = Error::invalid_arg(format!("model '{id}' has no version to serve"));
             tracing::error!("failed to load '{id}': {error}");
             self.set_failure(id, &error);
             return Err(error.context(format_args!("load failed for model '{id}'")));
@@ -180,7 +181,7 @@ impl LifeCycle {
             served.whole == spec.fingerprint.whole
                 && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
         };
-        // The one that is served, if nothing but its instances is to be changed.
+        // The serving version, if only its instances change.
         let kept = |version: u64| match table.version(id, version) {
             Some(VersionState::Ready(model)) => {
                 let same = served.is_some_and(|served| same_files(served, version));
@@ -261,7 +262,7 @@ impl LifeCycle {
             // A panic is the backend's: it takes down its model, not the thread that loads others.
             let load = || Model::load(spec, version, &*backend, &self.services, served);
             let loaded = catch_unwind(AssertUnwindSafe(load))
-                .unwrap_or_else(|_| Err(Error::internal("the backend panicked while it loaded the model")));
+                .unwrap_or_else(|_| Err(Error::internal("the backend panicked while loading the model")));
             match loaded {
                 Ok(model) => {
                     tracing::info!("successfully loaded '{id}' version {version}");
@@ -272,14 +273,14 @@ impl LifeCycle {
                     return Err(error);
                 }
                 Err(error) => {
-                    tracing::warn!("failed to load '{id}' version {version}, trying again: {error}");
+                    tracing::warn!("failed to load '{id}' version {version}, retrying: {error}");
                     retries -= 1;
                 }
             }
         }
     }
 
-    /// Says of a model why none of its versions was looked at, unless some are served.
+    /// Records why the model as a whole failed, unless some of its versions are serving.
     fn set_failure(&self, id: &ModelId, error: &Error) {
         let ready = |(_, state): (u64, &VersionState)| matches!(state, VersionState::Ready(_));
         if !self.table.load().versions(id).any(ready) {
@@ -287,7 +288,7 @@ impl LifeCycle {
         }
     }
 
-    /// A version failed: the others that were loaded with it are not served either, and what was served before is.
+    /// Drops the versions loaded together with one that failed. What was serving before keeps serving.
     fn roll_back(
         self: &Arc<Self>,
         id: &ModelId,
@@ -329,7 +330,7 @@ impl LifeCycle {
         self.replace(id, ready);
     }
 
-    /// Puts versions in the place of those that are served, or none, in one step.
+    /// Replaces serving versions, or takes them out of service (`None`), in one step.
     fn replace(self: &Arc<Self>, id: &ModelId, versions: Vec<(u64, Option<Arc<Model>>)>) {
         let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
         versions.iter().filter_map(|(_, model)| model.as_ref()).for_each(|model| model.guard().serve());
@@ -367,7 +368,7 @@ impl LifeCycle {
         }
     }
 
-    /// A version that was taken out of service has ended.
+    /// Marks a version that was taken out of service as unloaded.
     fn unloaded(&self, id: &ModelId, version: u64, number: u64) {
         self.change(|table| {
             // Unless it was loaded again meanwhile.

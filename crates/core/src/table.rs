@@ -29,13 +29,13 @@ struct Entry {
 pub enum VersionState {
     /// It is being loaded, and was not there before.
     Loading,
-    /// It can be asked.
+    /// It serves requests.
     Ready(Arc<Model>),
-    /// It takes no further requests, and answers those that it has. Every unloading has a number of its own.
+    /// It takes no more requests and finishes those it has. Each unload has its own number.
     Unloading(u64),
-    /// It was there, and was unloaded because somebody wanted it to be.
+    /// It was unloaded on request.
     Unloaded,
-    /// It could not be loaded, for this reason.
+    /// It failed to load, for this reason.
     Unavailable(Error),
 }
 
@@ -50,7 +50,7 @@ impl VersionState {
         }
     }
 
-    /// The version, if it can be asked.
+    /// The version, if it is ready.
     pub(crate) fn model(&self) -> Option<&Arc<Model>> {
         match self {
             Self::Ready(model) => Some(model),
@@ -58,7 +58,7 @@ impl VersionState {
         }
     }
 
-    /// Why it cannot be asked, where there is more to say than its state.
+    /// Why it is unavailable, if it is.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Loading | Self::Ready(_) | Self::Unloading(_) => None,
@@ -80,7 +80,7 @@ pub struct ModelStatus {
 }
 
 impl ModelTable {
-    /// How often the table has changed before it became this one.
+    /// The number of changes that led to this table.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -104,13 +104,13 @@ impl ModelTable {
         self.entry(name)?.ok_or_else(unknown)?.find(name, version)
     }
 
-    /// [`find`](Self::find), for who knows the namespace.
+    /// Like [`find`](Self::find), with a namespace.
     pub(crate) fn find_exactly(&self, id: &ModelId, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{id}' is not found"));
         self.get(id).ok_or_else(unknown)?.find(&id.name, version)
     }
 
-    /// What a name stands for: of the models in several namespaces, the only one that is wanted.
+    /// The model of that name; among several namespaces, the only one that is loaded, loading or failed.
     fn entry(&self, name: &str) -> Result<Option<&Entry>> {
         let Some(namespaces) = self.models.get(name) else { return Ok(None) };
         if namespaces.len() == 1 {
@@ -131,13 +131,13 @@ impl ModelTable {
         }
     }
 
-    /// The versions of a model that can be asked, ascending.
+    /// The ready versions of a model, ascending.
     pub fn ready_versions(&self, name: &str) -> impl Iterator<Item = u64> {
         let entry = self.entry(name).ok().flatten();
         entry.into_iter().flat_map(|entry| entry.ready().map(|model| model.version()))
     }
 
-    /// Everything known, by name and version.
+    /// Every known version, by name and version.
     pub fn index(&self) -> impl Iterator<Item = ModelStatus> {
         self.entries().flat_map(|(id, entry)| {
             let failed = entry.failure.iter().map(|error| (None, VersionState::Unavailable(error.clone())));
@@ -154,17 +154,17 @@ impl ModelTable {
         })
     }
 
-    /// All versions of models of that name that can be asked.
+    /// All ready versions of the models of that name.
     pub(crate) fn ready_of(&self, name: &str) -> impl Iterator<Item = &Arc<Model>> {
         self.models.get(name).into_iter().flat_map(BTreeMap::values).flat_map(Entry::ready)
     }
 
-    /// All versions that can be asked.
+    /// All ready versions.
     pub fn ready(&self) -> impl Iterator<Item = &Arc<Model>> {
         self.models.values().flat_map(BTreeMap::values).flat_map(Entry::ready)
     }
 
-    /// All ensembles that can be asked, each before those that it consists of.
+    /// All ready ensembles, each before its members.
     pub(crate) fn ensembles_before_members(&self) -> Vec<Arc<Model>> {
         let is_member = |name: &str, of: &Arc<Model>| {
             steps_of(of.config())
@@ -183,7 +183,7 @@ impl ModelTable {
         ordered
     }
 
-    /// Whether no model failed to load. Those that were unloaded because somebody wanted them to be did not.
+    /// Whether no model failed to load. Models unloaded on request do not count as failed.
     pub fn all_ready(&self) -> bool {
         self.models.values().flat_map(BTreeMap::values).all(|entry| {
             entry.failure.is_none()
@@ -260,7 +260,7 @@ impl ModelTable {
 }
 
 impl Entry {
-    /// Whether somebody wanted it to be served and did not take that back.
+    /// Whether it is loading, ready or failed, and was not unloaded since.
     fn is_wanted(&self) -> bool {
         let wanted = |state: &VersionState| {
             matches!(state, VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_))

@@ -105,7 +105,7 @@ fn check_backend(config: &ModelConfig, report: &mut Report) {
         report.add("platform", reason);
     }
     if !stays_inside(&config.runtime) {
-        report.add("runtime", format!("'{}' leads out of the backend's folder", config.runtime));
+        report.add("runtime", format!("'{}' is outside the backend's folder", config.runtime));
     }
 }
 

@@ -40,12 +40,12 @@ pub struct Gpus(Arc<OfBackend>);
 type OfBackend = dyn Fn(&str) -> Vec<i32> + Send + Sync;
 
 impl Gpus {
-    /// Those that `of_backend` tells for the name of a backend.
+    /// The GPUs that `of_backend` returns for a backend's name.
     pub fn new(of_backend: impl Fn(&str) -> Vec<i32> + Send + Sync + 'static) -> Self {
         Self(Arc::new(of_backend))
     }
 
-    /// The numbers of those that a model of this configuration may use.
+    /// The GPU numbers that a model with this configuration may use.
     pub fn of(&self, config: &ModelConfig) -> Vec<i32> {
         nereid_model_config::backend_name(config).map(&*self.0).unwrap_or_default()
     }
@@ -103,9 +103,9 @@ pub(crate) fn read_model_as(
 enum Origin<'a> {
     /// A file of the model's folder.
     File(&'a Path),
-    /// Whoever wants the model to be loaded.
+    /// A load request.
     Request,
-    /// There is none but what the model's files tell.
+    /// None; it is completed from the model's files.
     Nowhere,
 }
 
@@ -113,7 +113,7 @@ impl Origin<'_> {
     fn describe(self, folder: &Path) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Request => "the configuration given in place of the model's own".into(),
+            Self::Request => "the configuration in the load request".into(),
             Self::Nowhere => folder.display().to_string(),
         }
     }
@@ -148,7 +148,7 @@ fn finish(
     let (files, missing_files) = or_fault(read_data_files(folder, &config));
     let choice = nereid_model_config::served_versions(config.version_policy.as_ref(), &versions);
     for version in choice.missing {
-        tracing::error!("the configuration of '{name}' asks for version {version}, which has no folder");
+        tracing::error!("the configuration of '{name}' requests version {version}, which has no folder");
     }
     let versions: Vec<u64> =
         choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
@@ -167,12 +167,12 @@ fn finish(
     })
 }
 
-/// What was read, and what was wrong with it instead.
+/// Splits a result into what was read, or its default, and the error.
 fn or_fault<T: Default>(read: Result<T>) -> (T, Option<Error>) {
     read.map_or_else(|error| (T::default(), Some(error)), |read| (read, None))
 }
 
-/// The configuration with the backend told and the defaults filled in, checked.
+/// The configuration with its backend and defaults filled in, validated.
 ///
 /// Where a backend may complete it, broken rules of tensors alone are no reason not to take it, but a fault that its
 /// versions fail with: the reference looks at tensors only when it loads a version, and its answers tell the two apart.
@@ -189,7 +189,7 @@ fn finish_config(
     }
     if config.name != name {
         return Err(Error::invalid_arg(format!(
-            "'{}' is the configuration of a model named '{}', but its folder is '{name}'",
+            "'{}' configures model '{}', but the folder is '{name}'",
             origin.describe(folder),
             config.name
         )));
@@ -231,13 +231,17 @@ fn exists(path: &Path) -> Result<bool> {
 fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
     let bytes = fs::read(path).map_err(|error| {
         let missing = !options.complete && error.kind() == ErrorKind::NotFound;
-        let hint = if missing { "; it may be missing only where configurations are completed" } else { "" };
+        let hint = if missing {
+            "; it may be missing only when configurations are completed automatically"
+        } else {
+            ""
+        };
         Error::not_found(format!("cannot read '{}': {error}{hint}", path.display()))
     })?;
-    // A comment in another encoding does no harm; a name in one will not be found.
+    // Comments in other encodings do no harm; a name in one is simply not found.
     let text = String::from_utf8_lossy(&bytes);
     nereid_model_config::parse_text(&text).map_err(|_| {
-        // Read once more, and on: whoever mends it wants to know of all problems.
+        // Read it again past the first problem, to report all of them.
         let problems = nereid_model_config::read_text(&text).problems;
         let explained = problems.iter().map(|problem| {
             let error = problem.error();
@@ -249,7 +253,7 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
 
 fn nothing_tells_the_backend() -> String {
     let files: Vec<_> = nereid_model_config::telling_files().collect();
-    format!("; nor does a version's folder hold a file that tells it ({})", files.join(", "))
+    format!("; no version folder contains a file that implies one ({})", files.join(", "))
 }
 
 fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, Labels>> {
@@ -282,17 +286,13 @@ fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<PathB
     for file in data_files(config) {
         let path = folder.join(&file.path);
         let wrong = |reason: String| {
-            Error::not_found(format!(
-                "cannot take '{}', which {} names: {reason}",
-                path.display(),
-                file.field
-            ))
+            Error::not_found(format!("cannot use '{}' (from {}): {reason}", path.display(), file.field))
         };
         if !file.path.components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(wrong("it is not in the model's folder".into()));
+            return Err(wrong("it is outside the model's folder".into()));
         }
         if !path.is_file() {
-            return Err(wrong("there is no such file".into()));
+            return Err(wrong("no such file".into()));
         }
         let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
         contents.insert(file.path, Bytes::from(bytes));

@@ -195,7 +195,7 @@ impl LoadHooks for SentFiles {}
 fn keep_sent(name: &str, overrides: &Overrides) -> Result<(TempDir, Origin)> {
     if overrides.config.is_none() {
         return Err(Error::invalid_arg(format!(
-            "files for model '{name}' are given without its configuration: give 'config' as well"
+            "files for model '{name}' need a configuration: set 'config' as well"
         )));
     }
     let cannot = |error: io::Error| Error::internal(format!("cannot keep the files of '{name}': {error}"));
@@ -220,7 +220,7 @@ fn keep_sent(name: &str, overrides: &Overrides) -> Result<(TempDir, Origin)> {
 fn not_unique(name: &str, places: &[&dyn Store]) -> Error {
     let places: Vec<_> = places.iter().map(|store| format!("'{}/{name}'", store.location())).collect();
     Error::invalid_arg(format!(
-        "model '{name}' is in more than one repository: {}; --model-namespacing=true would serve each",
+        "model '{name}' is in more than one repository: {}; use --model-namespacing=true to serve each of them",
         places.join(", ")
     ))
 }

@@ -19,25 +19,25 @@ impl Watch {
     /// for each change.
     ///
     /// # Errors
-    /// Why the file system does not tell, for the first repository for which it does not.
+    /// The first repository that cannot be watched, and why.
     pub fn new(repositories: &[PathBuf], changed: impl Fn() + Send + 'static) -> Result<Self, String> {
-        let told = move |event: notify::Result<Event>| {
+        let on_event = move |event: notify::Result<Event>| {
             // An error means that changes may have been missed.
             if event.map_or(true, |event| is_change(event.kind)) {
                 changed();
             }
         };
-        let mut watcher = notify::recommended_watcher(told).map_err(|error| error.to_string())?;
+        let mut watcher = notify::recommended_watcher(on_event).map_err(|error| error.to_string())?;
         for repository in repositories {
             watcher
                 .watch(repository, RecursiveMode::Recursive)
-                .map_err(|error| format!("'{}' cannot be watched: {error}", repository.display()))?;
+                .map_err(|error| format!("cannot watch '{}': {error}", repository.display()))?;
         }
         Ok(Self { _watcher: watcher })
     }
 }
 
-/// Looking is an access too, and must not lead to the next look.
+/// Reading is an access too, and must not trigger the next poll.
 fn is_change(kind: EventKind) -> bool {
     !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
@@ -84,6 +84,6 @@ mod tests {
     #[test]
     fn a_repository_that_is_not_there_cannot_be_watched() {
         let error = Watch::new(&["no/such/folder".into()], || {}).unwrap_err();
-        assert!(error.starts_with("'no/such/folder' cannot be watched: "), "{error}");
+        assert!(error.starts_with("cannot watch 'no/such/folder': "), "{error}");
     }
 }

@@ -16,11 +16,11 @@ use crate::model::{Model, ModelSpec};
 use crate::source::ModelId;
 use crate::table::VersionState;
 
-/// An ensemble that is to be served, as it was read.
+/// An ensemble that was read and is waiting to be reconciled with its members.
 #[derive(Clone)]
 pub(super) struct Pending {
     pub spec: ModelSpec,
-    /// Whether it is to be loaded anew although it may be as it was.
+    /// Whether to reload it even if nothing changed.
     pub anew: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Pending {
 #[derive(Default)]
 pub(super) struct Dependencies {
     members: BTreeMap<String, BTreeSet<String>>,
-    /// Models that nobody asked for but an ensemble.
+    /// Models loaded only because an ensemble needs them.
     implied: BTreeSet<String>,
 }
 
@@ -51,22 +51,22 @@ impl Dependencies {
         self.members.iter().filter(move |(_, members)| members.contains(name)).map(|(user, _)| user)
     }
 
-    /// A model is there because an ensemble needs it.
+    /// Marks a model as loaded only because an ensemble needs it.
     pub(super) fn imply(&mut self, name: &str) {
         self.implied.insert(name.to_owned());
     }
 
-    /// A model is wanted for itself, or not at all.
+    /// Marks a model as requested for its own sake, or unloaded.
     pub(super) fn request(&mut self, name: &str) {
         self.implied.remove(name);
     }
 
-    /// Whether a model is there only because of ensembles, none of which is there any more.
+    /// Whether a model was loaded only for ensembles that are all gone.
     pub(super) fn is_left_over(&self, name: &str) -> bool {
         self.implied.contains(name) && self.users(name).next().is_none()
     }
 
-    /// The way from an ensemble back to itself, if it has one.
+    /// The cycle that leads from an ensemble back to itself, if there is one.
     pub(super) fn circle(&self, name: &str) -> Option<Vec<String>> {
         let mut ways = vec![vec![name.to_owned()]];
         let mut seen = BTreeSet::new();
@@ -97,7 +97,7 @@ fn names(ensemble: Option<&nereid_model_config::proto::ModelEnsembling>) -> BTre
 }
 
 impl LifeCycle {
-    /// Serves an ensemble if it fits the models that are served now, and no longer if it does not.
+    /// Serves an ensemble if it fits its serving members; takes it out of service otherwise.
     pub(super) fn reconcile(
         self: &Arc<Self>,
         id: &ModelId,
@@ -135,7 +135,7 @@ impl LifeCycle {
         outcome
     }
 
-    /// All versions of an ensemble that are to be served fail.
+    /// Fails every version of an ensemble that was to be served.
     fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
         let id = &spec.id;
         tracing::error!("failed to load '{id}': {error}");
@@ -158,7 +158,7 @@ impl LifeCycle {
         ready.collect()
     }
 
-    /// The models that an ensemble consists of, as it is to be served or as it is.
+    /// The members of an ensemble, both pending and serving.
     pub(super) fn members_of(&self, id: &ModelId, known: &Record) -> BTreeSet<String> {
         let wanted = known.ensemble.iter().flat_map(|wanted| member_names(&wanted.spec));
         let served = self.served(id);
@@ -167,7 +167,7 @@ impl LifeCycle {
     }
 }
 
-/// Tells of an outcome when the last copy of it is gone.
+/// Reports an outcome when its last clone is dropped.
 pub(super) struct Deferred(Mutex<Option<(Done, Result<()>)>>);
 
 impl Deferred {
@@ -175,7 +175,7 @@ impl Deferred {
         Arc::new(Self(Mutex::new(Some((done, outcome)))))
     }
 
-    /// A part of what is waited for.
+    /// Something else that must finish before the outcome is reported.
     pub(super) fn part(self: &Arc<Self>) -> Done {
         let later = Arc::clone(self);
         Box::new(move |_| drop(later))
@@ -184,8 +184,8 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        let told = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((done, outcome)) = told {
+        let pending = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((done, outcome)) = pending {
             done(outcome);
         }
     }

@@ -1,4 +1,4 @@
-//! The stage before loading: finds out what has changed, and has the source fetch what is to be loaded.
+//! The stage before loading: finds out what changed, and fetches the files of what is to be loaded.
 //!
 //! It has threads of its own, one for each fetch in progress, so that a slow source holds up no load of a model whose files
 //! are there. A fetch that has to wait is dropped when its model is to be unloaded or the server ends.
@@ -14,13 +14,13 @@ use super::{LifeCycle, Record, Task};
 use crate::block_on::block_on;
 use crate::source::{FetchedModel, Fingerprint, ModelId, Overrides};
 
-/// What a task is to do with a model of its name.
+/// What to do with a model.
 pub(super) enum Fetched {
     /// Load it.
     Model(ModelToLoad),
     /// Unload it, as it is no longer in the source.
     Gone(ModelId),
-    /// Nothing: it could not be looked at.
+    /// Nothing: the source could not be read.
     Unknown(Error),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct ModelToLoad {
 pub(super) type Canceller = oneshot::Sender<()>;
 
 impl LifeCycle {
-    /// What a task is to do, as far as the source is asked for that.
+    /// Asks the source what a task has to do, and fetches the models to load.
     ///
     /// # Errors
     /// It was cancelled while it waited for the source.
@@ -98,12 +98,12 @@ impl LifeCycle {
                 }
                 Err(error) if error.code() == ErrorCode::NotFound => {
                     if record.served.is_some() || record.failed.is_some() {
-                        tracing::info!("'{id}' is no longer in the repository and is unloaded");
+                        tracing::info!("'{id}' is no longer in the repository; unloading it");
                     }
                     fetched.push(Fetched::Gone(id));
                 }
                 Err(error) => {
-                    tracing::warn!("cannot poll '{id}', which stays as it is: {error}");
+                    tracing::warn!("cannot poll '{id}', keeping it as it is: {error}");
                     fetched.push(Fetched::Unknown(error));
                 }
             }
@@ -130,7 +130,7 @@ impl LifeCycle {
 }
 
 impl Record {
-    /// Notes what a poll has seen. A change is taken up when two polls have seen the same of it.
+    /// Records what a poll saw. A change is loaded once two polls in a row saw the same fingerprint.
     fn is_to_be_loaded(&mut self, id: &ModelId, now: &Fingerprint) -> bool {
         let before = self.seen.replace(now.clone());
         if self.tried() == Some(now) {
@@ -139,11 +139,9 @@ impl Record {
         let what = now.difference(self.tried());
         let is_complete = before.as_ref() == Some(now);
         if is_complete {
-            tracing::info!("'{id}' has changed ({what}), and not since the last poll; it is loaded");
+            tracing::info!("'{id}' has changed ({what}) and is stable since the last poll; reloading it");
         } else {
-            tracing::info!(
-                "'{id}' has changed ({what}); it is loaded when the next poll sees no further change"
-            );
+            tracing::info!("'{id}' has changed ({what}); it is reloaded once a poll sees no further change");
         }
         is_complete
     }

@@ -9,12 +9,12 @@ use super::fetch::Fetched;
 use super::{LifeCycle, Record};
 use crate::source::{ModelId, Overrides};
 
-/// What is known of the models of a name, by their namespaces.
+/// The records of all models of a name, by namespace.
 #[derive(Clone, Default)]
 pub(super) struct Records(BTreeMap<String, Record>);
 
 impl Records {
-    /// Whether nothing is known of any.
+    /// Whether there is nothing to remember.
     pub(super) fn is_empty(&self) -> bool {
         self.0.values().all(Record::is_empty)
     }
@@ -29,7 +29,7 @@ impl Records {
         self.0.values().any(|known| known.needs_reconciling)
     }
 
-    /// All of which something is known.
+    /// The models that have a record.
     pub(super) fn ids(&self, name: &str) -> impl Iterator<Item = ModelId> {
         let id = move |namespace: &String| ModelId { name: name.to_owned(), namespace: namespace.clone() };
         self.0.keys().map(id)
@@ -83,7 +83,7 @@ impl LifeCycle {
         records.0.iter().flat_map(of_one).collect()
     }
 
-    /// What of that name is served: of each version, which load of it.
+    /// The serving versions of that name, each with the identity of its load.
     pub(super) fn served_of_all(&self, name: &str) -> BTreeMap<(String, u64), usize> {
         let table = self.table.load();
         let served = table.ready_of(name);
@@ -103,7 +103,7 @@ impl LifeCycle {
     }
 }
 
-/// What is wrong with any. That versions failed to load counts for more than that a model could not be read.
+/// Combines outcomes. A failed load takes precedence over a model that could not be read.
 pub(super) fn all(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);

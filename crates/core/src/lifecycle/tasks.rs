@@ -1,4 +1,4 @@
-//! What is to be done, and in which order: tasks of one model one after the other, those of different models side by side.
+//! The task queue: tasks of one model run in order, those of different models in parallel.
 //!
 //! A task that needs the source goes through two stages, fetching and loading; others are done at once. Threads take them
 //! from here ([`workers`](super::workers)).
@@ -14,30 +14,30 @@ use super::fetch::{Canceller, Fetched};
 use super::records::Records;
 use crate::source::Overrides;
 
-/// Tells how a task ended.
+/// Receives the outcome of a task.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What is to be done with the models of a name.
+/// A change to the models of a name.
 pub(crate) enum Task {
-    /// Load it, or load it anew if it has changed or something is overridden.
+    /// Load it, or reload it if it has changed or something is overridden.
     Load {
-        /// What is overridden.
+        /// Replacements for what is in the repository.
         overrides: Overrides,
-        /// Whether the models that an ensemble consists of are loaded, too.
+        /// Whether to load an ensemble's members, too.
         with_members: bool,
     },
-    /// Load it anew if it has changed and the change was there already at the last poll; unload it if it has gone.
+    /// Reload it if two polls in a row saw the same change; unload it if it is gone.
     Poll,
     /// Unload it.
     Unload {
-        /// And the models that are there only because it needed them.
+        /// Whether to unload the members that were loaded only for it, too.
         with_members: bool,
     },
-    /// Bring an ensemble in line with its members. What it is to be was read before.
+    /// Reconcile an ensemble, whose specification is already read, with its members.
     Reconcile {
-        /// How that went.
+        /// The outcome of reading it.
         so_far: Result<()>,
-        /// Why it can never be served.
+        /// Why it can never be served, if it depends on itself.
         circle: Option<Error>,
     },
 }

@@ -1,4 +1,4 @@
-//! The threads that do the tasks: some fetch, some load, all of them only as long as there is something to do.
+//! The worker threads: some fetch, some load, and all exist only while there is work.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
 use crate::source::Overrides;
 
 impl LifeCycle {
-    /// Has a task done, on another thread.
+    /// Queues a task for the worker threads.
     pub(crate) fn submit(self: &Arc<Self>, name: String, task: Task, done: Done) {
         self.submit_all([(name, task, done)]);
     }
 
-    /// Has tasks done that are all known before the first of them begins: an ensemble waits for those of its members.
+    /// Queues tasks before any of them starts, so that an ensemble waits for its members whatever the order.
     pub(crate) fn submit_all(self: &Arc<Self>, new: impl IntoIterator<Item = (String, Task, Done)>) {
         let mut tasks = self.lock();
         let mut refused = Vec::new();
@@ -27,7 +27,7 @@ impl LifeCycle {
             if tasks.closed {
                 refused.push((done, shutting_down()));
             } else if tasks.len() >= CAPACITY {
-                let error = Error::unavailable(format!("{CAPACITY} loads and unloads are waiting already"));
+                let error = Error::unavailable(format!("{CAPACITY} loads and unloads are already queued"));
                 refused.push((done, error));
             } else {
                 if matches!(task, Task::Load { .. }) {
@@ -75,7 +75,7 @@ impl LifeCycle {
         spawned.inspect_err(|error| tracing::error!("cannot start a thread to load models: {error}")).is_ok()
     }
 
-    /// Takes no further tasks; those that wait are not done, and fetches in progress are cancelled.
+    /// Stops taking tasks, refuses the queued ones, and cancels the fetches in progress.
     pub(crate) fn close(&self) {
         let jobs = self.lock().close();
         for job in jobs {
@@ -83,19 +83,19 @@ impl LifeCycle {
         }
     }
 
-    /// The models that were loaded, or tried, and not unloaded since.
+    /// The models that were loaded, or failed to load, and not unloaded since.
     pub(crate) fn known(&self) -> Vec<String> {
         self.lock().known.keys().cloned().collect()
     }
 
-    /// Those of the names that no task is waiting for or being done with.
+    /// The names that have no queued or running task.
     pub(crate) fn idle(&self, mut names: BTreeSet<String>) -> BTreeSet<String> {
         let tasks = self.lock();
         names.retain(|name| !tasks.is_concerned(name));
         names
     }
 
-    /// Whether a poll has seen a change that is taken up when another one has seen the same.
+    /// Whether a change was seen that waits for the next poll to confirm it.
     pub(crate) fn awaits_poll(&self) -> bool {
         self.lock().known.values().any(Records::awaits_poll)
     }
@@ -104,7 +104,7 @@ impl LifeCycle {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fetching thread's life.
+    /// The main loop of a fetching thread.
     fn work_on_fetches(self: Arc<Self>) {
         loop {
             let mut tasks = self.lock();
@@ -140,7 +140,7 @@ impl LifeCycle {
         }
     }
 
-    /// A loading thread's life.
+    /// The main loop of a loading thread.
     fn work_on_loads(self: Arc<Self>) {
         loop {
             let mut tasks = self.lock();

@@ -385,6 +385,6 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
     let faulty = server(scripted(echo), vec![(name, faulty)]);
     assert_eq!(index(&faulty), ["m/1 UNAVAILABLE: no labels", "m/2 UNAVAILABLE: no labels"]);
     let server = server(scripted(echo), vec![spec(config(), &[])]);
-    assert_eq!(index(&server), ["m UNAVAILABLE: model 'm' has no version folder to serve"]);
+    assert_eq!(index(&server), ["m UNAVAILABLE: model 'm' has no version to serve"]);
     assert!(!server.is_ready());
 }

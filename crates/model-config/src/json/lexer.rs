@@ -84,7 +84,7 @@ impl<'a> Lexer<'a> {
                 Kind::Word(self.take(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$')))
             }
             Some(other) => {
-                return Err(Fault::new(start, format!("{other:?} begins no value, name or mark of JSON")));
+                return Err(Fault::new(start, format!("{other:?} is not valid JSON here")));
             }
         };
         Ok(Token { kind, start })
@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
                 text.to_mut().push_str(plain);
             }
             match self.rest().chars().next() {
-                None => return Err(Fault::new(start, "the string has no end")),
+                None => return Err(Fault::new(start, "the string is not closed")),
                 Some('\\') => text.to_mut().push(self.escape()?),
                 Some(_) => {
                     self.position += 1;
@@ -126,7 +126,7 @@ impl<'a> Lexer<'a> {
     fn escape(&mut self) -> Result<char, Fault> {
         let start = self.position;
         let Some(letter) = self.rest().chars().nth(1) else {
-            return Err(Fault::new(start, "the string ends within an escape"));
+            return Err(Fault::new(start, "the string ends inside an escape sequence"));
         };
         self.position += 1 + letter.len_utf8();
         let meant = match letter {
@@ -154,8 +154,7 @@ impl<'a> Lexer<'a> {
         } else {
             first
         };
-        char::from_u32(code)
-            .ok_or_else(|| Fault::new(start, "half of a character; its other half is not there"))
+        char::from_u32(code).ok_or_else(|| Fault::new(start, "unpaired surrogate"))
     }
 
     fn four_digits(&mut self, start: usize) -> Result<u32, Fault> {

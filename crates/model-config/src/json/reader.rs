@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         let token = self.take()?;
         match token.kind {
             TokenKind::End => Ok(()),
-            _ => Err(expected("the end behind the configuration", &token)),
+            _ => Err(expected("the end of the configuration", &token)),
         }
     }
 
@@ -196,8 +196,7 @@ impl<'a> Reader<'a> {
             let key = match key_kind {
                 Kind::String => MapKey::String(name),
                 Kind::Uint64 => MapKey::U64(
-                    name.parse()
-                        .map_err(|_| Fault::new(start, "expected a key that is a whole number from 0 on"))?,
+                    name.parse().map_err(|_| Fault::new(start, "expected a non-negative integer key"))?,
                 ),
                 _ => unreachable!("the schema has no such key"),
             };
@@ -208,7 +207,7 @@ impl<'a> Reader<'a> {
             };
             let entries = message.get_field_mut(field).as_map_mut();
             if entries.is_some_and(|entries| entries.insert(key, value).is_some()) {
-                return Err(Fault::new(start, "the key is given twice"));
+                return Err(Fault::new(start, "the key is set twice"));
             }
             reader.path.truncate(above);
             Ok(())
@@ -281,11 +280,9 @@ fn check_choice(message: &DynamicMessage, field: &FieldDescriptor, start: usize)
     let Some(choice) = field.containing_oneof() else { return Ok(()) };
     match choice.fields().find(|other| message.has_field(other)) {
         None => Ok(()),
-        Some(other) if other == *field => {
-            Err(Fault::new(start, format!("'{}' is given twice", field.name())))
-        }
+        Some(other) if other == *field => Err(Fault::new(start, format!("'{}' is set twice", field.name()))),
         Some(other) => {
-            let message = format!("'{}' excludes '{}'; give one of them", field.name(), other.name());
+            let message = format!("'{}' conflicts with '{}': set only one", field.name(), other.name());
             Err(Fault::new(start, message))
         }
     }
@@ -323,11 +320,11 @@ fn wanted(kind: &Kind) -> &'static str {
     match kind {
         Kind::String => "a string",
         Kind::Bool => "true or false",
-        Kind::Int32 => "a whole number of 32 bits",
-        Kind::Int64 => "a whole number of 64 bits",
-        Kind::Uint32 => "a whole number from 0 on, of 32 bits",
-        Kind::Uint64 => "a whole number from 0 on, of 64 bits",
-        Kind::Enum(_) => "the name of an enumeration's value",
+        Kind::Int32 => "a 32-bit integer",
+        Kind::Int64 => "a 64-bit integer",
+        Kind::Uint32 => "an unsigned 32-bit integer",
+        Kind::Uint64 => "an unsigned 64-bit integer",
+        Kind::Enum(_) => "an enum value's name",
         _ => "a number",
     }
 }

@@ -136,7 +136,7 @@ impl<'a> Lexer<'a> {
             if self.peek(0).is_some_and(|byte| byte.is_ascii_digit()) {
                 return Err(Problem::new(
                     start,
-                    "a number that starts with 0 is octal: it has no 8 and no 9",
+                    "a number with a leading 0 is octal and cannot contain 8 or 9",
                 ));
             }
         } else {
@@ -191,7 +191,7 @@ impl<'a> Lexer<'a> {
                     return Err(Problem::new(self.offset, "a string cannot contain a NUL character"));
                 }
                 (Some(b'\n'), _) | (Some(b'\\'), Some(b'\n')) => {
-                    return Err(Problem::new(start, "the string does not end on its line"));
+                    return Err(Problem::new(start, "the string is not closed on its line"));
                 }
                 (Some(_), Some(_)) => {
                     // A backslash, and what it escapes.
@@ -225,7 +225,7 @@ pub(super) fn unescape(token: &Token<'_>, out: &mut Vec<u8>) -> Result<(), Probl
 /// Appends what the escape at the front of `rest`, after its backslash, stands for; returns what follows it.
 fn escape<'a>(rest: &'a str, out: &mut Vec<u8>) -> Result<&'a str, &'static str> {
     let Some(letter) = rest.chars().next() else {
-        return Err("the escape sequence is not complete");
+        return Err("incomplete escape sequence");
     };
     let simple = match letter {
         'a' => 0x07,
@@ -254,7 +254,7 @@ fn escape<'a>(rest: &'a str, out: &mut Vec<u8>) -> Result<&'a str, &'static str>
             push_char(char::from_u32(value), out)?;
             return Ok(after);
         }
-        _ => return Err("there is no such escape sequence"),
+        _ => return Err("unknown escape sequence"),
     };
     out.push(simple);
     Ok(&rest[1..])

@@ -106,7 +106,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         self.watch.enter(field, name.start);
         let message = match taken {
             Ok(()) => message,
-            // What is given twice is still looked at, but the first one counts.
+            // What is set twice is still looked at, but the first one counts.
             Err(problem) => {
                 self.watch.note(problem)?;
                 spare = DynamicMessage::new(message.descriptor());
@@ -368,12 +368,12 @@ fn check_not_set(message: &DynamicMessage, field: &FieldDescriptor, name: &Token
         return Ok(());
     }
     if message.has_field(field) {
-        return Err(Problem::new(name.start, format!("'{}' is given twice", field.name())));
+        return Err(Problem::new(name.start, format!("'{}' is set twice", field.name())));
     }
     let Some(oneof) = field.containing_oneof() else { return Ok(()) };
     match oneof.fields().find(|other| message.has_field(other)) {
         Some(other) => {
-            let what = format!("'{}' cannot stand beside '{}': give one of them", field.name(), other.name());
+            let what = format!("'{}' conflicts with '{}': set only one", field.name(), other.name());
             Err(Problem::new(name.start, what))
         }
         None => Ok(()),

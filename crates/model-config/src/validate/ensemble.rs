@@ -14,7 +14,7 @@ const LATEST: i64 = -1;
 
 pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &mut Report) {
     if config.optimization.is_some() {
-        report.add("optimization", "an ensemble executes nothing itself; its models have the field");
+        report.add("optimization", "does not apply to an ensemble; set it on its models");
     }
     if ensemble.step.is_empty() {
         report.add("ensemble_scheduling.step", "must be given");
@@ -27,8 +27,7 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &m
             report.add(format!("{path}.model_name"), "must be given");
         }
         if step.model_version < LATEST {
-            let reason =
-                format!("is {}, must be a version's number, or -1 for the latest", step.model_version);
+            let reason = format!("is {}, must be a version number, or -1 for the latest", step.model_version);
             report.add(format!("{path}.model_version"), reason);
         }
         for (field, map) in [("input_map", &step.input_map), ("output_map", &step.output_map)] {
@@ -103,7 +102,7 @@ impl<'a> Graph<'a> {
                 for (index, key) in tensor.writers.iter().take(1) {
                     let field = format!("{}.output_map[{key:?}]", step_path(*index));
                     let reason =
-                        format!("no step reads tensor '{name}', and it is no output of the ensemble");
+                        format!("no step reads tensor '{name}', and it is not an output of the ensemble");
                     let wanted = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
                     report.add_unknown(field, reason, name, wanted);
                 }
@@ -112,7 +111,7 @@ impl<'a> Graph<'a> {
                 for (index, key) in &tensor.readers {
                     let field = format!("{}.input_map[{key:?}]", step_path(*index));
                     let reason =
-                        format!("no step writes tensor '{name}', and it is no input of the ensemble");
+                        format!("no step writes tensor '{name}', and it is not an input of the ensemble");
                     let written = self.names(|tensor| tensor.is_input || !tensor.writers.is_empty());
                     report.add_unknown(field, reason, name, written);
                 }
@@ -175,8 +174,8 @@ impl<'a> Graph<'a> {
         let mut steps: Vec<usize> = left.into_iter().collect();
         steps.sort_unstable();
         let reason = match steps[..] {
-            [_] => "reads what it writes itself, and never runs".to_owned(),
-            _ => format!("steps {steps:?} wait for each other's tensors, and never run"),
+            [_] => "reads its own output, so it can never run".to_owned(),
+            _ => format!("steps {steps:?} wait for each other's tensors, so they can never run"),
         };
         report.add(step_path(steps[0]), reason);
     }

@@ -91,7 +91,7 @@ fn check_resources<'a>(
             let reason = format!("resource '{name}' is both of each device and of all; must be one of these");
             report.add(format!("{path}.global"), reason);
         } else if let Some(count) = names.insert(name, resource.count) {
-            let reason = format!("resource '{name}' is given twice, with {count} and {}", resource.count);
+            let reason = format!("resource '{name}' is set twice, with {count} and {}", resource.count);
             report.add(format!("{path}.name"), reason);
         }
     }

@@ -91,7 +91,7 @@ fn check_names(path: &str, step: &Step, member: &ModelConfig, report: &mut Repor
     for input in member.input.iter().filter(|input| !input.optional) {
         if !step.input_map.contains_key(&input.name) {
             let given = step.input_map.keys().map(String::as_str);
-            let reason = format!("lacks the input '{}' of model '{}'", input.name, member.name);
+            let reason = format!("missing input '{}' of model '{}'", input.name, member.name);
             report.add_missing(format!("{path}.input_map"), reason, &input.name, given);
         }
     }

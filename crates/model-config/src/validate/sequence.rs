@@ -55,7 +55,7 @@ fn check_controls(batching: &ModelSequenceBatching, report: &mut Report) {
         if input.name.is_empty() {
             report.add(format!("{path}.name"), "must be given");
         } else if !names.insert(input.name.as_str()) {
-            let reason = format!("'{}' is given twice; put all its controls into one", input.name);
+            let reason = format!("'{}' is set twice; put all its controls into one", input.name);
             report.add(format!("{path}.name"), reason);
         }
         for (position, control) in input.control.iter().enumerate() {
@@ -63,7 +63,7 @@ fn check_controls(batching: &ModelSequenceBatching, report: &mut Report) {
             let Ok(kind) = Kind::try_from(control.kind) else { continue };
             if let Some(first) = kinds.insert(kind, input.name.as_str()) {
                 let first = shorten(first, 60);
-                let reason = format!("{} is given twice, first to '{first}'", kind.as_str_name());
+                let reason = format!("{} is set twice, first to '{first}'", kind.as_str_name());
                 report.add(format!("{path}.kind"), reason);
             }
             match kind {
@@ -103,7 +103,7 @@ fn check_boolean(path: &str, kind: Kind, control: &Control, report: &mut Report)
         }
         [(first, _), ..] => {
             for (name, _) in &given[1..] {
-                report.add(format!("{path}.{name}"), format!("excludes {first}; give one of them"));
+                report.add(format!("{path}.{name}"), format!("conflicts with {first}: set only one"));
             }
         }
     }

@@ -21,7 +21,8 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
             if name.is_empty() {
                 report.add(format!("{path}.{field}"), "must be given");
             } else if !seen.insert(name.as_str()) {
-                report.add(format!("{path}.{field}"), format!("'{name}' is the name of another state too"));
+                report
+                    .add(format!("{path}.{field}"), format!("'{name}' is already the name of another state"));
             }
         }
         if state.data_type == DataType::TypeInvalid as i32 {
@@ -64,7 +65,7 @@ fn check_initial(path: &str, state: &State, initial: &InitialState, report: &mut
     if initial.data_type != state.data_type {
         let name = |number: i32| DataType::try_from(number).unwrap_or_default().as_str_name();
         let (given, expected) = (name(initial.data_type), name(state.data_type));
-        report.add(field("data_type"), format!("is {given}, must be the state's, which is {expected}"));
+        report.add(field("data_type"), format!("is {given}, must be the state's type, {expected}"));
     }
     if initial.state_data.is_none() {
         report.add(path, "needs zero_data or data_file");

@@ -69,7 +69,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
         let tensor = Tensor::output(index, output);
         check_tensor(config, stage, &tensor, &mut names, report);
         if !stays_inside(&output.label_filename) {
-            let reason = format!("'{}' leads out of the model's folder", output.label_filename);
+            let reason = format!("'{}' is outside the model's folder", output.label_filename);
             tensor.report(report, "label_filename", reason);
         }
     }

@@ -18,7 +18,7 @@ const LARGEST_ELEMENT: i64 = 8;
 pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
     if config.platform == ENSEMBLE_PLATFORM {
         if !config.model_warmup.is_empty() {
-            report.add("model_warmup", "an ensemble is not warmed up; its models may be");
+            report.add("model_warmup", "an ensemble cannot be warmed up; warm up its models instead");
         }
         return;
     }
@@ -56,24 +56,21 @@ fn check_input(path: &str, input: &Input, report: &mut Report) {
     for (position, &dim) in input.dims.iter().enumerate() {
         if dim < 0 {
             let field = format!("{path}.dims[{position}]");
-            report.add(field, format!("is {dim}, must be the size that the request has"));
+            report.add(field, format!("is {dim}, must be a concrete size"));
             return;
         }
         bytes = bytes.and_then(|bytes| bytes.checked_mul(dim));
     }
     if bytes.is_none() {
-        report.add(format!("{path}.dims"), format!("{:?} has more bytes than can be counted", input.dims));
+        report.add(format!("{path}.dims"), format!("{:?} is too large", input.dims));
     }
 }
 
 fn check_against(path: &str, input: &Input, expected: &ModelInput, report: &mut Report) {
     if input.data_type != expected.data_type {
         let name = |number: i32| DataType::try_from(number).unwrap_or_default().as_str_name();
-        let reason = format!(
-            "is {}, must be the input's, which is {}",
-            name(input.data_type),
-            name(expected.data_type)
-        );
+        let reason =
+            format!("is {}, must be the input's type, {}", name(input.data_type), name(expected.data_type));
         report.add(format!("{path}.data_type"), reason);
     }
     let fits = input.dims.len() == expected.dims.len()
@@ -82,7 +79,7 @@ fn check_against(path: &str, input: &Input, expected: &ModelInput, report: &mut 
             dim < 0 || expected == ANY_SIZE || dim == expected
         });
     if !fits {
-        let reason = format!("{:?} does not fit the input's, which are {:?}", input.dims, expected.dims);
+        let reason = format!("{:?} does not match the input's dims {:?}", input.dims, expected.dims);
         report.add(format!("{path}.dims"), reason);
     }
 }
@@ -92,7 +89,7 @@ fn check_all_given(config: &ModelConfig, path: &str, warmup: &ModelWarmup, repor
     for input in &config.input {
         if !input.optional && !warmup.inputs.contains_key(&input.name) {
             let names = warmup.inputs.keys().map(String::as_str);
-            let reason = format!("lacks the input '{}'", input.name);
+            let reason = format!("missing input '{}'", input.name);
             report.add_missing(format!("{path}.inputs"), reason, &input.name, names);
         }
     }

@@ -76,7 +76,7 @@ fn what_is_wrong_is_said_with_its_file() {
     let bytes = "\u{fffd}";
     let cases = [
         (vec![("config.pbtxt", "backend: \"identity\"\nnope: 1\n")], "config.pbtxt:2:"),
-        (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "a model named 'other'"),
+        (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "configures model 'other'"),
         (vec![("config.pbtxt", "max_batch_size: -1 backend: \"identity\"")], "max_batch_size"),
         (vec![("config.pbtxt", bytes)], "config.pbtxt"),
         (vec![("config.pbtxt", "max_batch_size: 4")], "model.onnx, model.xml"),
@@ -160,7 +160,7 @@ fn without_completion_the_configuration_has_to_be_there_and_whole() {
     let folder = repository(&[("1/model.onnx", "")], &["1"]);
     let error = read_with(&folder, &without_completion()).unwrap_err();
     assert!(error.message().contains("config.pbtxt"), "{error}");
-    assert!(error.message().contains("only where configurations are completed"), "{error}");
+    assert!(error.message().contains("only when configurations are completed"), "{error}");
 
     fs::write(folder.path().join("m/config.pbtxt"), "input { name: 'X' }").unwrap();
     assert!(read(&folder).is_ok());
@@ -176,7 +176,10 @@ fn without_completion_the_configuration_has_to_be_there_and_whole() {
 #[test]
 fn nothing_tells_the_backend_of_an_empty_folder() {
     let error = read(&repository(&[], &["1"])).unwrap_err();
-    assert!(error.message().contains("'backend' or 'platform' must be given; nor does"), "{error}");
+    assert!(
+        error.message().contains("'backend' or 'platform' must be given; no version folder contains"),
+        "{error}"
+    );
 }
 
 #[test]

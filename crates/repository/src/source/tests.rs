@@ -107,12 +107,7 @@ fn files_may_be_given_in_place_of_the_models_own_and_go_with_it() {
     assert!(!path.exists());
     let without = Overrides { config: None, ..file("7/model.onnx") };
     assert!(
-        source
-            .read(&ModelId::plain("m"), &without)
-            .err()
-            .unwrap()
-            .message()
-            .contains("give 'config' as well")
+        source.read(&ModelId::plain("m"), &without).err().unwrap().message().contains("set 'config' as well")
     );
 }
 

@@ -78,9 +78,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("", "line 1, column 1: expected an object: '{', found the end of the text"),
     ("[]", "line 1, column 1: expected an object: '{', found '['"),
     ("null", "line 1, column 1: expected an object: '{', found 'null'"),
-    ("\u{feff}{}", "line 1, column 1: '\\u{feff}' begins no value, name or mark of JSON"),
-    ("{\n  \"backend\": \"b\" // c\n}", "line 2, column 18: '/' begins no value, name or mark of JSON"),
-    ("{} {}", "line 1, column 4: expected the end behind the configuration, found '{'"),
+    ("\u{feff}{}", "line 1, column 1: '\\u{feff}' is not valid JSON here"),
+    ("{\n  \"backend\": \"b\" // c\n}", "line 2, column 18: '/' is not valid JSON here"),
+    ("{} {}", "line 1, column 4: expected the end of the configuration, found '{'"),
     ("{\"name\" \"m\"}", "line 1, column 9: expected ':', found \"m\""),
     ("{\"name\": \"m\" \"backend\": \"b\"}", "line 1, column 14: expected ',' or '}', found \"backend\""),
     ("{,}", "line 1, column 2: expected a field's name or '}', found ','"),
@@ -105,49 +105,49 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "{\"input\": [{\"data_type\": true}]}",
-        "line 1, column 26: field 'input[0].data_type': expected the name of an enumeration's value, found 'true'",
+        "line 1, column 26: field 'input[0].data_type': expected an enum value's name, found 'true'",
     ),
     (
         "{\"max_batch_size\": 4.5}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '4.5'",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found '4.5'",
     ),
     (
         "{\"max_batch_size\": \"4.0\"}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \"4.0\"",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found \"4.0\"",
     ),
     (
         "{\"max_batch_size\": \" 4\"}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \" 4\"",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found \" 4\"",
     ),
     (
         "{\"max_batch_size\": \"\"}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found \"\"",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found \"\"",
     ),
     (
         "{\"max_batch_size\": 99999999999}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '99999999999'",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found '99999999999'",
     ),
     (
         "{\"max_batch_size\": 007}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found '007'",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found '007'",
     ),
     (
         "{\"max_batch_size\": true}",
-        "line 1, column 20: field 'max_batch_size': expected a whole number of 32 bits, found 'true'",
+        "line 1, column 20: field 'max_batch_size': expected a 32-bit integer, found 'true'",
     ),
     (
         "{\"version_policy\": {\"latest\": {\"num_versions\": -1}}}",
-        "line 1, column 48: field 'version_policy.latest.num_versions': expected a whole number from 0 on, of 32 \
-         bits, found '-1'",
+        "line 1, column 48: field 'version_policy.latest.num_versions': expected an unsigned \
+         32-bit integer, found '-1'",
     ),
     (
         "{\"input\": [{\"dims\": [1, 9223372036854775808]}]}",
-        "line 1, column 25: field 'input[0].dims[1]': expected a whole number of 64 bits, found \
+        "line 1, column 25: field 'input[0].dims[1]': expected a 64-bit integer, found \
          '9223372036854775808'",
     ),
     (
         "{\"input\": [{\"dims\": [[1]]}]}",
-        "line 1, column 22: field 'input[0].dims[0]': expected a whole number of 64 bits, found '['",
+        "line 1, column 22: field 'input[0].dims[0]': expected a 64-bit integer, found '['",
     ),
     (
         "{\"input\": [{\"dims\": [1 2]}]}",
@@ -170,21 +170,21 @@ const REFUSED: &[(&str, &str)] = &[
     ("{\"parameters\": []}", "line 1, column 16: field 'parameters': expected an object: '{', found '['"),
     (
         "{\"parameters\": {\"a\": {}, \"a\": {}}}",
-        "line 1, column 26: field 'parameters[\"a\"]': the key is given twice",
+        "line 1, column 26: field 'parameters[\"a\"]': the key is set twice",
     ),
     (
         "{\"dynamic_batching\": {\"priority_queue_policy\": {\"x\": {}}}}",
-        "line 1, column 49: field 'dynamic_batching.priority_queue_policy[\"x\"]': expected a key that is \
-         a whole number from 0 on",
+        "line 1, column 49: field 'dynamic_batching.priority_queue_policy[\"x\"]': expected a \
+         non-negative integer key",
     ),
     (
         "{\"dynamic_batching\": {}, \"sequence_batching\": {}}",
-        "line 1, column 26: field 'sequence_batching': 'sequence_batching' excludes 'dynamic_batching'; give one of \
-         them",
+        "line 1, column 26: field 'sequence_batching': 'sequence_batching' conflicts with 'dynamic_batching': set only \
+         one",
     ),
     (
         "{\"dynamic_batching\": {}, \"dynamicBatching\": {}}",
-        "line 1, column 26: field 'dynamic_batching': 'dynamic_batching' is given twice",
+        "line 1, column 26: field 'dynamic_batching': 'dynamic_batching' is set twice",
     ),
     (
         "{\"sequence_batching\": {\"direct\": {\"minimum_slot_utilization\": 1e39}}}",
@@ -195,18 +195,12 @@ const REFUSED: &[(&str, &str)] = &[
         "line 1, column 63: field 'sequence_batching.direct.minimum_slot_utilization': expected a number, found \
          \"nan\"",
     ),
-    ("{\"name\": \"m", "line 1, column 10: field 'name': the string has no end"),
-    ("{\"name\": \"m\\", "line 1, column 12: field 'name': the string ends within an escape"),
+    ("{\"name\": \"m", "line 1, column 10: field 'name': the string is not closed"),
+    ("{\"name\": \"m\\", "line 1, column 12: field 'name': the string ends inside an escape sequence"),
     ("{\"name\": \"\\u12x4\"}", "line 1, column 11: field 'name': '\\u' needs four hexadecimal digits"),
     ("{\"name\": \"\\u12", "line 1, column 11: field 'name': '\\u' needs four hexadecimal digits"),
-    (
-        "{\"name\": \"\\ud800\"}",
-        "line 1, column 11: field 'name': half of a character; its other half is not there",
-    ),
-    (
-        "{\"name\": \"\\ud800\\u0041\"}",
-        "line 1, column 11: field 'name': half of a character; its other half is not there",
-    ),
+    ("{\"name\": \"\\ud800\"}", "line 1, column 11: field 'name': unpaired surrogate"),
+    ("{\"name\": \"\\ud800\\u0041\"}", "line 1, column 11: field 'name': unpaired surrogate"),
 ];
 
 #[test]

@@ -40,7 +40,7 @@ optimization: 1
             "5:13 input[1].colour: ModelInput has no field 'colour'",
             "5:45 input[1].shape: ModelInput has no field 'shape'",
             "5:66 input[1].dims[0]: 99999999999999999999 is out of range for 'dims', a 64-bit integer",
-            "8:1 max_batch_size: 'max_batch_size' is given twice",
+            "8:1 max_batch_size: 'max_batch_size' is set twice",
             "9:24 instance_group[0].kind: 'abacus' is not a value of 'kind'; values are KIND_AUTO, KIND_GPU, \
              KIND_CPU, KIND_MODEL",
             "9:39 instance_group[0].count: expected a 32-bit integer for 'count', found the string 'x'",

@@ -82,16 +82,16 @@ fn unknown_values_come_with_the_nearest_name_or_with_all() {
 
 #[test]
 fn fields_are_given_once() {
-    refused("max_batch_size: 1 max_batch_size: 1", 1, 19, "'max_batch_size' is given twice");
-    refused("optimization { } optimization { }", 1, 18, "'optimization' is given twice");
-    refused("dynamic_batching { } dynamic_batching { }", 1, 22, "'dynamic_batching' is given twice");
-    refused("metric_tags { key: 'a' key: 'b' }", 1, 24, "'key' is given twice");
-    refused("metric_tags { value: 'a' value: 'b' }", 1, 26, "'value' is given twice");
+    refused("max_batch_size: 1 max_batch_size: 1", 1, 19, "'max_batch_size' is set twice");
+    refused("optimization { } optimization { }", 1, 18, "'optimization' is set twice");
+    refused("dynamic_batching { } dynamic_batching { }", 1, 22, "'dynamic_batching' is set twice");
+    refused("metric_tags { key: 'a' key: 'b' }", 1, 24, "'key' is set twice");
+    refused("metric_tags { value: 'a' value: 'b' }", 1, 26, "'value' is set twice");
     refused(
         "dynamic_batching { }\nsequence_batching { }",
         2,
         1,
-        "'sequence_batching' cannot stand beside 'dynamic_batching': give one of them",
+        "'sequence_batching' conflicts with 'dynamic_batching': set only one",
     );
 }
 
@@ -161,7 +161,7 @@ fn integers_fit_their_field() {
 #[test]
 fn numbers_are_well_formed() {
     let at_17 = |number: &str, message: &str| refused(&format!("max_batch_size: {number}"), 1, 17, message);
-    at_17("08", "a number that starts with 0 is octal: it has no 8 and no 9");
+    at_17("08", "a number with a leading 0 is octal and cannot contain 8 or 9");
     at_17("0x", "'0x' must be followed by hexadecimal digits");
     at_17("1e", "'e' must be followed by an exponent");
     at_17("1e+", "'e' must be followed by an exponent");
@@ -204,8 +204,8 @@ fn values_need_a_colon() {
 #[test]
 fn strings_end_on_their_line() {
     refused("name: 'm", 1, 7, "the string does not end");
-    refused("name: 'm\nn'", 1, 7, "the string does not end on its line");
-    refused("name: 'm\\\nn'", 1, 7, "the string does not end on its line");
+    refused("name: 'm\nn'", 1, 7, "the string is not closed on its line");
+    refused("name: 'm\\\nn'", 1, 7, "the string is not closed on its line");
     refused("name: 'm\\", 1, 7, "the string does not end");
     refused("name: 'm\\'", 1, 7, "the string does not end");
     refused("name: 'm\"", 1, 7, "the string does not end");
@@ -215,8 +215,8 @@ fn strings_end_on_their_line() {
 
 #[test]
 fn escapes_are_well_formed() {
-    refused(r"name: 'a\q'", 1, 9, "there is no such escape sequence");
-    refused(r"name: 'a\é'", 1, 9, "there is no such escape sequence");
+    refused(r"name: 'a\q'", 1, 9, "unknown escape sequence");
+    refused(r"name: 'a\é'", 1, 9, "unknown escape sequence");
     refused(r"name: '\x'", 1, 8, r"'\x' must be followed by hexadecimal digits");
     refused(r"name: '\400'", 1, 8, r"an octal escape goes up to \377");
     refused(r"name: '\u12'", 1, 8, r"'\u' must be followed by 4 hexadecimal digits");

@@ -56,8 +56,8 @@ fn an_ensemble_has_steps_and_nothing_of_its_own() {
     for (more, field, reason) in [
         ("backend: 'b'", "backend", "an ensemble has no backend"),
         ("instance_group { }", "instance_group", "an ensemble has no instances of its own"),
-        ("optimization { }", "optimization", "an ensemble executes nothing itself"),
-        ("model_warmup { }", "model_warmup", "an ensemble is not warmed up"),
+        ("optimization { }", "optimization", "does not apply to an ensemble"),
+        ("model_warmup { }", "model_warmup", "an ensemble cannot be warmed up"),
     ] {
         fails(&ensemble(&format!("{good} {more}")), &[(field, reason)]);
     }
@@ -92,12 +92,12 @@ fn every_tensor_comes_from_somewhere_and_goes_somewhere() {
         &[
             (
                 "ensemble_scheduling.step[0].output_map[\"O\"]",
-                "no step reads tensor 'image', and it is no output of \
+                "no step reads tensor 'image', and it is not an output of \
                 the ensemble; did you mean 'imgae'?",
             ),
             (
                 "ensemble_scheduling.step[1].input_map[\"I\"]",
-                "no step writes tensor 'imgae', and it is no input of \
+                "no step writes tensor 'imgae', and it is not an input of \
                 the ensemble; did you mean 'image'?",
             ),
         ],
@@ -132,13 +132,10 @@ fn steps_that_wait_for_each_other_are_found_and_those_behind_them_are_not_blamed
         step("a", &["I=a"], &["O=b", "P=behind"]),
         step("a", &["I=behind"], &["O=Y"]),
     ];
-    let reason = "steps [1, 2] wait for each other's tensors, and never run";
+    let reason = "steps [1, 2] wait for each other's tensors, so they can never run";
     fails(&with_steps(&steps), &[("ensemble_scheduling.step[1]", reason)]);
     let own = [step("a", &["I=X", "J=loop"], &["O=loop", "P=Y"])];
-    fails(
-        &with_steps(&own),
-        &[("ensemble_scheduling.step[0]", "reads what it writes itself, and never runs")],
-    );
+    fails(&with_steps(&own), &[("ensemble_scheduling.step[0]", "reads its own output, so it can never run")]);
 }
 
 /// As the reference does: the request's tensor is there from the start.
@@ -245,13 +242,13 @@ fn maps_name_what_the_models_have_and_give_what_they_need() {
             ("ensemble_scheduling.step[1].output_map[\"OTU\"]", "has no output 'OTU'; did you mean 'OUT'?"),
             (
                 "ensemble_scheduling.step[1].input_map",
-                "lacks the input 'IN' of model 'plain'; is it the one given as 'IM'?",
+                "missing input 'IN' of model 'plain'; is it the one given as 'IM'?",
             ),
             (
                 "ensemble_scheduling.step[2].input_map[\"MASKS\"]",
                 "has no input 'MASKS'; did you mean 'MASK'?",
             ),
-            ("ensemble_scheduling.step[2].input_map", "lacks the input 'MASK' of model 'two'"),
+            ("ensemble_scheduling.step[2].input_map", "missing input 'MASK' of model 'two'"),
         ],
     );
 }

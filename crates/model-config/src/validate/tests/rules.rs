@@ -22,12 +22,12 @@ const RULES: &[Rule] = &[
         "platform",
         "must be given for backend 'tensorflow': 'tensorflow_savedmodel' or 'tensorflow_graphdef'",
     ),
-    ("GetBackendLibraryProperties", "backend: 'b' runtime: '../x.so'", "runtime", "leads out of the backend's folder"),
+    ("GetBackendLibraryProperties", "backend: 'b' runtime: '../x.so'", "runtime", "is outside the backend's folder"),
     (
         "Model::Init",
         "backend: 'b' output { name: 'O' data_type: TYPE_FP32 dims: 1 label_filename: 'a/../../l.txt' }",
         "output[1].label_filename",
-        "leads out of the model's folder",
+        "is outside the model's folder",
     ),
     // Batch inputs and outputs.
     (
@@ -120,7 +120,7 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' instance_group { rate_limiter { resources [ { name: 'r' count: 1 }, { name: 'r' count: 2 } ] } }",
         "instance_group[0].rate_limiter.resources[1].name",
-        "resource 'r' is given twice, with 1 and 2",
+        "resource 'r' is set twice, with 1 and 2",
     ),
     (
         "ours",
@@ -222,14 +222,14 @@ const RULES: &[Rule] = &[
         "GetBooleanSequenceControlProperties",
         "backend: 'b' sequence_batching { control_input [ { name: 'C' }, { name: 'C' } ] }",
         "sequence_batching.control_input[1].name",
-        "'C' is given twice",
+        "'C' is set twice",
     ),
     (
         "GetBooleanSequenceControlProperties",
         "backend: 'b' sequence_batching { control_input { name: 'C'
             control [ { fp32_false_true: [ 0, 1 ] }, { fp32_false_true: [ 0, 1 ] } ] } }",
         "sequence_batching.control_input[0].control[1].kind",
-        "CONTROL_SEQUENCE_START is given twice, first to 'C'",
+        "CONTROL_SEQUENCE_START is set twice, first to 'C'",
     ),
     (
         "GetBooleanSequenceControlProperties",
@@ -242,7 +242,7 @@ const RULES: &[Rule] = &[
         "backend: 'b' sequence_batching { control_input { name: 'C' control {
             int32_false_true: [ 0, 1 ] bool_false_true: [ false, true ] } } }",
         "sequence_batching.control_input[0].control[0].bool_false_true",
-        "excludes int32_false_true",
+        "conflicts with int32_false_true",
     ),
     (
         "GetBooleanSequenceControlProperties",
@@ -289,7 +289,7 @@ const RULES: &[Rule] = &[
             { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1 },
             { input_name: 'J' output_name: 'O' data_type: TYPE_FP32 dims: 1 } ] }",
         "sequence_batching.state[1].output_name",
-        "'O' is the name of another state too",
+        "'O' is already the name of another state",
     ),
     (
         "ours",
@@ -324,7 +324,7 @@ const RULES: &[Rule] = &[
         "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
             initial_state { name: 'A' data_type: TYPE_INT8 dims: 1 zero_data: true } } }",
         "sequence_batching.state[0].initial_state[0].data_type",
-        "is TYPE_INT8, must be the state's, which is TYPE_FP32",
+        "is TYPE_INT8, must be the state's type, TYPE_FP32",
     ),
     (
         "SequenceBatchScheduler::GenerateInitialStateData",
@@ -374,7 +374,7 @@ const RULES: &[Rule] = &[
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, -1 ] zero_data: true } } }",
         "model_warmup[0].inputs[\"IMAGE\"].dims[1]",
-        "is -1, must be the size that the request has",
+        "is -1, must be a concrete size",
     ),
     (
         "TritonModelInstance::GenerateWarmupData",
@@ -388,28 +388,28 @@ const RULES: &[Rule] = &[
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true } } }",
         "model_warmup[0].inputs",
-        "lacks the input 'IMAGE'; is it the one given as 'IMGE'?",
+        "missing input 'IMAGE'; is it the one given as 'IMGE'?",
     ),
     (
         "InferenceRequest::Normalize",
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMAGE' value { data_type: TYPE_INT8 dims: [ 3, 1 ] zero_data: true } } }",
         "model_warmup[0].inputs[\"IMAGE\"].data_type",
-        "is TYPE_INT8, must be the input's, which is TYPE_FP32",
+        "is TYPE_INT8, must be the input's type, TYPE_FP32",
     ),
     (
         "InferenceRequest::Normalize",
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 1, 3, 1 ] random_data: true } } }",
         "model_warmup[0].inputs[\"IMAGE\"].dims",
-        "[1, 3, 1] does not fit the input's, which are [3, -1]",
+        "[1, 3, 1] does not match the input's dims [3, -1]",
     ),
     (
         "ours",
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 9223372036854775807 ] zero_data: true } } }",
         "model_warmup[0].inputs[\"IMAGE\"].dims",
-        "more bytes than can be counted",
+        "is too large",
     ),
     (
         "ours",

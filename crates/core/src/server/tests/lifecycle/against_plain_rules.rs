@@ -134,7 +134,7 @@ impl Plain {
             })
             .collect();
         if self.empty {
-            lines.insert(0, "m UNAVAILABLE: model 'm' has no version folder to serve".into());
+            lines.insert(0, "m UNAVAILABLE: model 'm' has no version to serve".into());
         }
         if lines.is_empty() && self.polled.unwrap_or(self.folder.is_some()) {
             lines.push("m".into());
