@@ -153,7 +153,7 @@ def test_a_region_that_cannot_be_closed_is_logged(start, driver, failing):
     assert register(server, "io", body(io.handle, 64)).status == 200
     failing("cuIpcCloseMemHandle 999")
     assert request(server, "POST", "/v2/cudasharedmemory/region/io/unregister").status == 200
-    server.wait_for_log("memory of a GPU is not given back: cuIpcCloseMemHandle failed")
+    server.wait_for_log("cannot free GPU memory: cuIpcCloseMemHandle failed")
     assert request(server, "GET", "/v2/cudasharedmemory/status").json == []
 
 

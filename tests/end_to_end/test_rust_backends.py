@@ -216,10 +216,10 @@ def test_events_without_a_trace_are_nothing(server):
     [
         ("fail", 400, "trial: fails on purpose"),
         ("panic", 500, "the backend panicked while executing: trial: panics on purpose"),
-        ("nothing", 500, "the backend gave the request back without an answer"),
-        ("drop_response", 500, "the backend gave the request back without an answer"),
+        ("nothing", 500, "the backend returned the request without an answer"),
+        ("drop_response", 500, "the backend returned the request without an answer"),
         ("wrong_shape", 400, "output 'OUT' of shape [1, 7] cannot hold 1 values"),
-        ("reschedule", 501, "only a model with iterative sequences executes a request again"),
+        ("reschedule", 501, "only models with iterative sequences can reschedule a request"),
         ("unheard of", 501, "trial: cannot unheard of"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_request_is_answered_once(server):
 
 def test_a_last_answer_waits_until_no_other_response_is_open(server):
     assert do(server, "fail_beside") == ["alone"]
-    server.wait_for_log("beside another response: Err.*no other response is under construction")
+    server.wait_for_log("beside another response: Err.*while another one is being built")
 
 
 def test_a_request_may_be_kept_and_answered_later(server):

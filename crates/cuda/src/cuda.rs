@@ -117,7 +117,7 @@ impl fmt::Debug for Cuda {
 /// Logs what cannot be answered with an error any more.
 pub(crate) fn tell(outcome: Result<(), CudaError>) {
     if let Err(error) = outcome {
-        tracing::warn!("memory of a GPU is not given back: {error}");
+        tracing::warn!("cannot free GPU memory: {error}");
     }
 }
 

@@ -5,10 +5,10 @@ use nereid_backend_api::Error;
 /// Why a GPU cannot be used, or did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// The driver library is not there, or is none.
+    /// The driver library is missing or is something else.
     #[error("cannot load NVIDIA's driver library '{library}': {reason}")]
     NotLoaded {
-        /// As it was looked for.
+        /// The name or path that was searched.
         library: String,
         /// What the system says.
         reason: String,
@@ -26,15 +26,15 @@ pub enum CudaError {
         text: String,
     },
     /// A GPU was named that is not there.
-    #[error("there is no GPU {device}: the driver has {count}, numbered from 0 on")]
+    #[error("no GPU {device}: the driver reports {count}, numbered from 0")]
     NoDevice {
-        /// The number that was given.
+        /// The number that was requested.
         device: i64,
         /// How many there are.
         count: usize,
     },
     /// More was asked for than there is.
-    #[error("the memory has {available} bytes, and {asked} were asked for")]
+    #[error("{asked} bytes requested from memory of {available} bytes")]
     TooLong {
         /// Bytes asked for.
         asked: u64,
@@ -42,9 +42,7 @@ pub enum CudaError {
         available: u64,
     },
     /// An address of no memory that this is about.
-    #[error(
-        "{length} bytes from {address:#x} on do not lie within the memory of GPU {device} that they are said to"
-    )]
+    #[error("{length} bytes at {address:#x} are outside their allocation on GPU {device}")]
     Outside {
         /// Where it begins.
         address: u64,

@@ -174,7 +174,7 @@ impl ImportedMemory {
         self.extent.len
     }
 
-    /// The GPU that it lies on.
+    /// Its GPU.
     pub fn device(&self) -> i64 {
         self.extent.device
     }
@@ -188,7 +188,7 @@ impl Drop for ImportedMemory {
     }
 }
 
-/// Memory of a GPU that somebody else allocated and keeps as long as `K` lives: a library that gives its address.
+/// GPU memory that a library allocated, which stays valid as long as `K` lives.
 pub struct ForeignMemory<K> {
     /// None where this server has no driver.
     extent: Option<Extent>,

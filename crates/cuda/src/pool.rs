@@ -14,7 +14,7 @@ const ALIGNMENT: u64 = 256;
 /// How much of a pool is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Bytes asked for that are not given back.
+    /// Bytes in use.
     pub used: u64,
     /// Total bytes.
     pub total: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Pool<M> {
 
 struct Parts {
     free: RangeAllocator<u64>,
-    /// What is lent, by where it begins: where it lies, and how much was asked for.
+    /// Allocations by address: their range, and the size that was requested.
     lent: HashMap<u64, (Range<u64>, u64)>,
 }
 

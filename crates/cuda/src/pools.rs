@@ -90,7 +90,7 @@ impl Pools {
         };
         match taken {
             true => Ok(()),
-            false => Err(Error::invalid_arg("the memory given back is not lent: was it given back before?")),
+            false => Err(Error::invalid_arg("unknown memory: was it freed before?")),
         }
     }
 
@@ -106,12 +106,12 @@ impl Pools {
 
     fn pinned(&self) -> Result<&Pool<PinnedAllocation>> {
         self.check_gpu("pinned memory")?;
-        self.pinned.as_ref().ok_or_else(|| Error::unavailable("this server has no pool of pinned memory"))
+        self.pinned.as_ref().ok_or_else(|| Error::unavailable("this server has no pinned memory pool"))
     }
 
     fn device(&self, device: i64) -> Result<&Pool<DeviceAllocation>> {
         self.check_gpu("memory of a GPU")?;
-        let none = || Error::unavailable(format!("this server has no pool of memory of GPU {device}"));
+        let none = || Error::unavailable(format!("this server has no memory pool for GPU {device}"));
         self.devices.get(&device).ok_or_else(none)
     }
 
@@ -119,7 +119,7 @@ impl Pools {
         if self.has_gpu {
             return Ok(());
         }
-        Err(Error::unsupported(format!("this server lends no {what}: it has no GPU")))
+        Err(Error::unsupported(format!("this server has no {what}: it has no GPU")))
     }
 }
 
@@ -134,7 +134,7 @@ impl fmt::Debug for Pools {
 
 fn full(byte_size: u64, what: &str, usage: PoolUsage) -> Error {
     Error::internal(format!(
-        "there is no room for {byte_size} bytes in the pool of {what}: {} of {} are lent",
+        "cannot allocate {byte_size} bytes from the pool of {what}: {} of {} are in use",
         usage.used, usage.total
     ))
 }

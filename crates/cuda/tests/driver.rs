@@ -100,7 +100,7 @@ fn what_lies_outside_is_neither_read_nor_written() {
         [(start - 1, 1), (start, 101), (start + 100, 1), (start + 101, 0), (0, 0), (u64::MAX, 2)]
     {
         let error = memory.read(address, &mut vec![0; length]).unwrap_err();
-        assert!(error.message().contains("do not lie within the memory of GPU 0"), "{error}");
+        assert!(error.message().contains("are outside their allocation on GPU 0"), "{error}");
         assert!(memory.write(address, &vec![0; length]).is_err());
     }
 }

@@ -68,7 +68,7 @@ impl Calls {
         }
         // The reference's code for it.
         Err(Status::unavailable(format!(
-            "this protocol is restricted: it takes header '{}' with the right value",
+            "this protocol is restricted: header '{}' is missing or wrong",
             key.name
         )))
     }

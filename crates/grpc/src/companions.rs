@@ -1,4 +1,4 @@
-//! The services beside that of inference: health, and reflection, by which clients learn the protocol from the server.
+//! The services beside inference: health, and reflection, which describes the protocol to clients.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -102,7 +102,7 @@ impl http_body::Body for Ending {
         self.shutdown = None;
         let mut trailers = HeaderMap::new();
         Poll::Ready(Some(
-            Status::unavailable("the server ends")
+            Status::unavailable("the server is shutting down")
                 .add_header(&mut trailers)
                 .map(|()| Frame::trailers(trailers)),
         ))

@@ -31,7 +31,7 @@ pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
 
 /// The end of a call that took longer.
 pub(crate) fn exceeded() -> Status {
-    Status::deadline_exceeded("the call took longer than its client gave it")
+    Status::deadline_exceeded("the call exceeded its deadline")
 }
 
 #[cfg(test)]

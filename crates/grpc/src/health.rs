@@ -46,7 +46,7 @@ impl Health {
 }
 
 impl Watch {
-    /// The next status other than the known one; `None` if the server ends and nothing is left to say.
+    /// The next status other than the known one; `None` if the server shuts down.
     async fn next(&mut self) -> Option<ServingStatus> {
         loop {
             // What changes from here on leads to another round.

@@ -30,18 +30,18 @@ pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferR
 }
 
 /// A request that the server has.
-pub(crate) struct Asked {
+pub(crate) struct Submitted {
     pub answers: ResponseStream,
     /// Whether the end of its answers needs a separate message, if the last answer did not mark it.
     pub empty_final: bool,
     /// Length of its inputs in bytes.
     pub byte_size: usize,
-    /// What hears of it, if it is traced.
+    /// Its trace, if it is traced.
     pub trace: Option<Sending>,
     memory: RequestMemory,
 }
 
-impl Asked {
+impl Submitted {
     /// The message of one of its answers.
     ///
     /// # Errors
@@ -57,22 +57,22 @@ impl Asked {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub(crate) fn ask(
+pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
     message: InferMessage,
     trace: Option<&Sending>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
-) -> Result<Asked> {
+) -> Result<Submitted> {
     let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(Sending::request);
     let answers = face.server.infer(model, request, Caller::default())?;
-    Ok(Asked { answers, empty_final, byte_size, trace: trace.cloned(), memory })
+    Ok(Submitted { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
-/// Answers a request of one response. The answer comes with what hears of it, if it is traced.
+/// Answers a request of one response. The answer comes with its trace, if it is traced.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
@@ -108,10 +108,10 @@ async fn answer_with(
     trace: Option<&Sending>,
 ) -> Result<Reply> {
     let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
-    let mut asked = ask(face, model, message, trace, forward)?;
-    let response = asked.answers.single().await;
+    let mut submitted = submit(face, model, message, trace, forward)?;
+    let response = submitted.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();
     }
-    asked.encode(response?)
+    submitted.encode(response?)
 }

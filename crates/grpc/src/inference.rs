@@ -13,7 +13,7 @@ use tonic::codegen::{BoxFuture, StdError};
 use tonic::metadata::MetadataMap;
 
 use crate::codec::{Incoming, Outgoing};
-use crate::stream::Conversation;
+use crate::stream::InferStream;
 use crate::tracing::Called;
 use crate::{Face, infer, status};
 
@@ -71,5 +71,5 @@ where
 {
     let metadata = MetadataMap::from_headers(parts.headers);
     let called = parts.extensions.get::<Called>().copied();
-    Outgoing::response(Conversation::new(face, metadata, called, requests))
+    Outgoing::response(InferStream::new(face, metadata, called, requests))
 }

@@ -69,7 +69,7 @@ fn check_repository(name: &str) -> Result<()> {
     )))
 }
 
-/// What a load request gives in place of what is in the repository.
+/// What a load request overrides of the repository.
 fn overrides(parameters: BTreeMap<String, ModelRepositoryParameter>) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {

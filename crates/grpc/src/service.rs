@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use crate::codec::{InferMessage, Reply, StreamReply};
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
-use crate::stream::Conversation;
+use crate::stream::InferStream;
 use crate::tracing::Called;
 use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
 
@@ -78,7 +78,7 @@ impl GrpcInferenceService for Service {
         let (metadata, extensions, requests) = request.into_parts();
         let called = extensions.get::<Called>().copied();
         let requests = requests.map_ok(InferMessage::from);
-        let conversation = Conversation::new(Arc::clone(&self.0), metadata, called, requests);
+        let conversation = InferStream::new(Arc::clone(&self.0), metadata, called, requests);
         Ok(Response::new(Box::pin(conversation.map_ok(StreamReply::into_message))))
     }
 

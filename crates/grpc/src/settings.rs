@@ -17,7 +17,7 @@ use crate::proto::log_settings_response::setting_value::ParameterChoice as Writt
 use crate::proto::trace_setting_response::SettingValue as TraceValue;
 use crate::proto::{LogSettingsRequest, LogSettingsResponse, TraceSettingRequest, TraceSettingResponse};
 
-/// Changes the log settings that are given.
+/// Changes the log settings that the request lists.
 ///
 /// # Errors
 /// Which setting is wrong.
@@ -75,7 +75,7 @@ fn wrong_type(name: &str, wanted: &str) -> Error {
     Error::invalid_arg(format!("setting '{name}' has the wrong type; expected {wanted}"))
 }
 
-/// Changes the trace settings that are given, of a model or for all.
+/// Changes the trace settings that the request lists, of one model or of all.
 ///
 /// # Errors
 /// Which setting is wrong, or why the settings do not go together.

@@ -34,7 +34,7 @@ pub(crate) fn register(regions: &Regions, request: &SystemSharedMemoryRegisterRe
 /// Forgets one region of the system, or all.
 ///
 /// # Errors
-/// `Unsupported` if clients may not use shared memory.
+/// `Unsupported` if client shared memory is disabled.
 pub(crate) fn unregister(regions: &Regions, name: &str) -> Result<()> {
     if name.is_empty() { regions.unregister_all() } else { regions.unregister(name) }
 }
@@ -65,7 +65,7 @@ pub(crate) fn cuda_register(regions: &Regions, request: &CudaSharedMemoryRegiste
 /// Forgets one CUDA region, or all.
 ///
 /// # Errors
-/// `Unsupported` if clients may not use shared memory.
+/// `Unsupported` if client shared memory is disabled.
 pub(crate) fn cuda_unregister(regions: &Regions, name: &str) -> Result<()> {
     if name.is_empty() { regions.unregister_all_cuda() } else { regions.unregister_cuda(name) }
 }

@@ -25,10 +25,10 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use self::answers::{Decoupled, Refused, Single, Told};
+use self::answers::{Decoupled, Outcome, Refused, Single};
 use self::load::Load;
 use crate::codec::{InferMessage, StreamReply};
-use crate::infer::{self, Asked};
+use crate::infer::{self, Submitted};
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{Called, Sending};
@@ -42,10 +42,10 @@ pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 type Item = std::result::Result<StreamReply, Status>;
 
 /// The answers to a stream of requests.
-pub(crate) struct Conversation<R> {
+pub(crate) struct InferStream<R> {
     face: Arc<Face>,
     requests: R,
-    /// The request that was read last, while its model is looked for.
+    /// The request that was read last, while its model is resolved.
     resolving: Option<(InferMessage, Resolving)>,
     /// Whether further requests may come.
     reading: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Conversation<R> {
     load: Load,
     /// Of requests that were refused, to models that are decoupled.
     refused: VecDeque<Refused>,
-    /// Of models that give one answer, in the order of the requests; those that were refused, too.
+    /// Of models that are not decoupled, in the order of the requests; refused ones too.
     single: VecDeque<Queued>,
     /// Of decoupled models.
     decoupled: SelectAll<Decoupled>,
@@ -69,7 +69,7 @@ pub(crate) struct Conversation<R> {
     metadata: MetadataMap,
     /// Since when its next request is awaited, if anything was traced then.
     awaited: Option<Called>,
-    /// What hears of the message that is being sent.
+    /// The trace of the message that is being sent.
     sending: Option<Sending>,
 }
 
@@ -78,7 +78,7 @@ enum Queued {
     Waiting(Single),
 }
 
-impl<R> Conversation<R>
+impl<R> InferStream<R>
 where
     R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
 {
@@ -112,20 +112,20 @@ where
     }
 
     /// An answer that is there.
-    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Told> {
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(refused) = self.refused.pop_front() {
-            return Poll::Ready(refused.told);
+            return Poll::Ready(refused.outcome);
         }
         if let Some(Queued::Waiting(first)) = self.single.front_mut() {
-            if let Poll::Ready(told) = first.poll(context) {
+            if let Poll::Ready(outcome) = first.poll(context) {
                 self.single.pop_front();
-                return Poll::Ready(told);
+                return Poll::Ready(outcome);
             }
         } else if let Some(Queued::Refused(refused)) = self.single.pop_front() {
-            return Poll::Ready(refused.told);
+            return Poll::Ready(refused.outcome);
         }
         match self.decoupled.poll_next_unpin(context) {
-            Poll::Ready(Some(told)) => Poll::Ready(told),
+            Poll::Ready(Some(outcome)) => Poll::Ready(outcome),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -170,11 +170,11 @@ where
         // Of a model that is not there it is not known.
         let decoupled = model.as_ref().is_ok_and(|model| model.is_decoupled());
         let trace = if model.is_ok() { self.draw(&message) } else { None };
-        let asked = model.and_then(|model| self.ask(&model, message, trace.as_ref()));
-        let share = self.load.share(asked.as_ref().map_or(0, |asked| asked.byte_size));
-        match asked {
-            Ok(asked) if decoupled => self.decoupled.push(Decoupled::new(asked, version, share)),
-            Ok(asked) => self.single.push_back(Queued::Waiting(Single::new(asked, version, share))),
+        let submitted = model.and_then(|model| self.submit(&model, message, trace.as_ref()));
+        let share = self.load.share(submitted.as_ref().map_or(0, |submitted| submitted.byte_size));
+        match submitted {
+            Ok(submitted) if decoupled => self.decoupled.push(Decoupled::new(submitted, version, share)),
+            Ok(submitted) => self.single.push_back(Queued::Waiting(Single::new(submitted, version, share))),
             Err(error) if decoupled => self.refused.push_back(Refused::new(id, &error, share)),
             Err(error) => self.single.push_back(Queued::Refused(Refused::new(id, &error, share))),
         }
@@ -191,8 +191,13 @@ where
         Sending::draw(&self.face, message, &self.metadata, since)
     }
 
-    fn ask(&self, model: &Arc<Model>, message: InferMessage, trace: Option<&Sending>) -> Result<Asked> {
-        infer::ask(&self.face, model, message, trace, |parameters| {
+    fn submit(
+        &self,
+        model: &Arc<Model>,
+        message: InferMessage,
+        trace: Option<&Sending>,
+    ) -> Result<Submitted> {
+        infer::submit(&self.face, model, message, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }
@@ -206,20 +211,20 @@ where
             return Poll::Ready(Some(Err(deadline::exceeded())));
         }
         loop {
-            if let Poll::Ready(mut told) = self.poll_answer(context) {
-                self.sending = told.trace.take();
+            if let Poll::Ready(mut outcome) = self.poll_answer(context) {
+                self.sending = outcome.trace.take();
                 if let Some(trace) = &self.sending {
                     trace.begin();
                 }
-                let ending = told.status.filter(|_| self.ends_at_error);
-                return Poll::Ready(Some(ending.map_or(Ok(told.message), Err)));
+                let ending = outcome.status.filter(|_| self.ends_at_error);
+                return Poll::Ready(Some(ending.map_or(Ok(outcome.message), Err)));
             }
             match self.poll_request(context) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(status)) => return Poll::Ready(Some(Err(status))),
                 Poll::Pending if self.reading || !self.load.is_empty() => return Poll::Pending,
                 Poll::Pending if self.cut_off => {
-                    let why = "the server shuts down and takes no further requests";
+                    let why = "the server is shutting down and accepts no further requests";
                     return Poll::Ready(Some(Err(Status::unavailable(why))));
                 }
                 Poll::Pending => return Poll::Ready(None),
@@ -228,7 +233,7 @@ where
     }
 }
 
-impl<R> Stream for Conversation<R>
+impl<R> Stream for InferStream<R>
 where
     R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
 {

@@ -45,7 +45,7 @@ impl Sending {
         Some(Self(trace))
     }
 
-    /// The trace, as a request goes with it.
+    /// The trace in the form that a request carries.
     pub(crate) fn request(&self) -> RequestTrace {
         RequestTrace::new(Arc::clone(&self.0))
     }
@@ -66,7 +66,7 @@ impl Sending {
     }
 }
 
-/// The response to a call, whose trace hears of its end if it has one.
+/// The response to a call; its trace, if any, records when it was sent.
 pub(crate) fn watched(mut response: Response<Body>) -> Response<Body> {
     match response.extensions_mut().remove::<Sending>() {
         Some(sending) => response.map(|body| Body::new(Watched { body, sending })),

@@ -78,7 +78,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                 () = shutdown.cancelled() => return,
             };
             match opened {
-                Ok(connection) => converse(connection, calls, options, shutdown).await,
+                Ok(connection) => serve_connection(connection, calls, options, shutdown).await,
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
         });
@@ -87,7 +87,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
     connections.wait().await;
 }
 
-async fn converse<S>(stream: S, calls: Calls, options: TransportOptions, shutdown: CancellationToken)
+async fn serve_connection<S>(stream: S, calls: Calls, options: TransportOptions, shutdown: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

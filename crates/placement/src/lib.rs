@@ -30,11 +30,11 @@ pub enum SettingError {
     /// There is no such setting.
     #[error("there is no setting '{0}'; there are {NUMA_NODE} and {CPU_CORES}")]
     Unknown(String),
-    /// The processors are not given as they should be.
-    #[error("{CPU_CORES} is '{0}', but takes ranges such as 0-3 or 0-3,8-11, with numbers below {most}", most = CpuSet::MAX_CPU)]
+    /// The list of processors is malformed.
+    #[error("{CPU_CORES} is '{0}'; expected ranges such as 0-3 or 0-3,8-11, with numbers below {most}", most = CpuSet::MAX_CPU)]
     Cores(String),
-    /// The node is not given as it should be.
-    #[error("{NUMA_NODE} is '{0}', but takes the number of a node from 0 to {most}", most = memory::MOST_NODES - 1)]
+    /// The node is malformed.
+    #[error("{NUMA_NODE} is '{0}'; expected a node number from 0 to {most}", most = memory::MOST_NODES - 1)]
     Node(String),
 }
 

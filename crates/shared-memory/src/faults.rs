@@ -40,7 +40,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// What handled SIGBUS before.
+/// The previous SIGBUS handler.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// The process's handler of SIGBUS. Holding one proves that it is installed.
@@ -139,7 +139,7 @@ extern "C" fn on_bus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
     pass_on(signal, info, context);
 }
 
-/// Puts zeroes where the memory of a mapping is gone. Returns whether `address` lies in one.
+/// Maps zeroes where a mapping's memory is gone. Returns whether `address` is in a mapping.
 fn mend(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let hit = TABLE.iter().take(used).find(|entry| {

@@ -71,7 +71,7 @@ pub(crate) struct HostSlice {
 }
 
 impl HostSlice {
-    /// A piece of a mapping; `None` if it does not lie within.
+    /// A slice of a mapping; `None` if it is out of bounds.
     pub(crate) fn of(mapping: &Arc<Mapping>, offset: usize, length: usize) -> Option<Self> {
         let within = offset.checked_add(length).is_some_and(|end| end <= mapping.length);
         within.then(|| Self { mapping: Arc::clone(mapping), offset, length })
@@ -87,7 +87,7 @@ impl HostSlice {
         self.length
     }
 
-    /// The bytes where they lie. They may change at any time.
+    /// The bytes in place. They may change at any time.
     pub(crate) fn buffer(&self) -> Buffer {
         Buffer::host(Bytes::from_owner(self.clone()))
     }

@@ -25,7 +25,7 @@ pub(crate) struct PlacedOutputs {
 }
 
 impl PlacedOutputs {
-    /// Places outputs of a request whose inputs lie in `inputs`.
+    /// Places outputs of a request whose inputs are in `inputs`.
     pub(crate) fn new(placements: Vec<Placement>, inputs: Vec<Slice>) -> Self {
         Self { placements, inputs }
     }
@@ -46,7 +46,7 @@ impl OutputAllocator for PlacedOutputs {
             ))
         })?;
         memory.check()?;
-        // Where it lies over what the request reads, or over another output, it is written aside first.
+        // If it overlaps what the request reads, or another output, it is written elsewhere first.
         let others =
             self.placements.iter().filter(|other| other.output != output.name).map(|other| &other.memory);
         let aside = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));

@@ -95,9 +95,7 @@ impl Regions {
 
     fn check_open(&self) -> Result<()> {
         if self.closed {
-            return Err(Error::unsupported(
-                "clients may not use shared memory here: --allow-client-shm is false",
-            ));
+            return Err(Error::unsupported("client shared memory is disabled: --allow-client-shm is false"));
         }
         Ok(())
     }
@@ -147,7 +145,7 @@ impl Regions {
         }
         if offset.checked_add(byte_size).is_none_or(|end| end > size) {
             return Err(refuse(format!(
-                "object '{key}' has {size} bytes, and {byte_size} from {offset} on do not lie within"
+                "object '{key}' has {size} bytes; {byte_size} bytes at offset {offset} exceed it"
             )));
         }
         if !offset.is_multiple_of(page_size() as u64) {
@@ -165,7 +163,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Forgets a region of the system. Requests that use it go on to do so. That there is none of that name is no error.
+    /// Unregisters a system region. Requests that use it keep it. An unknown name is not an error.
     ///
     /// # Errors
     /// `Unsupported` if clients may register none.
@@ -199,7 +197,7 @@ impl Regions {
     /// One region of the system.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// `NotFound` if no region has that name.
     pub fn status(&self, name: &str) -> Result<RegionStatus> {
         match self.read().get(name) {
             None => Err(unknown(name)),
@@ -212,7 +210,7 @@ impl Regions {
     /// `length` bytes of a region from `offset` on.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name, `InvalidArg` if they do not lie within, `Unavailable` if it is broken.
+    /// `NotFound` if no region has that name, `InvalidArg` if they exceed it, `Unavailable` if it is broken.
     pub fn slice(&self, name: &str, offset: u64, length: u64) -> Result<Slice> {
         let regions = self.read();
         let region = regions.get(name).ok_or_else(|| unknown(name))?;
@@ -223,7 +221,7 @@ impl Regions {
         };
         let slice = slice.ok_or_else(|| {
             Error::invalid_arg(format!(
-                "shared memory region '{name}' has {} bytes, and {length} from {offset} on do not lie within",
+                "shared memory region '{name}' has {} bytes; {length} bytes at offset {offset} exceed it",
                 region.byte_size()
             ))
         })?;

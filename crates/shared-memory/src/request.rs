@@ -15,7 +15,7 @@ pub struct RequestMemory {
 }
 
 impl RequestMemory {
-    /// The contents of an input that lies in `memory`. They are read where they lie, unless they are BYTES: their lengths
+    /// The contents of an input in `memory`. They are read in place, unless they are BYTES: their lengths
     /// are relied upon once they are checked, and that memory may change at any time. Those in a GPU's memory stay there
     /// in any case, for who can read them there.
     pub fn input(&mut self, memory: Slice, data_type: DataType) -> Buffer {

@@ -33,7 +33,7 @@ impl Slice {
         self.len() == 0
     }
 
-    /// The contents of an input that lies there, see [`RequestMemory::input`](crate::RequestMemory::input).
+    /// The contents of an input in it, see [`RequestMemory::input`](crate::RequestMemory::input).
     pub(crate) fn input(&self, data_type: DataType) -> Buffer {
         match &self.0 {
             Place::Host(slice) if data_type == DataType::Bytes => slice.copied(),
@@ -79,7 +79,7 @@ pub(crate) struct DeviceSlice {
 }
 
 impl DeviceSlice {
-    /// A piece of a region; `None` if it does not lie within.
+    /// A slice of a region; `None` if it is out of bounds.
     pub(crate) fn of(memory: &Arc<ImportedMemory>, offset: usize, length: usize) -> Option<Self> {
         let within = offset.checked_add(length).is_some_and(|end| end <= memory.byte_size());
         within.then(|| Self { memory: Arc::clone(memory), offset, length })

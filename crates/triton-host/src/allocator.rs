@@ -261,7 +261,7 @@ impl Drop for Placed {
             )
         };
         if let Err(error) = error::from_c(Handle::of(outcome)) {
-            tracing::warn!("an allocator of a backend did not take its memory back: {error}");
+            tracing::warn!("a backend's allocator failed to release memory: {error}");
         }
     }
 }
@@ -285,7 +285,7 @@ exports! {
     ) {
         let (allocate, release, start) = (alloc_fn, release_fn, start_fn);
         if allocate.is_none() || release.is_none() {
-            return Err(Error::invalid_arg("an allocator needs a function that allocates and one that releases"));
+            return Err(Error::invalid_arg("an allocator needs both an allocation and a release callback"));
         }
         let object = Allocator { allocate, release, start, more: Mutex::default() };
         allocator.give(Arc::new(object))?;

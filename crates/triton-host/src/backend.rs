@@ -28,7 +28,7 @@ pub(crate) struct BackendObject {
 }
 
 impl BackendObject {
-    /// A backend of that name that lies in `directory`; `settings` is a JSON document.
+    /// A backend of that name in `directory`; `settings` is a JSON document.
     pub(crate) fn new(name: &str, directory: &Path, settings: String, pools: &Arc<Pools>) -> Result<Self> {
         Ok(Self {
             name: c_string(name),
@@ -46,7 +46,7 @@ impl BackendObject {
     }
 }
 
-/// What a backend says of itself when it was initialised.
+/// What a backend says of itself when it was initialized.
 #[derive(Default)]
 pub(crate) struct Attributes {
     parallel: AtomicBool,
@@ -110,7 +110,7 @@ exports! {
         policy: TRITONBACKEND_ExecutionPolicy,
     ) {
         if ![TRITONBACKEND_EXECUTION_BLOCKING, TRITONBACKEND_EXECUTION_DEVICE_BLOCKING].contains(&policy) {
-            return Err(Error::invalid_arg(format!("{} is not the number of an execution policy", policy.0)));
+            return Err(Error::invalid_arg(format!("unknown execution policy {}", policy.0)));
         }
         backend.get()?.policy.store(policy.0, Relaxed);
     }
@@ -148,7 +148,7 @@ exports! {
         id_count: u64,
     ) {
         if kind > TRITONSERVER_INSTANCEGROUPKIND_MODEL {
-            return Err(Error::invalid_arg(format!("{} is not the number of a kind of instance", kind.0)));
+            return Err(Error::invalid_arg(format!("unknown instance kind {}", kind.0)));
         }
         let devices = if device_ids.is_null() { Vec::new() } else { device_ids.elements(id_count)? };
         let attributes = backend_attributes.get()?;

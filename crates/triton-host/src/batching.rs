@@ -16,16 +16,16 @@ use triton_sys::*;
 use crate::handle::{Handle, Lent};
 use crate::library::{BatchEntries, open_batcher};
 use crate::model::ModelObject;
+use crate::reply::Reply;
 use crate::request::RequestObject;
 use crate::thrown::call;
-use crate::way::Way;
 
-/// A library that was initialised for a model.
+/// A library that was initialized for a model.
 pub(crate) struct Batcher {
     entries: BatchEntries,
     /// The library's own.
     batcher: AtomicPtr<TRITONBACKEND_Batcher>,
-    /// The library may look at its model until it is finalised.
+    /// The library may look at its model until it is finalized.
     _model: Arc<dyn Any + Send + Sync>,
 }
 
@@ -38,7 +38,7 @@ impl Batcher {
     ) -> Result<Option<Self>> {
         tracing::info!("loading the batching library '{}'", path.display());
         let Some(entries) = open_batcher(path)? else {
-            tracing::warn!("'{}' has no function that chooses batches; the server does", path.display());
+            tracing::warn!("'{}' exports no batching function; the server forms the batches", path.display());
             return Ok(None);
         };
         let mut batcher = ptr::null_mut();
@@ -56,7 +56,7 @@ impl Drop for Batcher {
         if let Err(error) =
             call("TRITONBACKEND_ModelBatcherFinalize", format_args!("a batching library"), act)
         {
-            tracing::warn!("a batching library was not finalised in order: {error}");
+            tracing::warn!("a batching library failed to finalize: {error}");
         }
     }
 }
@@ -72,7 +72,7 @@ impl CustomBatching for Batching {
         let begun = call("TRITONBACKEND_ModelBatchInitialize", format_args!("a batching library"), act);
         if let Err(error) = &begun {
             tracing::error!(
-                "a batching library cannot begin a batch, so that it is left to the server: {error}"
+                "a batching library failed to begin a batch, which the server forms instead: {error}"
             );
         }
         let batch = begun.is_ok().then(|| AtomicPtr::new(batch));
@@ -100,9 +100,7 @@ impl BatchBuilder for Building {
                 .map(|()| include)
         });
         asked.unwrap_or_else(|error| {
-            tracing::error!(
-                "a batching library cannot judge a request, which goes into another batch: {error}"
-            );
+            tracing::error!("a batching library failed on a request, which goes into another batch: {error}");
             false
         })
     }
@@ -115,7 +113,7 @@ impl Drop for Building {
         let act = || unsafe { (self.batcher.entries.end)(batch.load(Relaxed)) };
         if let Err(error) = call("TRITONBACKEND_ModelBatchFinalize", format_args!("a batching library"), act)
         {
-            tracing::error!("a batching library did not end a batch in order: {error}");
+            tracing::error!("a batching library failed to end a batch: {error}");
         }
     }
 }
@@ -133,11 +131,11 @@ fn view(request: &Request) -> Result<Lent<RequestObject>> {
         priority: request.priority,
         timeout: request.timeout,
         allocator: None,
-        // What a backend's batcher looks at is no request of its own.
+        // A request that a batcher inspects is not in the backend's hands.
         trace: None,
     };
-    let way = Way::new(Responder::new(Arc::new(Nowhere), None), Arc::default());
-    Lent::new(Arc::new(RequestObject::new(copy, way)?))
+    let reply = Reply::new(Responder::new(Arc::new(Nowhere), None), Arc::default());
+    Lent::new(Arc::new(RequestObject::new(copy, reply)?))
 }
 
 struct Nowhere;

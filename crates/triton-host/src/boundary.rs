@@ -29,7 +29,7 @@ pub(crate) trait Pass {
     unsafe fn pass(self) -> Self::Safe;
 }
 
-/// Where C wants a result written; null if it wants none.
+/// Where C expects a result; null if it expects none.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T: Copy> Out<T> {
@@ -66,7 +66,7 @@ impl<T: Copy> Out<T> {
 }
 
 impl<C> Out<*mut C> {
-    /// Gives C an object, which is C's to release. There is none where C has no place for its handle.
+    /// Gives C an object, which is C's to release. Nothing is created if C has no place for the handle.
     pub(crate) fn give<T: Object<C = C>>(&self, object: Arc<T>) -> Result<()> {
         if self.0.is_null() {
             return Err(null("a result is to be written to"));
@@ -87,7 +87,8 @@ impl<T: Copy> List<T> {
         if self.0.is_null() {
             return Err(null("an array is to be read from"));
         }
-        let too_long = || Error::invalid_arg(format!("an array of {count} elements is impossibly long"));
+        let too_long =
+            || Error::invalid_arg(format!("an array of {count} elements exceeds the address space"));
         let fits = |count: &usize| {
             count.checked_mul(size_of::<T>()).is_some_and(|size| isize::try_from(size).is_ok())
         };
@@ -106,7 +107,7 @@ impl<T: Copy> List<T> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// The text; what is no UTF-8 in it is replaced.
+    /// The text; invalid UTF-8 is replaced.
     pub(crate) fn read(&self) -> Result<Cow<'_, str>> {
         self.read_if_given().ok_or_else(|| null("a text is to be read from"))
     }
@@ -259,7 +260,7 @@ macro_rules! lists {
 
 lists!(i64, u64, f64);
 
-/// Does what an exported function does, and makes of its outcome what C gets: null, or an error that is the caller's.
+/// Runs an exported function and turns its outcome into what C gets: null, or an error that the caller owns.
 pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
     let outcome = catch_unwind(AssertUnwindSafe(act))
         .unwrap_or_else(|_| Err(Error::internal("the server panicked; its log says where")));
@@ -269,7 +270,7 @@ pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Erro
     }
 }
 
-/// Does what an exported function does that gives a value; `fallback` is what it gives where it fails.
+/// Runs an exported function that returns a value, or `fallback` if it fails.
 pub(crate) fn value_or<T>(fallback: T, act: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => value,
@@ -277,7 +278,7 @@ pub(crate) fn value_or<T>(fallback: T, act: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Exports functions that give an error or null, and lists them in `EXPORTS`. That each looks as `triton-sys` declares
+/// Exports functions that return an error or null, and lists them in `EXPORTS`. That each looks as `triton-sys` declares
 /// it is checked by the compiler.
 macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
@@ -303,7 +304,7 @@ macro_rules! exports {
     };
 }
 
-/// Exports functions that give a value, here called `VALUES`; behind the arrow stands what they give where they fail.
+/// Exports functions that return a value, listed in `VALUES`; behind the arrow is what they return if they fail.
 macro_rules! values {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty = $fallback:expr)?; $body:block)*) => {
         $(

@@ -48,17 +48,17 @@ struct Call {
     _trace: Option<Lent<TraceObject>>,
 }
 
-/// Sends a request. Its answers come to the function that it was given for them, perhaps before this returns.
+/// Sends a request. Its answers go to its response callback, perhaps before this returns.
 ///
 /// # Errors
-/// The server does not take the request: it is not given back, and not answered.
+/// The server does not accept the request: it is neither released nor answered.
 pub(crate) fn start(peers: &dyn Peers, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
     let object = handle.get()?;
     let (name, version) = object.fields().model()?;
     let model = block_on(peers.resolve(&name, version))?;
     let (mut request, placement, release, complete, userp) = {
         let fields = object.fields();
-        let no_complete = || Error::invalid_arg("the request has no function that takes its responses");
+        let no_complete = || Error::invalid_arg("the request has no response callback");
         let complete = fields.callbacks.complete.ok_or_else(no_complete)?;
         let userp = AtomicPtr::new(fields.callbacks.complete_userp.load(Ordering::Relaxed));
         let (request, placement, release) = fields.build(&*model, handle, object.cuda())?;
@@ -131,7 +131,7 @@ impl Call {
             .and_then(|response| Handle::give(Arc::new(response)));
         given.map_or_else(
             |error| {
-                tracing::error!("a response to a backend is lost: {error}");
+                tracing::error!("lost a response to a backend: {error}");
                 ptr::null_mut()
             },
             Handle::as_c,

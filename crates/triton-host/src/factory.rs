@@ -6,13 +6,13 @@ use nereid_backend_api::{Error, Result};
 use triton_sys::*;
 
 use crate::boundary::exports;
-use crate::way::Way;
+use crate::reply::Reply;
 
 /// A factory in C's hands.
-pub(crate) struct Factory(Arc<Way>);
+pub(crate) struct Factory(Arc<Reply>);
 
 impl Factory {
-    pub(crate) fn way(&self) -> &Arc<Way> {
+    pub(crate) fn reply(&self) -> &Arc<Reply> {
         &self.0
     }
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_final(flags: u32) -> Result<bool> {
     match flags {
         0 => Ok(false),
         flags if flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 => Ok(true),
-        other => Err(Error::invalid_arg(format!("{other} is no combination of response flags"))),
+        other => Err(Error::invalid_arg(format!("{other} is not a valid combination of response flags"))),
     }
 }
 
@@ -31,8 +31,8 @@ exports! {
         factory: *mut *mut TRITONBACKEND_ResponseFactory,
         request: *mut TRITONBACKEND_Request,
     ) {
-        let way = Arc::clone(request.get()?.way());
-        factory.give(Arc::new(Factory(way)))?;
+        let reply = Arc::clone(request.get()?.reply());
+        factory.give(Arc::new(Factory(reply)))?;
     }
 
     fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut TRITONBACKEND_ResponseFactory) {

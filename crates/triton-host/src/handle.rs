@@ -60,7 +60,7 @@ impl<T: Object> Handle<T> {
     /// # Errors
     /// There are too many of them.
     pub(crate) fn give(object: Arc<T>) -> Result<Self> {
-        let full = || Error::unavailable(format!("there are too many objects of the kind '{}'", T::NAME));
+        let full = || Error::unavailable(format!("too many objects of kind '{}'", T::NAME));
         let key = T::table().insert(object).ok_or_else(full)?;
         Ok(Self(key << KIND_BITS | T::KIND, PhantomData))
     }
@@ -89,7 +89,7 @@ impl<T: Object> Handle<T> {
     }
 
     fn wrong(self) -> Error {
-        let what = if self.is_null() { "null" } else { "none that is alive: was it released before?" };
+        let what = if self.is_null() { "null" } else { "invalid: was it released before?" };
         Error::invalid_arg(format!("the handle of a {} is {what}", T::NAME))
     }
 
@@ -110,7 +110,7 @@ impl<T: Object> Handle<T> {
         self.key().and_then(|key| T::table().take(key)).ok_or_else(|| self.wrong())
     }
 
-    /// Gives up an object. There is nothing to give up where the handle is null: backends count on that.
+    /// Deletes an object. A null handle is allowed: backends rely on that.
     ///
     /// # Errors
     /// As [`get`](Self::get) for any other handle.
@@ -127,7 +127,7 @@ impl<T: Object> Lent<T> {
         Handle::give(object).map(Self)
     }
 
-    /// Takes over a handle that C was given.
+    /// Adopts a handle that was passed to C.
     pub(crate) fn adopt(handle: Handle<T>) -> Self {
         Self(handle)
     }

@@ -20,7 +20,7 @@ use callbacks::{Callbacks, Release};
 use properties::Properties;
 use tensors::Tensors;
 
-/// A request in the hands of who makes it. It may be sent again when it was given back.
+/// An inner request owned by its maker. It may be sent again after it was released.
 pub(crate) struct InferenceRequest {
     fields: Mutex<Fields>,
     /// What the memory of GPUs is copied with.
@@ -77,12 +77,12 @@ impl Fields {
     /// The name and the version of the model that is asked.
     ///
     /// # Errors
-    /// `InvalidArg` if the version is none.
+    /// `InvalidArg` if the version is not valid.
     pub(crate) fn model(&self) -> Result<(String, Option<u64>)> {
         Ok((self.model_name.clone(), version(self.model_version)?))
     }
 
-    /// The request as the server takes it for that model, where its outputs are placed, and what gives it back.
+    /// The request in the server's form, the placement of its outputs, and what releases it.
     pub(crate) fn build(
         &self,
         model: &dyn PeerModel,

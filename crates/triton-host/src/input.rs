@@ -69,7 +69,7 @@ pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
                 address.map_err(|_| Error::internal("a device's address does not fit a pointer"))?;
             Ok(ptr::without_provenance(address))
         }
-        (None, None) => Err(Error::internal("a buffer lies nowhere")),
+        (None, None) => Err(Error::internal("a buffer has no address")),
     }
 }
 

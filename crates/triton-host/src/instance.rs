@@ -28,7 +28,7 @@ pub(crate) struct InstanceObject {
     state: AtomicPtr<c_void>,
     /// As reported last.
     memory_usage: Mutex<Vec<MemoryUsage>>,
-    /// Who hears of executed batches; known from the first batch on.
+    /// Hears of executed batches; set with the first batch.
     monitor: Mutex<Option<Arc<dyn BatchMonitor>>>,
 }
 
@@ -77,7 +77,7 @@ impl InstanceObject {
 /// What stands at an index, or that nothing does.
 pub(crate) fn at<'a, T>(items: &'a [T], index: u32, what: &str) -> Result<&'a T> {
     items.get(index as usize).ok_or_else(|| {
-        Error::invalid_arg(format!("the index {index} is out of bounds: there are {} {what}", items.len()))
+        Error::invalid_arg(format!("index {index} is out of bounds: there are {} {what}", items.len()))
     })
 }
 

@@ -36,6 +36,7 @@ mod names;
 pub mod offline;
 mod outcome;
 mod parameter;
+mod reply;
 mod request;
 mod response;
 mod server;
@@ -44,7 +45,6 @@ mod statistics;
 mod text;
 mod thrown;
 mod trace;
-mod way;
 
 pub use exports::names as exported_names;
 pub use loader::{LibraryBackends, LibraryOptions};

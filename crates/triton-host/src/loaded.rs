@@ -20,7 +20,7 @@ use crate::request::RequestObject;
 use crate::server::ServerObject;
 use crate::thrown::call;
 
-/// A model that was initialised. Its instances share it.
+/// A model that was initialized. Its instances share it.
 pub(crate) struct LoadedModel {
     shared: Arc<Shared>,
     object: Arc<ModelObject>,
@@ -53,11 +53,11 @@ impl LoadedModel {
     ) -> Result<Self> {
         let object = Arc::new(ModelObject::new(context, server, backend.handle()));
         let lent = Lent::new(Arc::clone(&object))?;
-        // From here on it is finalised, also where its initialisation fails, as the reference does it.
+        // From here on it is finalized, also where its initialization fails, as the reference does it.
         let shared =
             Arc::new(Shared { lent, backend, devices: Mutex::default(), name: context.name.clone() });
         if let Some(initialize) = shared.backend.entries.model_initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the model is finalised.
+            // SAFETY: a handle of the kind that the function takes, alive until the model is finalized.
             let act = || unsafe { initialize(shared.handle().as_c()) };
             call("TRITONBACKEND_ModelInitialize", format_args!("model '{}'", shared.name), act)?;
         }
@@ -95,10 +95,10 @@ impl Model for LoadedModel {
         let object = Arc::new(InstanceObject::new(&context, model.handle())?);
         let lent = Lent::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
-        // From here on it is finalised, also where its initialisation fails, as the reference does it.
+        // From here on it is finalized, also where its initialization fails, as the reference does it.
         let living = Arc::new(Living { lent, object, model });
         if let Some(initialize) = living.model.backend.entries.instance_initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the instance is finalised.
+            // SAFETY: a handle of the kind that the function takes, alive until the instance is finalized.
             let act = || unsafe { initialize(living.lent.handle().as_c()) };
             let whose = format_args!("model '{}'", living.model.name);
             call("TRITONBACKEND_ModelInstanceInitialize", whose, act)?;
@@ -172,12 +172,12 @@ impl Drop for Shared {
         let act = || unsafe { finalize(self.handle().as_c()) };
         let whose = format_args!("model '{}'", self.name);
         if let Err(error) = call("TRITONBACKEND_ModelFinalize", whose, act) {
-            tracing::warn!("model '{}' was not finalised in order: {error}", self.name);
+            tracing::warn!("model '{}' failed to finalize: {error}", self.name);
         }
     }
 }
 
-/// An instance until it is finalised. Its holder may call its backend.
+/// An instance until it is finalized. Its holder may call its backend.
 struct Living {
     // Dropped in this order: the handle goes when nothing is called any more.
     lent: Lent<InstanceObject>,
@@ -203,7 +203,7 @@ impl Instance for LoadedInstance {
                 Ok(handle) => requests.push(handle),
                 // It was answered when it was dropped.
                 Err(error) => {
-                    tracing::error!("a request to model '{}' is lost: {error}", self.living.model.name)
+                    tracing::error!("lost a request to model '{}': {error}", self.living.model.name)
                 }
             }
         }
@@ -224,7 +224,7 @@ impl Instance for LoadedInstance {
             for request in requests {
                 // One that the backend has released all the same is answered already.
                 if let Ok(request) = request.take() {
-                    request.way().finish_with(Err(error.clone()));
+                    request.reply().finish_with(Err(error.clone()));
                 }
             }
         }
@@ -238,7 +238,7 @@ impl Drop for Living {
         let act = || unsafe { finalize(self.lent.handle().as_c()) };
         let whose = format_args!("model '{}'", self.model.name);
         if let Err(error) = call("TRITONBACKEND_ModelInstanceFinalize", whose, act) {
-            tracing::warn!("an instance of model '{}' was not finalised in order: {error}", self.model.name);
+            tracing::warn!("an instance of model '{}' failed to finalize: {error}", self.model.name);
         }
     }
 }

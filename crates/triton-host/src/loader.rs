@@ -70,14 +70,14 @@ pub struct LibraryBackends {
     loaded: Mutex<HashMap<(PathBuf, String), Slot>>,
 }
 
-/// A backend's place, locked while it is loaded: those who want it at the same time wait for it.
+/// A backend's slot, locked while it is loaded; others that need it wait.
 type Slot = Arc<Mutex<Option<Arc<LoadedBackend>>>>;
 
 impl LibraryBackends {
     /// Loads nothing yet.
     ///
     /// # Errors
-    /// There is no room for its objects.
+    /// Its objects cannot be allocated.
     pub fn new(options: LibraryOptions) -> Result<Self> {
         let server_object = Arc::new(ServerObject::new(options.cuda.clone()));
         let server = Lent::new(Arc::clone(&server_object))?;
@@ -174,7 +174,7 @@ fn describe_python(config: &mut ModelConfig, python: &PythonBackend) {
     }
 }
 
-/// A backend that was initialised, and is finalised when its last model has gone and the server ends.
+/// A backend that was initialized, and is finalized when its last model has gone and the server ends.
 pub(crate) struct LoadedBackend {
     pub entries: Entries,
     pub object: Arc<BackendObject>,
@@ -191,10 +191,10 @@ impl LoadedBackend {
         let entries = open_backend(library).map_err(failed)?;
         let object = Arc::new(BackendObject::new(name, directory, settings, &options.pools)?);
         let (lent, attributes) = (Lent::new(Arc::clone(&object))?, Arc::<Attributes>::default());
-        // From here on it is finalised, also where its initialisation fails, as the reference does it.
+        // From here on it is finalized, also where its initialization fails, as the reference does it.
         let backend = Self { entries, object, attributes, lent, gpus: options.gpus.clone() };
         if let Some(initialize) = backend.entries.initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the backend is finalised.
+            // SAFETY: a handle of the kind that the function takes, alive until the backend is finalized.
             let act = || unsafe { initialize(backend.handle().as_c()) };
             call("TRITONBACKEND_Initialize", format_args!("backend '{name}'"), act).map_err(failed)?;
         }
@@ -205,7 +205,7 @@ impl LoadedBackend {
             let outcome = call("TRITONBACKEND_GetBackendAttribute", format_args!("backend '{name}'"), act);
             // It serves all the same, as with the reference.
             if let Err(error) = outcome {
-                tracing::warn!("backend '{name}' does not tell its attributes: {error}");
+                tracing::warn!("backend '{name}' failed to report its attributes: {error}");
             }
         }
         Ok(backend)
@@ -227,7 +227,7 @@ impl Drop for LoadedBackend {
         // SAFETY: the handle is alive; no model of the backend is left, since each holds it.
         let act = || unsafe { finalize(self.handle().as_c()) };
         if let Err(error) = call("TRITONBACKEND_Finalize", format_args!("a backend"), act) {
-            tracing::warn!("a backend was not finalised in order: {error}");
+            tracing::warn!("a backend failed to finalize: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The log, for backends: their messages appear with the file and line that they give.
+//! The log, for backends: their messages appear with their own file and line.
 
 use std::ffi::{c_char, c_int};
 
@@ -37,7 +37,7 @@ exports! {
         line: c_int,
         msg: *const c_char,
     ) {
-        let wrong = || Error::invalid_arg(format!("{} is not the number of a level of the log", level.0));
+        let wrong = || Error::invalid_arg(format!("unknown log level {}", level.0));
         let level = self::level(level).ok_or_else(wrong)?;
         let (file, message) = (filename.read_if_given().unwrap_or_default(), msg.read()?);
         let (file, message) = (&*file, &*message);

@@ -11,10 +11,10 @@ use triton_sys::*;
 use crate::boundary::exports;
 use crate::names::memory_from_c;
 
-/// As aligned as what `malloc` gives.
+/// The alignment of `malloc`.
 type Unit = u128;
 
-/// Lends memory, and knows what it has lent: what is given back twice, or was never lent, is refused.
+/// Allocates memory and keeps track of it: freeing it twice, or freeing other memory, is an error.
 pub(crate) struct MemoryManager {
     ordinary: Mutex<HashMap<usize, Vec<Unit>>>,
     pools: Arc<Pools>,
@@ -31,8 +31,8 @@ impl MemoryManager {
     }
 
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
-        let too_large = || Error::unavailable(format!("there is no room for {byte_size} bytes"));
-        // Of no bytes, too, each has an address of its own.
+        let too_large = || Error::unavailable(format!("cannot allocate {byte_size} bytes"));
+        // Allocations of no bytes have distinct addresses too.
         let units =
             usize::try_from(byte_size.div_ceil(size_of::<Unit>() as u64).max(1)).map_err(|_| too_large())?;
         let mut memory = Vec::new();
@@ -44,7 +44,7 @@ impl MemoryManager {
     }
 
     fn free(&self, address: usize) -> Result<()> {
-        let unknown = || Error::invalid_arg("the memory given back is not lent: was it given back before?");
+        let unknown = || Error::invalid_arg("unknown memory: was it freed before?");
         self.lent().remove(&address).map(drop).ok_or_else(unknown)
     }
 }

@@ -25,9 +25,9 @@ impl Message {
 
 /// The document in a text, if it is one.
 pub(crate) fn parse(text: Vec<u8>) -> Result<Message> {
-    let text = String::from_utf8(text).map_err(|_| Error::invalid_arg("the message is no UTF-8 text"))?;
+    let text = String::from_utf8(text).map_err(|_| Error::invalid_arg("the message is not UTF-8"))?;
     serde_json::from_str::<&RawValue>(&text)
-        .map_err(|error| Error::invalid_arg(format!("the message is no JSON document: {error}")))?;
+        .map_err(|error| Error::invalid_arg(format!("the message is not JSON: {error}")))?;
     Ok(Message(text))
 }
 

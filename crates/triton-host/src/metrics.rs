@@ -26,7 +26,7 @@ fn kind(kind: TRITONSERVER_MetricKind) -> Result<MetricKind> {
         TRITONSERVER_METRIC_KIND_COUNTER => Ok(MetricKind::Counter),
         TRITONSERVER_METRIC_KIND_GAUGE => Ok(MetricKind::Gauge),
         TRITONSERVER_METRIC_KIND_HISTOGRAM => Ok(MetricKind::Histogram),
-        other => Err(Error::invalid_arg(format!("{} is not the number of a kind of metric", other.0))),
+        other => Err(Error::invalid_arg(format!("unknown metric kind {}", other.0))),
     }
 }
 
@@ -87,7 +87,7 @@ exports! {
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut TRITONSERVER_MetricFamily) {
         if !family.get()?.is_empty() {
-            return Err(Error::internal("a metric family is deleted after its metrics, and it has some"));
+            return Err(Error::internal("a metric family cannot be deleted before its metrics"));
         }
         family.take()?;
     }
@@ -173,7 +173,7 @@ exports! {
         byte_size: *mut usize,
     ) {
         if format != TRITONSERVER_METRIC_PROMETHEUS {
-            return Err(Error::invalid_arg(format!("{} is not the number of a form of metrics", format.0)));
+            return Err(Error::invalid_arg(format!("unknown metrics format {}", format.0)));
         }
         let metrics = metrics.get()?;
         base.set(metrics.0.as_ptr().cast())?;

@@ -106,7 +106,7 @@ pub(crate) fn check_version(version: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid_arg(format!(
-        "version {version} of the form of configurations is not supported, only {CONFIG_VERSION}"
+        "configuration version {version} is not supported; expected {CONFIG_VERSION}"
     )))
 }
 

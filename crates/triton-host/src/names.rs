@@ -36,7 +36,7 @@ pub(crate) fn data_type_to_c(data_type: DataType) -> TRITONSERVER_DataType {
 /// The type of that number.
 pub(crate) fn data_type_from_c(data_type: TRITONSERVER_DataType) -> Result<DataType> {
     let known = DATA_TYPES.get(data_type.0 as usize).and_then(|(known, _)| *known);
-    known.ok_or_else(|| Error::invalid_arg(format!("{} is not the number of a data type", data_type.0)))
+    known.ok_or_else(|| Error::invalid_arg(format!("unknown datatype {}", data_type.0)))
 }
 
 /// C's number of a kind of memory.
@@ -51,7 +51,7 @@ pub(crate) fn memory_from_c(kind: TRITONSERVER_MemoryType, device: i64) -> Resul
         TRITONSERVER_MEMORY_CPU_PINNED => MemoryKind::CpuPinned,
         TRITONSERVER_MEMORY_GPU => MemoryKind::Gpu,
         other => {
-            return Err(Error::invalid_arg(format!("{} is not the number of a kind of memory", other.0)));
+            return Err(Error::invalid_arg(format!("unknown memory kind {}", other.0)));
         }
     };
     Ok(Memory { kind, device })

@@ -39,7 +39,7 @@ impl Output {
     fn new(tensor: Tensor, placement: &Placement) -> Result<Self> {
         let mut buffers = tensor.buffers.into_iter();
         let (Some(contents), None) = (buffers.next(), buffers.next()) else {
-            return Err(Error::internal(format!("output '{}' does not lie in one piece", tensor.name)));
+            return Err(Error::internal(format!("output '{}' is not contiguous", tensor.name)));
         };
         let given = AtomicPtr::new(placement.given_with(address(&contents)));
         let name = c_string(&tensor.name);
@@ -47,7 +47,7 @@ impl Output {
     }
 }
 
-/// Where a buffer lies.
+/// A buffer's address.
 pub(crate) fn address(buffer: &Buffer) -> *const c_void {
     match (buffer.as_host(), buffer.as_device()) {
         (Some(bytes), _) => bytes.as_ptr().cast(),

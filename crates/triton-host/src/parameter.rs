@@ -17,7 +17,7 @@ pub(crate) struct Parameter {
     value: Value,
 }
 
-/// A value whose address C may be given.
+/// A value whose address may be passed to C.
 enum Value {
     String(CString),
     Int(i64),
@@ -45,7 +45,11 @@ impl Parameter {
             // A byte, since not every byte is a `bool`.
             TRITONSERVER_PARAMETER_BOOL => Value::Bool(value.value::<u8>()? != 0),
             TRITONSERVER_PARAMETER_DOUBLE => Value::Double(value.value()?),
-            _ => return Err(Error::invalid_arg("a parameter is a string, an integer, a bool or a double")),
+            _ => {
+                return Err(Error::invalid_arg(
+                    "a parameter must be a string, an integer, a bool or a double",
+                ));
+            }
         };
         Ok(Self { name: c_string(name), value })
     }
@@ -64,7 +68,7 @@ impl Parameter {
         }
     }
 
-    /// Where the value lies; of a text, its first character.
+    /// The value's address; of a string, its first character.
     pub(crate) fn address(&self) -> *const c_void {
         match &self.value {
             Value::String(value) => value.as_ptr().cast(),

@@ -13,15 +13,15 @@ use crate::input::InputObject;
 use crate::instance::{at, count};
 use crate::names::memory_to_c;
 use crate::parameter::{self, Parameter};
+use crate::reply::Reply;
 use crate::state::State;
 use crate::text::c_string;
 use crate::trace::TraceObject;
-use crate::way::Way;
 
 /// What a request consists of, shared with its inputs.
 pub(crate) struct RequestData {
     pub request: InferRequest,
-    pub way: Arc<Way>,
+    pub reply: Arc<Reply>,
 }
 
 /// A request in C's hands.
@@ -50,7 +50,7 @@ impl RequestObject {
     pub(crate) fn give(request: Request, outputs: Arc<[String]>) -> Result<Handle<Self>> {
         let batch_size = request.batch_size();
         let (request, responder, turn) = request.into_parts();
-        let object = Self::new(request, Way::new(responder, outputs))?;
+        let object = Self::new(request, Reply::new(responder, outputs))?;
         Handle::give(Arc::new(Self { batch_size, turn, ..object }))
     }
 
@@ -59,19 +59,19 @@ impl RequestObject {
     /// # Errors
     /// It is in use on another thread; it is then released.
     pub(crate) fn hand_back(self: Arc<Self>) -> Result<()> {
-        let in_use = || Error::invalid_arg("the request is in use, so it cannot come again; it is released");
+        let in_use = || Error::invalid_arg("the request is in use and cannot be rescheduled; it is released");
         let Self { data, inputs, states, batch_size, turn, .. } = Arc::into_inner(self).ok_or_else(in_use)?;
         drop((inputs, states));
         let data = Arc::into_inner(data).ok_or_else(in_use)?;
-        let RequestData { request, way } = data;
-        let responder = way.into_responder(request.allocator.clone());
+        let RequestData { request, reply } = data;
+        let responder = reply.into_responder(request.allocator.clone());
         Request::from_parts(request, batch_size, responder, turn).reschedule();
         Ok(())
     }
 
-    pub(crate) fn new(request: InferRequest, way: Arc<Way>) -> Result<Self> {
+    pub(crate) fn new(request: InferRequest, reply: Arc<Reply>) -> Result<Self> {
         let (id, correlation_id) = (OnceLock::new(), OnceLock::new());
-        let data = Arc::new(RequestData { request, way });
+        let data = Arc::new(RequestData { request, reply });
         let input = |index| {
             let input = Arc::new(InputObject::new(Arc::clone(&data), index));
             Ok((Arc::clone(&input), Lent::new(input)?))
@@ -106,25 +106,25 @@ impl RequestObject {
         Ok(handle)
     }
 
-    /// The way to answer it.
-    pub(crate) fn way(&self) -> &Arc<Way> {
-        &self.data.way
+    /// Its reply.
+    pub(crate) fn reply(&self) -> &Arc<Reply> {
+        &self.data.reply
     }
 
     /// The model it is for.
     pub(crate) fn model_name(&self) -> &str {
-        self.data.way.sink().model_name()
+        self.data.reply.sink().model_name()
     }
 
     fn parameters(&self) -> &[Parameter] {
         self.parameters.get_or_init(|| parameter::all(&self.data.request.parameters))
     }
 
-    /// The outputs that the client wants: all that the model has where it names none. Of a filler nobody wants any.
+    /// The requested outputs: all of the model's if the client names none. A filler has none.
     fn output_names(&self) -> &[CString] {
         self.output_names.get_or_init(|| match &self.data.request.outputs[..] {
             _ if self.turn.as_ref().is_some_and(Turn::is_filler) => Vec::new(),
-            [] => self.way().outputs().iter().map(|name| c_string(name)).collect(),
+            [] => self.reply().outputs().iter().map(|name| c_string(name)).collect(),
             named => named.iter().map(|output| c_string(&output.name)).collect(),
         })
     }
@@ -137,7 +137,7 @@ exports! {
     }
 
     fn TRITONBACKEND_RequestIsCancelled(request: *mut TRITONBACKEND_Request, is_cancelled: *mut bool) {
-        is_cancelled.set(request.get()?.way().is_cancelled())?;
+        is_cancelled.set(request.get()?.reply().is_cancelled())?;
     }
 
     fn TRITONBACKEND_RequestCorrelationId(request: *mut TRITONBACKEND_Request, id: *mut u64) {
@@ -145,7 +145,7 @@ exports! {
             CorrelationId::None => 0,
             CorrelationId::Number(number) => number,
             CorrelationId::Text(_) => {
-                return Err(Error::invalid_arg("the request's correlation id is text and no number"));
+                return Err(Error::invalid_arg("the request's correlation id is a string, not a number"));
             }
         })?;
     }
@@ -155,7 +155,7 @@ exports! {
         match &request.data.request.correlation_id {
             CorrelationId::Text(text) => id.set(request.correlation_id.get_or_init(|| c_string(text)).as_ptr())?,
             CorrelationId::None | CorrelationId::Number(_) => {
-                return Err(Error::invalid_arg("the request's correlation id is a number and no text"));
+                return Err(Error::invalid_arg("the request's correlation id is a number, not a string"));
             }
         }
     }
@@ -254,7 +254,7 @@ exports! {
         let request = request.get()?;
         let name = name.read_if_given().unwrap_or_default();
         let size = byte_size.get().ok();
-        let memory = request.way().preferred_memory(&name, size);
+        let memory = request.reply().preferred_memory(&name, size);
         memory_type.set(memory_to_c(memory))?;
         memory_type_id.set(memory.device)?;
     }
@@ -262,7 +262,7 @@ exports! {
     fn TRITONBACKEND_RequestRelease(request: *mut TRITONBACKEND_Request, release_flags: u32) {
         let known = TRITONSERVER_REQUEST_RELEASE_ALL.0 | TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0;
         if release_flags & !known != 0 {
-            return Err(Error::invalid_arg(format!("{release_flags} is no combination of release flags")));
+            return Err(Error::invalid_arg(format!("{release_flags} is not a valid combination of release flags")));
         }
         let request = request.take()?;
         let again = release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0 != 0;

@@ -18,19 +18,19 @@ use crate::handle::{Handle, Lent};
 use crate::input::address;
 use crate::instance::at;
 use crate::names::{data_type_from_c, data_type_to_c, memory_from_c, memory_to_c};
+use crate::reply::Reply;
 use crate::text::c_string;
-use crate::way::Way;
 
 /// A response in C's hands, until it is sent or deleted.
 pub(crate) struct ResponseObject {
-    way: Arc<Way>,
+    reply: Arc<Reply>,
     outputs: Mutex<Vec<(Arc<OutputObject>, Lent<OutputObject>)>>,
     parameters: Mutex<Parameters>,
 }
 
 /// An output in C's hands, until its response is sent or deleted.
 pub(crate) struct OutputObject {
-    way: Arc<Way>,
+    reply: Arc<Reply>,
     name: CString,
     data_type: DataType,
     shape: Shape,
@@ -46,16 +46,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ResponseObject {
-    fn give(way: &Arc<Way>) -> Result<Handle<Self>> {
-        way.begin_response()?;
-        let way = Arc::clone(way);
-        Handle::give(Arc::new(Self { way, outputs: Mutex::default(), parameters: Mutex::default() }))
+    fn give(reply: &Arc<Reply>) -> Result<Handle<Self>> {
+        reply.begin_response()?;
+        let reply = Arc::clone(reply);
+        Handle::give(Arc::new(Self { reply, outputs: Mutex::default(), parameters: Mutex::default() }))
     }
 
     fn add_output(&self, name: &str, data_type: DataType, shape: Vec<i64>) -> Result<Handle<OutputObject>> {
-        self.way.check_output(name)?;
+        self.reply.check_output(name)?;
         let output = Arc::new(OutputObject {
-            way: Arc::clone(&self.way),
+            reply: Arc::clone(&self.reply),
             name: c_string(name),
             data_type,
             shape: shape.into_iter().collect(),
@@ -80,7 +80,7 @@ impl ResponseObject {
 }
 
 impl OutputObject {
-    /// Memory for the contents, and where it lies. There is no second one.
+    /// Allocates memory for the contents, once, and returns its place.
     fn allocate(&self, byte_size: u64, preferred: Memory) -> Result<(*mut c_void, Memory)> {
         let mut buffer = lock(&self.buffer);
         let name = self.name.to_string_lossy();
@@ -92,18 +92,18 @@ impl OutputObject {
             .map_err(|_| Error::invalid_arg(format!("output '{name}' cannot have {byte_size} bytes")))?;
         let (data_type, shape) = (self.data_type, &self.shape);
         let mut allocated =
-            self.way.allocate(&OutputSpec { name: &name, data_type, shape, byte_size, preferred })?;
+            self.reply.allocate(&OutputSpec { name: &name, data_type, shape, byte_size, preferred })?;
         let given = allocated.as_device();
         let (address, length) = match (&given, allocated.as_mut_slice()) {
             (Some(memory), _) => (address(memory)?.cast_mut(), memory.len()),
             (None, Some(contents)) => (contents.as_mut_ptr().cast(), contents.len()),
             (None, None) => {
-                return Err(Error::internal(format!("the memory for output '{name}' lies nowhere")));
+                return Err(Error::internal(format!("the memory for output '{name}' has no address")));
             }
         };
         if length != byte_size {
             return Err(Error::internal(format!(
-                "output '{name}' takes {byte_size} bytes, but {length} were allocated for it"
+                "output '{name}' needs {byte_size} bytes, but {length} were allocated"
             )));
         }
         let memory = given.as_ref().map_or(Memory::HOST, Buffer::memory);
@@ -157,7 +157,7 @@ exports! {
         request: *mut TRITONBACKEND_Request,
     ) {
         response.set(ptr::null_mut())?;
-        response.set(ResponseObject::give(request.get()?.way())?.as_c())?;
+        response.set(ResponseObject::give(request.get()?.reply())?.as_c())?;
     }
 
     fn TRITONBACKEND_ResponseNewFromFactory(
@@ -165,7 +165,7 @@ exports! {
         factory: *mut TRITONBACKEND_ResponseFactory,
     ) {
         response.set(ptr::null_mut())?;
-        response.set(ResponseObject::give(factory.get()?.way())?.as_c())?;
+        response.set(ResponseObject::give(factory.get()?.reply())?.as_c())?;
     }
 
     fn TRITONBACKEND_ResponseDelete(response: *mut TRITONBACKEND_Response) {
@@ -227,16 +227,16 @@ exports! {
         // It is no longer the backend's, also where it cannot be sent.
         let response = response.take()?;
         let last = is_final(send_flags)?;
-        response.way.check_open()?;
+        response.reply.check_open()?;
         // The error stays the backend's.
         let answer = match error.is_null() {
             true => response.finish(),
             false => Err(error.get().map_or_else(|wrong| wrong, |error| error.as_error())),
         };
         if last {
-            response.way.finish_with(answer);
+            response.reply.finish_with(answer);
         } else {
-            response.way.send(answer);
+            response.reply.send(answer);
         }
     }
 

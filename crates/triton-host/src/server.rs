@@ -85,7 +85,7 @@ impl ServerObject {
     }
 
     fn attached(&self) -> Result<&Attached> {
-        let examined = || Error::unavailable("there is no server to ask: the model is only examined");
+        let examined = || Error::unavailable("there is no server: the model is only being checked");
         self.attached.get().ok_or_else(examined)
     }
 }
@@ -98,7 +98,7 @@ fn unload(server: Handle<ServerObject>, name: &str, dependents: bool) -> Result<
     block_on(server.get()?.peers()?.unload(name, dependents))
 }
 
-/// What load parameters give in place of what is in the repository.
+/// What load parameters override of the repository.
 fn overrides(parameters: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for parameter in parameters.elements(count)? {

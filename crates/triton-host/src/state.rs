@@ -43,9 +43,7 @@ impl State {
         }
         let names: Vec<_> = states.all().into_iter().map(|state| format!("'{}'", state.output)).collect();
         let names = names.join(", ");
-        Err(Error::invalid_arg(format!(
-            "there is no state '{name}': the outputs that are states are {names}"
-        )))
+        Err(Error::invalid_arg(format!("unknown state '{name}' (the model's states: {names})")))
     }
 
     fn contents(&self) -> MutexGuard<'_, Option<Contents>> {
@@ -53,7 +51,7 @@ impl State {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for the value. What was given before is no longer the backend's, unless it has the same size.
+    /// Memory for the value. It replaces the memory allocated before, unless the size is the same.
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
         let mut contents = self.contents();
         if let Some(contents) = contents.as_mut().filter(|contents| contents.bytes.len() as u64 == byte_size)
@@ -61,7 +59,7 @@ impl State {
             return Ok(contents.bytes.as_mut_ptr().cast());
         }
         let no_room =
-            || Error::unavailable(format!("there is no room for {byte_size} bytes of state '{}'", self.name));
+            || Error::unavailable(format!("cannot allocate {byte_size} bytes for state '{}'", self.name));
         let size = usize::try_from(byte_size).map_err(|_| no_room())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|_| no_room())?;
@@ -100,7 +98,7 @@ exports! {
         let request = request.get()?;
         let Some(states) = request.states() else {
             return Err(Error::invalid_arg(format!(
-                "there is no state '{}': the configuration of model '{}' has no states",
+                "unknown state '{}': model '{}' has no states",
                 name.read_if_given().unwrap_or_default(),
                 request.model_name(),
             )));

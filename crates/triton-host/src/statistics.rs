@@ -7,7 +7,7 @@ use triton_sys::*;
 
 use crate::boundary::exports;
 use crate::clock::instant;
-use crate::way::Way;
+use crate::reply::Reply;
 
 /// What is reported of one response, in the making.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(crate) struct ResponseReport(Mutex<Fields>);
 #[derive(Clone, Default)]
 struct Fields {
     has_instance: bool,
-    way: Option<Arc<Way>>,
+    reply: Option<Arc<Reply>>,
     start: u64,
     /// 0 if there is no output.
     output_start: u64,
@@ -34,8 +34,8 @@ impl ResponseReport {
         if !fields.has_instance {
             return Err(Error::invalid_arg("the response statistics have no model instance"));
         }
-        let way = fields
-            .way
+        let reply = fields
+            .reply
             .ok_or_else(|| Error::invalid_arg("the response statistics have no response factory"))?;
         let kind = match fields.error {
             Some(ErrorCode::Cancelled) => ResponseKind::Cancelled,
@@ -45,7 +45,7 @@ impl ResponseReport {
         };
         let output_start = (fields.output_start > 0).then(|| instant(fields.output_start));
         let (started, ended) = (instant(fields.start), instant(fields.end));
-        way.report_response(kind, ResponseTimes { started, output_started: output_start, ended });
+        reply.report_response(kind, ResponseTimes { started, output_started: output_start, ended });
         Ok(())
     }
 }
@@ -71,7 +71,7 @@ exports! {
         exec_end_ns: u64,
     ) {
         instance.get()?;
-        request.get()?.way().report(times(exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns));
+        request.get()?.reply().report(times(exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns));
     }
 
     fn TRITONBACKEND_ModelInstanceReportBatchStatistics(
@@ -112,8 +112,8 @@ exports! {
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         response_factory: *mut TRITONBACKEND_ResponseFactory,
     ) {
-        let way = Arc::clone(response_factory.get()?.way());
-        response_statistics.get()?.set(|fields| fields.way = Some(way));
+        let reply = Arc::clone(response_factory.get()?.reply());
+        response_statistics.get()?.set(|fields| fields.reply = Some(reply));
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(

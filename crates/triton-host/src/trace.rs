@@ -1,7 +1,7 @@
 //! Traces as C sees them: those of requests that the server traces, those that C creates with callbacks
-//! (`trace/told.rs`), and those derived from either for inner requests.
+//! (`trace/callbacks.rs`), and those derived from either for inner requests.
 
-mod told;
+mod callbacks;
 
 use std::any::Any;
 use std::ffi::{CString, c_char, c_void};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use nereid_backend_api::{Activity, Error, RequestTrace, Result, Trace, TraceLevel};
 use triton_sys::*;
 
-use self::told::Told;
+use self::callbacks::Callbacks;
 use crate::boundary::exports;
 use crate::clock::instant;
 use crate::handle::{Handle, Lent};
@@ -22,7 +22,7 @@ pub(crate) struct TraceObject {
     trace: Arc<Trace>,
     model_name: OnceLock<CString>,
     request_id: OnceLock<CString>,
-    /// As C was given it last. What was given before that is void.
+    /// As last passed to C, which invalidates what was passed before.
     context: Mutex<CString>,
 }
 
@@ -32,8 +32,8 @@ impl TraceObject {
         Arc::new(Self { trace, model_name, request_id, context: Mutex::default() })
     }
 
-    /// Whether C's functions hear of it. They also hear when it is C's again.
-    fn is_told(&self) -> Option<&Told> {
+    /// C's callbacks, if it was created with any. They also learn when C owns it again.
+    fn callbacks(&self) -> Option<&Callbacks> {
         (self.trace.sink() as &dyn Any).downcast_ref()
     }
 }
@@ -50,7 +50,7 @@ pub(crate) struct Sent {
 pub(crate) fn send(handle: Handle<TraceObject>) -> Result<Sent> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));
-    let handle = object.is_told().is_none().then(|| Lent::adopt(handle));
+    let handle = object.callbacks().is_none().then(|| Lent::adopt(handle));
     Ok(Sent { trace, handle })
 }
 
@@ -65,15 +65,15 @@ fn level(bits: TRITONSERVER_InferenceTraceLevel) -> TraceLevel {
     }
 }
 
-fn make(level: TraceLevel, parent: u64, told: Told) -> Result<Handle<TraceObject>> {
-    let trace = Trace::new(level, parent, Arc::new(told));
+fn make(level: TraceLevel, parent: u64, callbacks: Callbacks) -> Result<Handle<TraceObject>> {
+    let trace = Trace::new(level, parent, Arc::new(callbacks));
     handle_of(&trace)
 }
 
 /// A handle to a new trace.
 fn handle_of(trace: &Arc<Trace>) -> Result<Handle<TraceObject>> {
-    match (trace.sink() as &dyn Any).downcast_ref::<Told>() {
-        Some(told) => told.handle(trace),
+    match (trace.sink() as &dyn Any).downcast_ref::<Callbacks>() {
+        Some(callbacks) => callbacks.handle(trace),
         None => Handle::give(TraceObject::new(Arc::clone(trace))),
     }
 }
@@ -87,8 +87,8 @@ exports! {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) {
-        let told = Told::new(activity_fn, None, release_fn, trace_userp);
-        trace.set(make(self::level(level), parent_id, told)?.as_c())?;
+        let callbacks = Callbacks::new(activity_fn, None, release_fn, trace_userp);
+        trace.set(make(self::level(level), parent_id, callbacks)?.as_c())?;
     }
 
     fn TRITONSERVER_InferenceTraceTensorNew(
@@ -100,8 +100,8 @@ exports! {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) {
-        let told = Told::new(activity_fn, tensor_activity_fn, release_fn, trace_userp);
-        trace.set(make(self::level(level), parent_id, told)?.as_c())?;
+        let callbacks = Callbacks::new(activity_fn, tensor_activity_fn, release_fn, trace_userp);
+        trace.set(make(self::level(level), parent_id, callbacks)?.as_c())?;
     }
 
     fn TRITONSERVER_InferenceTraceReportActivity(
@@ -112,7 +112,7 @@ exports! {
         let object = trace.get()?;
         let name = activity_name.read()?;
         if name.is_empty() {
-            return Err(Error::invalid_arg("an activity of a trace needs a name"));
+            return Err(Error::invalid_arg("a trace activity needs a name"));
         }
         object.trace.report(Activity::Custom(&name), instant(timestamp));
     }

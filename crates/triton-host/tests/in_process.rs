@@ -89,11 +89,11 @@ fn a_backend_serves_and_its_mistakes_are_told_to_it() {
     assert_eq!(served.fault("right"), "");
     let of = |id: &str| served.fault(id);
     assert_eq!(of("null"), "the pointer that a result is to be written to is null");
-    assert_eq!(of("kind"), "the handle of a response factory is none that is alive: was it released before?");
-    assert!(of("output").starts_with("unexpected inference output 'NONE': "));
-    assert_eq!(of("twice"), "2 is no combination of response flags");
-    assert_eq!(of("gone"), "the handle of a response is none that is alive: was it released before?");
-    assert_eq!(of("late"), "the handle of a request is none that is alive: was it released before?");
+    assert_eq!(of("kind"), "the handle of a response factory is invalid: was it released before?");
+    assert!(of("output").starts_with("unexpected inference output 'NONE' (the model's outputs: "));
+    assert_eq!(of("twice"), "2 is not a valid combination of response flags");
+    assert_eq!(of("gone"), "the handle of a response is invalid: was it released before?");
+    assert_eq!(of("late"), "the handle of a request is invalid: was it released before?");
     assert_eq!(served.fault("right"), "");
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 
 #[derive(Default)]
 struct Progress {
-    /// The last answer was given, or is being given.
+    /// The last answer was sent, or is being sent.
     is_finished: bool,
     /// Responses under construction.
     open: usize,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// Makes the factory, if there is none. `request` lives.
+    /// Makes the factory if needed. `request` lives.
     pub(crate) fn open(&self, request: *mut TRITONBACKEND_Request) -> Result<()> {
         if self.factory.get().is_some() {
             return Ok(());
@@ -88,16 +88,14 @@ impl Answer {
         self.gate().is_finished = true;
     }
 
-    /// Claims the right to give the last answer, once; `own` is the number of responses that it consists of.
+    /// Claims the right to send the last answer, once; `own` is the number of its responses.
     pub(crate) fn finish(&self, own: usize) -> Result<()> {
         let mut progress = self.gate();
         if progress.is_finished {
             return Err(answered());
         }
         if progress.open > own {
-            return Err(Error::internal(
-                "the last answer has to wait until no other response is under construction",
-            ));
+            return Err(Error::internal("the last response cannot be sent while another one is being built"));
         }
         progress.is_finished = true;
         Ok(())
@@ -109,7 +107,7 @@ impl Answer {
         if progress.is_finished { Err(answered()) } else { act() }
     }
 
-    /// Makes a response, unless the last answer was given.
+    /// Makes a response, unless the last answer was sent.
     pub(crate) fn make(
         &self,
         new: impl FnOnce(*mut *mut TRITONBACKEND_Response) -> *mut TRITONSERVER_Error,
@@ -199,9 +197,9 @@ impl Drop for Answer {
         let Some(Factory(factory)) = self.factory.get() else { return };
         let factory = *factory;
         if !self.is_finished() {
-            let error = Error::internal("the backend dropped the request without a last answer");
+            let error = Error::internal("the backend dropped the request without a last response");
             if let Err(error) = self.respond().and_then(|response| response.send_error(error)) {
-                crate::error!("a request could not be answered: {error}");
+                crate::error!("cannot answer a request: {error}");
             }
         }
         // SAFETY: the factory is ours and not used after this.
@@ -213,7 +211,7 @@ impl Drop for Answer {
 
 /// Answers a request apart from it: on any thread, also after the request went back to the server. A decoupled
 /// model sends as many responses as it likes and ends with [`finish`](Self::finish) or
-/// [`Response::send_last`]. Where the last holder goes without an end, the client gets an error.
+/// [`Response::send_last`]. If the last holder is dropped before the end, the client gets an error.
 #[derive(Clone)]
 pub struct Responder {
     answer: Arc<Answer>,

@@ -8,7 +8,7 @@ use triton_sys::*;
 use crate::error::{Error, check};
 use crate::request::Request;
 
-/// The requests that are to be executed together. What is left of them when `execute` returns is given back to the
+/// The requests to execute together. Those that are left when `execute` returns are returned to the
 /// server; what was [taken](Self::take) is kept until it is dropped.
 pub struct Batch {
     requests: Vec<Request>,
@@ -111,7 +111,7 @@ impl Batch {
         if let Some(error) = error {
             for request in requests.iter().filter(|request| !request.is_answered()) {
                 if let Err(error) = request.fail(error.clone()) {
-                    crate::error!("a request could not be answered: {error}");
+                    crate::error!("cannot answer a request: {error}");
                 }
             }
         }

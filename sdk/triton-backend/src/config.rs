@@ -27,7 +27,7 @@ impl ModelConfig {
         if json.is_object() {
             return Ok(Self { json });
         }
-        Err(Error::internal("the server's configuration of the model is no JSON object"))
+        Err(Error::internal("the server's model configuration is not a JSON object"))
     }
 
     /// All of it, in the form of `GET v2/models/<name>/config`.
@@ -127,7 +127,7 @@ fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// The settings among a backend's configuration that were given on the command line.
+/// The command-line settings in a backend's configuration.
 pub(crate) fn command_line(config: &Value) -> Option<&Map<String, Value>> {
     config["cmdline"].as_object()
 }

@@ -104,7 +104,7 @@ impl BackendContext<'_> {
         }
     }
 
-    /// A setting that was given on the command line (`--backend-config=<name>,<setting>=<value>`), or a default of
+    /// A setting from the command line (`--backend-config=<name>,<setting>=<value>`), or a default of
     /// the server such as `default-max-batch-size`.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl BackendContext<'_> {
         Ok(command_line(&config).and_then(|settings| settings.get(name)?.as_str().map(str::to_owned)))
     }
 
-    /// The folder that the backend's library lies in.
+    /// The folder of the backend's library.
     ///
     /// # Errors
     /// Whatever the server says.

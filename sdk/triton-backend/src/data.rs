@@ -75,7 +75,7 @@ impl DataType {
     pub(crate) fn from_c(number: TRITONSERVER_DataType) -> Result<Self> {
         TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or_else(|| {
             Error::unsupported(format!(
-                "the server knows a data type {} that this library does not",
+                "unknown datatype {}: the server is newer than this library",
                 number.0
             ))
         })
@@ -156,7 +156,7 @@ pub fn split_bytes(mut data: &[u8]) -> Result<Vec<&[u8]>> {
         });
         let Some((element, rest)) = cut else {
             return Err(Error::invalid_argument(format!(
-                "element {} of a BYTES tensor goes beyond the tensor's end",
+                "element {} of a BYTES tensor exceeds the tensor",
                 elements.len()
             )));
         };
@@ -187,7 +187,7 @@ pub(crate) fn element_count(shape: &[i64]) -> Result<usize> {
     shape
         .iter()
         .try_fold(1_usize, |count, dimension| count.checked_mul(usize::try_from(*dimension).ok()?))
-        .ok_or_else(|| Error::invalid_argument(format!("{shape:?} is no shape of a tensor")))
+        .ok_or_else(|| Error::invalid_argument(format!("{shape:?} is not a valid shape")))
 }
 
 #[cfg(test)]

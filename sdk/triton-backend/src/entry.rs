@@ -186,7 +186,7 @@ pub unsafe fn instance_finalize<B: Backend>(
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInstanceReady`, of an instance that was initialised here.
+/// As the server calls `TRITONBACKEND_ModelInstanceReady`, of an instance that was initialized here.
 pub unsafe fn instance_ready<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
 ) -> *mut TRITONSERVER_Error {
@@ -202,7 +202,7 @@ pub unsafe fn instance_ready<B: Backend>(
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInstanceExecute`, of an instance that was initialised here.
+/// As the server calls `TRITONBACKEND_ModelInstanceExecute`, of an instance that was initialized here.
 pub unsafe fn execute<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
     requests: *mut *mut TRITONBACKEND_Request,
@@ -285,7 +285,7 @@ unsafe fn kept(ask: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) ->
 unsafe fn existing<'a, T>(state: *mut c_void) -> Result<&'a T> {
     // SAFETY: as the caller promises.
     unsafe { state.cast::<T>().as_ref() }.ok_or_else(|| {
-        Error::internal("the server has lost what this backend keeps there, or never started it")
+        Error::internal("the server lost this backend's state, or never initialized the backend")
     })
 }
 

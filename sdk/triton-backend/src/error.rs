@@ -166,7 +166,7 @@ pub(crate) unsafe fn copy(error: *mut TRITONSERVER_Error) -> Error {
 
 /// A text for C. A zero within cannot be said there.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} has a zero character in it")))
+    CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} contains a NUL character")))
 }
 
 /// A text of C; null is the empty text.

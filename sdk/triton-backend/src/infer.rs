@@ -140,7 +140,7 @@ impl InferRequest {
         self
     }
 
-    /// Asks for an output. All are given where none is asked for.
+    /// Requests an output. Without any, all are returned.
     #[must_use]
     pub fn output(mut self, name: &str) -> Self {
         self.outputs.push(name.to_owned());
@@ -432,7 +432,7 @@ impl Responses {
     /// Waits for the only response.
     ///
     /// # Errors
-    /// The response's error, or `Internal` where none came or more than one.
+    /// The response's error, or `Internal` if there was none or more than one.
     pub fn one(mut self) -> Result<InferResponse> {
         let first = self.next().unwrap_or_else(|| Err(Error::internal("the model sent no response")))?;
         match self.next() {

@@ -1,4 +1,4 @@
-//! An input of a request: its type, its shape, and its bytes in as many pieces as they came in.
+//! An input of a request: its type, its shape, and its bytes, in the pieces in which they arrived.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -90,7 +90,7 @@ impl<'r> Input<'r> {
         self.byte_size
     }
 
-    /// Its bytes, in the pieces that they came in.
+    /// Its bytes, in the pieces in which they arrived.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -98,16 +98,16 @@ impl<'r> Input<'r> {
         (0..self.pieces).map(|index| self.piece(index)).collect()
     }
 
-    /// Its bytes in one piece; copied only if they came in several.
+    /// Its bytes in one piece; copied only if they arrived in several.
     ///
     /// # Errors
-    /// `Unsupported` where they lie on a device.
+    /// `Unsupported` if they are in device memory.
     pub fn bytes(&self) -> Result<Cow<'r, [u8]>> {
         let mut bytes = Cow::Borrowed(&[][..]);
         for piece in self.pieces()? {
             let Piece::Host(piece) = piece else {
                 return Err(Error::unsupported(format!(
-                    "input '{}' lies in the memory of a device; this backend reads host memory",
+                    "input '{}' is in device memory, but this backend reads host memory",
                     self.name
                 )));
             };
@@ -123,7 +123,7 @@ impl<'r> Input<'r> {
     /// Its elements, copied.
     ///
     /// # Errors
-    /// `InvalidArgument` where the input has another type, `Unsupported` where it lies on a device.
+    /// `InvalidArgument` if the input has another type, `Unsupported` if it is in device memory.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.expect(T::DATA_TYPE)?;
         Ok(T::read(&self.bytes()?))
@@ -132,7 +132,7 @@ impl<'r> Input<'r> {
     /// The elements of a `Bytes` input, copied.
     ///
     /// # Errors
-    /// `InvalidArgument` where the input has another type or is malformed, `Unsupported` where it lies on a device.
+    /// `InvalidArgument` if the input has another type or is malformed, `Unsupported` if it is in device memory.
     pub fn to_byte_strings(&self) -> Result<Vec<Vec<u8>>> {
         self.expect(DataType::Bytes)?;
         Ok(split_bytes(&self.bytes()?)?.into_iter().map(<[u8]>::to_vec).collect())
@@ -158,7 +158,7 @@ impl<'r> Input<'r> {
             check(TRITONBACKEND_InputBuffer(self.handle, index, &mut base, &mut length, &mut kind, &mut id))?;
         }
         let byte_size = usize::try_from(length)
-            .map_err(|_| Error::internal("a piece of an input is longer than the memory"))?;
+            .map_err(|_| Error::internal("a piece of an input exceeds the address space"))?;
         Ok(match kind {
             TRITONSERVER_MEMORY_GPU => Piece::Device { address: base.addr(), byte_size, device_id: id },
             _ if base.is_null() || byte_size == 0 => Piece::Host(&[]),

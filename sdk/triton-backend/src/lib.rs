@@ -137,7 +137,7 @@ pub use serde_json;
 /// The declarations of C that all this stands on.
 pub use triton_sys as sys;
 
-/// Gives a [`Backend`] the names that servers look for. Once in a library.
+/// Exports a [`Backend`] under the names that servers load. Once in a library.
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty) => {
@@ -179,7 +179,7 @@ macro_rules! export_backend {
     };
 }
 
-/// Gives a [`BatchStrategy`] the names that servers look for in a `batchstrategy.so`. Once in a library.
+/// Exports a [`BatchStrategy`] under the names that servers load from a `batchstrategy.so`. Once in a library.
 #[macro_export]
 macro_rules! export_batch_strategy {
     ($strategy:ty) => {

@@ -10,7 +10,7 @@ use triton_sys::*;
 pub enum Level {
     /// For debugging.
     Verbose,
-    /// What an operator wants to know.
+    /// What an operator should know.
     Info,
     /// What may become a problem.
     Warning,

@@ -10,7 +10,7 @@ use triton_sys::*;
 
 use crate::error::{Error, Result, check};
 
-/// Where memory lies.
+/// A place of memory: its kind and device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Ordinary memory.
@@ -34,7 +34,7 @@ impl MemoryKind {
 /// Memory that a model or an instance takes, for the server's statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Where it lies.
+    /// Its place.
     pub kind: MemoryKind,
     /// On which device; 0 for the host.
     pub device: i64,
@@ -91,7 +91,7 @@ impl MemoryManager {
             if let Some(start) = start {
                 start.write_bytes(0, byte_size);
             } else if byte_size > 0 {
-                return Err(Error::internal(format!("the server gave nothing for {byte_size} bytes")));
+                return Err(Error::internal(format!("the server returned no memory for {byte_size} bytes")));
             }
             Ok(ServerMemory { manager: *self, kind, start, byte_size })
         }
@@ -122,7 +122,7 @@ impl Deref for ServerMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: this many bytes exist, are initialised, and are changed through this buffer only.
+        // SAFETY: this many bytes exist, are initialized, and are changed through this buffer only.
         self.start.map_or(&[], |start| unsafe { slice::from_raw_parts(start.as_ptr(), self.byte_size) })
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn report(
     let parts = usage.iter().map(Attributes::new).collect::<Result<Vec<_>>>()?;
     let mut handles: Vec<_> = parts.iter().map(|part| part.0).collect();
     let count =
-        u32::try_from(handles.len()).map_err(|_| Error::invalid_argument("too many places of memory"))?;
+        u32::try_from(handles.len()).map_err(|_| Error::invalid_argument("too many kinds of memory"))?;
     // SAFETY: the error is ours.
     unsafe { check(tell(handles.as_mut_ptr(), count)) }
 }

@@ -47,7 +47,7 @@ impl Drop for Message {
     }
 }
 
-/// The content of a message, whoever owns it.
+/// The content of a message, owned or borrowed.
 ///
 /// # Safety
 /// `message` lives during the call.

@@ -19,7 +19,7 @@ use crate::input::Input;
 use crate::response::Response;
 use crate::state::State;
 
-/// What is known of a request. Everything is borrowed from the server, and goes with the request.
+/// The properties of a request, borrowed from the server for as long as the request lives.
 pub struct RequestInfo {
     handle: *mut TRITONBACKEND_Request,
 }
@@ -36,7 +36,7 @@ pub enum Parameter<'a> {
     Bool(bool),
     /// A number.
     Double(f64),
-    /// A value of a kind that cannot be read here: the interface gives bytes without their number.
+    /// A value that cannot be read: the interface passes bytes without their number.
     Opaque,
 }
 
@@ -105,7 +105,7 @@ impl RequestInfo {
         Ok(self.flags()? & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 != 0)
     }
 
-    /// Whether the client took the request back. Its answer interests nobody any more, but it must be given.
+    /// Whether the client cancelled the request. It must be answered all the same.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -116,7 +116,7 @@ impl RequestInfo {
         Ok(cancelled)
     }
 
-    /// How long the client wants to wait, if it said so.
+    /// The client's timeout, if it set one.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -209,7 +209,7 @@ impl RequestInfo {
         (0..self.input_count()?).map(|index| self.input_at(index)).collect()
     }
 
-    /// The names of the outputs that the client wants. The server names all where the client names none.
+    /// The names of the requested outputs: all of them if the client names none.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -229,7 +229,7 @@ impl RequestInfo {
             .collect()
     }
 
-    /// Whether the client wants an output. What it does not want need not be computed.
+    /// Whether an output is requested. Others need not be computed.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -341,7 +341,7 @@ impl Request {
         self.respond()?.send_error(error)
     }
 
-    /// Something that answers apart from the request: later, on another thread, also when the request is given back.
+    /// A responder that is separate from the request: it may answer later, on another thread, after the request was released.
     ///
     /// # Errors
     /// Whatever the server says.
@@ -393,7 +393,7 @@ impl Request {
         }
     }
 
-    /// Gives the request back to be executed once more, as iterative sequences do.
+    /// Reschedules the request, as iterative sequences do.
     ///
     /// # Errors
     /// `Unsupported` where the model's configuration has no iterative sequences. The request is answered with the
@@ -401,7 +401,7 @@ impl Request {
     pub fn reschedule(self) -> Result<()> {
         // A server may take it back all the same, and then nobody would answer.
         if !self.execution.handling.iterative {
-            let error = Error::unsupported("only a model with iterative sequences executes a request again");
+            let error = Error::unsupported("only models with iterative sequences can reschedule a request");
             self.fail(error.clone())?;
             return Err(error);
         }
@@ -456,9 +456,9 @@ impl Drop for Request {
     fn drop(&mut self) {
         // Other owners of the answer may still send it.
         if Arc::get_mut(&mut self.answer).is_some() && !self.answer.is_finished() {
-            let error = Error::internal("the backend gave the request back without an answer");
+            let error = Error::internal("the backend returned the request without an answer");
             if let Err(error) = self.fail(error) {
-                crate::error!("a request could not be answered: {error}");
+                crate::error!("cannot answer a request: {error}");
             }
         }
         let success = !self.answer.has_failed.load(Ordering::Acquire);

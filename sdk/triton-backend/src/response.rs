@@ -73,7 +73,7 @@ impl<'a> Response<'a> {
             return Ok(&mut []);
         }
         // SAFETY: the server gave host memory of this length for this output alone; it lives as long as the response,
-        // which is borrowed meanwhile, and is initialised here.
+        // which is borrowed meanwhile, and is initialized here.
         Ok(unsafe {
             ptr::write_bytes(buffer, 0, byte_size);
             slice::from_raw_parts_mut(buffer, byte_size)
@@ -137,7 +137,7 @@ impl<'a> Response<'a> {
         self.give(true, None)
     }
 
-    /// Sends an error as the last answer; what the response has so far goes with it.
+    /// Sends an error as the last answer, with what the response has so far.
     ///
     /// # Errors
     /// `AlreadyExists` after the last answer, or whatever the server says.
@@ -157,7 +157,7 @@ impl<'a> Response<'a> {
             answer.while_open(|| self.hand_over(0, None))?;
         } else {
             return Err(Error::unsupported(
-                "the model is not decoupled, so each request has one response, which is the last one too",
+                "the model is not decoupled: each request has one response, which is the last",
             ));
         }
         answer.report(&ResponseTimes { output_start: self.output_start, error });
@@ -216,11 +216,11 @@ impl<'a> Response<'a> {
         })?;
         if kind == TRITONSERVER_MEMORY_GPU {
             return Err(Error::unsupported(format!(
-                "output '{name}' has to go to the memory of a device; this backend writes host memory"
+                "output '{name}' must be in device memory, but this backend writes host memory"
             )));
         }
         if buffer.is_null() && byte_size > 0 {
-            return Err(Error::internal(format!("the server gave no memory for output '{name}'")));
+            return Err(Error::internal(format!("the server returned no memory for output '{name}'")));
         }
         Ok(buffer.cast())
     }

@@ -31,7 +31,7 @@ impl State<'_> {
         // SAFETY: the state lives, and the addresses may be written.
         unsafe { check(TRITONBACKEND_StateBuffer(self.handle, &mut buffer, length, &mut kind, &mut id))? };
         if kind == TRITONSERVER_MEMORY_GPU {
-            return Err(Error::unsupported("the server keeps this state in the memory of a device"));
+            return Err(Error::unsupported("the server keeps this state in device memory"));
         }
         if !bytes.is_empty() {
             // SAFETY: the server gave host memory of this length, which nobody else uses.

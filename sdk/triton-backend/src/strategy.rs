@@ -77,7 +77,7 @@ pub unsafe fn batch_initialize<S: BatchStrategy>(
             let strategy = batcher
                 .cast::<S>()
                 .as_ref()
-                .ok_or_else(|| Error::internal("the batch strategy never started"))?;
+                .ok_or_else(|| Error::internal("the batch strategy was never initialized"))?;
             *batch = Box::into_raw(Box::new(strategy.begin()?)).cast();
         }
         Ok(())

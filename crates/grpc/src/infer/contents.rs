@@ -8,14 +8,14 @@ use crate::proto::InferTensorContents;
 /// The contents. Whole numbers that a narrower type does not hold wrap around, as they do in the reference.
 ///
 /// # Errors
-/// `InvalidArg` for elements in a field that does not go with the type.
+/// `InvalidArg` for elements in another type's field.
 pub(super) fn joined(elements: InferTensorContents, data_type: DataType, input: &str) -> Result<Bytes> {
     let given = given(&elements);
     let wanted = field(data_type);
     if let Some(other) = given.iter().find(|(name, there)| *there && Some(*name) != wanted) {
         return Err(Error::invalid_arg(match wanted {
             Some(wanted) => format!(
-                "input '{input}' is {data_type}, whose elements stand in {wanted}, not in {}",
+                "input '{input}' is {data_type}, whose elements belong in {wanted}, not in {}",
                 other.0
             ),
             None => {
@@ -62,7 +62,7 @@ fn given(elements: &InferTensorContents) -> [(&'static str, bool); 8] {
     ]
 }
 
-/// The field that goes with a type, if there is one.
+/// The field for a type's elements, if it has one.
 fn field(data_type: DataType) -> Option<&'static str> {
     Some(match data_type {
         DataType::Bool => "bool_contents",

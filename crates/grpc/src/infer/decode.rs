@@ -15,7 +15,7 @@ use crate::codec::InferMessage;
 use crate::proto::InferParameter;
 use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 
-/// Asks for an answer of its own that says that a decoupled model gives no further one.
+/// Requests an empty final response of decoupled models.
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 /// A request, and what else its message says.
@@ -27,7 +27,7 @@ pub(super) struct Decoded {
     pub empty_final: bool,
 }
 
-/// Decodes a message. Contents given raw are not copied.
+/// Decodes a message. Raw contents are not copied.
 ///
 /// # Errors
 /// What is wrong with the request.
@@ -76,7 +76,7 @@ impl Decoded {
             let buffers = match (region, input.contents) {
                 (Some(_), Some(_)) => {
                     return Err(Error::invalid_arg(format!(
-                        "input '{name}' has contents, though it lies in shared memory; it takes one of the two"
+                        "input '{name}' has both contents and shared memory; expected one of them"
                     )));
                 }
                 (Some(region), None) => one(self.memory.input(region.find(regions)?, data_type)),
@@ -89,7 +89,7 @@ impl Decoded {
                 (None, Some(contents)) => one(Buffer::host(contents::joined(contents, data_type, &name)?)),
                 (None, None) => raw.next().ok_or_else(|| {
                     Error::invalid_arg(format!(
-                        "there are no contents for input '{name}': the request has {given} raw_input_contents"
+                        "input '{name}' has no contents: the request has {given} raw_input_contents"
                     ))
                 })?,
             };
@@ -108,7 +108,7 @@ impl Decoded {
             if let Some(region) = region {
                 if classification > 0 {
                     return Err(Error::invalid_arg(format!(
-                        "output '{name}' is wanted in shared memory, which does not go with 'classification'"
+                        "output '{name}': 'classification' cannot be combined with shared memory"
                     )));
                 }
                 self.memory.output(name.clone(), region.find(regions)?);
@@ -119,7 +119,7 @@ impl Decoded {
     }
 }
 
-/// How many of an output's highest values are wanted; 0 for the output itself.
+/// How many of an output's highest values are requested; 0 for the output itself.
 fn classification(output: &str, given: &BTreeMap<String, InferParameter>) -> Result<u32> {
     let Some(value) = given.get(CLASSIFICATION) else { return Ok(0) };
     match value.parameter_choice {

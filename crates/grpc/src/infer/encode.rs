@@ -34,7 +34,7 @@ pub(super) fn encode(answers: &ResponseStream, response: Response) -> Result<Rep
     Ok(Reply { response: message, raw })
 }
 
-/// The contents in host memory; none if they are where the client wanted them already.
+/// The contents in host memory; none if they are already where the client chose.
 fn contents(output: &Tensor) -> Result<Buffers> {
     if output.buffers.iter().any(Buffer::is_placed) {
         return Ok(Buffers::new());

@@ -22,7 +22,7 @@ impl<'p> RegionPart<'p> {
     /// The part that a tensor's parameters name, if they name one.
     ///
     /// # Errors
-    /// `InvalidArg` for a value of another type, or if only a half is given.
+    /// `InvalidArg` for a value of another type, or if one of region and size is missing.
     pub(super) fn read(tensor: &str, given: &'p BTreeMap<String, InferParameter>) -> Result<Option<Self>> {
         if given.is_empty() {
             return Ok(None);
@@ -36,13 +36,13 @@ impl<'p> RegionPart<'p> {
             (Some(Choice::StringParam(name)), Some(length)) => {
                 Ok(Some(Self { name, offset: offset.unwrap_or(0), length }))
             }
-            (Some(Choice::StringParam(_)), None) => Err(of_tensor(Error::invalid_arg(format!(
-                "parameter '{REGION}' takes '{BYTE_SIZE}' beside it"
-            )))),
+            (Some(Choice::StringParam(_)), None) => {
+                Err(of_tensor(Error::invalid_arg(format!("parameter '{REGION}' requires '{BYTE_SIZE}'"))))
+            }
             (Some(_), _) => Err(of_tensor(wrong_type(REGION, "string_param"))),
             (None, None) if offset.is_none() => Ok(None),
             (None, _) => Err(of_tensor(Error::invalid_arg(format!(
-                "parameters '{OFFSET}' and '{BYTE_SIZE}' take '{REGION}' beside them"
+                "parameters '{OFFSET}' and '{BYTE_SIZE}' require '{REGION}'"
             )))),
         }
     }

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::load::Share;
 use crate::codec::{Reply, StreamReply};
-use crate::infer::Asked;
+use crate::infer::Submitted;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
@@ -19,14 +19,14 @@ use crate::tracing::Sending;
 const FINAL: &str = "triton_final_response";
 
 /// A message, and the status of the error that it reports.
-pub(super) struct Told {
+pub(super) struct Outcome {
     pub message: StreamReply,
     pub status: Option<Status>,
-    /// What hears of the message, if its request is traced.
+    /// The trace of its request, if it is traced.
     pub trace: Option<Sending>,
 }
 
-impl Told {
+impl Outcome {
     fn failed(response: ModelInferResponse, error: &Error) -> Self {
         let reply = Reply { response, raw: Vec::new() };
         let message = StreamReply { error_message: error.message().to_owned(), reply };
@@ -43,7 +43,7 @@ impl Told {
 /// A request that was not executed.
 pub(super) struct Refused {
     /// What its client receives.
-    pub told: Told,
+    pub outcome: Outcome,
     _share: Share,
 }
 
@@ -51,8 +51,8 @@ impl Refused {
     /// Whose request it was, and what was wrong with it.
     pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
         let response = ModelInferResponse { id, ..ModelInferResponse::default() };
-        let told = Told { status: None, ..Told::failed(response, error) };
-        Self { told, _share: share }
+        let outcome = Outcome { status: None, ..Outcome::failed(response, error) };
+        Self { outcome, _share: share }
     }
 }
 
@@ -63,7 +63,7 @@ fn set_final(response: &mut ModelInferResponse, last: bool) {
 
 /// A request in progress, and what its answers need.
 struct Pending {
-    asked: Asked,
+    submitted: Submitted,
     /// As the client wrote it.
     version: String,
     _share: Share,
@@ -73,43 +73,43 @@ impl Pending {
     /// The response of which nothing is known but whose it is.
     fn empty(&self) -> ModelInferResponse {
         ModelInferResponse {
-            id: self.asked.answers.request_id().to_owned(),
-            model_name: self.asked.answers.model_name().to_owned(),
+            id: self.submitted.answers.request_id().to_owned(),
+            model_name: self.submitted.answers.model_name().to_owned(),
             model_version: self.version.clone(),
             ..ModelInferResponse::default()
         }
     }
 
-    fn told(&self, outcome: Result<Reply>, last: bool) -> Told {
-        if let Some(trace) = &self.asked.trace {
+    fn outcome(&self, outcome: Result<Reply>, last: bool) -> Outcome {
+        if let Some(trace) = &self.submitted.trace {
             trace.answered();
         }
-        let told = match outcome {
-            Ok(reply) => Told::answered(reply, last),
+        let outcome = match outcome {
+            Ok(reply) => Outcome::answered(reply, last),
             Err(error) => {
                 let mut response = self.empty();
                 set_final(&mut response, last);
-                Told::failed(response, &error)
+                Outcome::failed(response, &error)
             }
         };
-        Told { trace: self.asked.trace.clone(), ..told }
+        Outcome { trace: self.submitted.trace.clone(), ..outcome }
     }
 }
 
-/// A request to a model that gives one answer.
+/// A request to a model that is not decoupled.
 pub(super) struct Single(Pending);
 
 impl Single {
     /// The request and the version that it asked for.
-    pub(super) fn new(asked: Asked, version: String, share: Share) -> Self {
-        Self(Pending { asked, version, _share: share })
+    pub(super) fn new(submitted: Submitted, version: String, share: Share) -> Self {
+        Self(Pending { submitted, version, _share: share })
     }
 
     /// The answer. Not to be polled again once it is there.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Told> {
-        let outcome = ready!(self.0.asked.answers.poll_single(context));
-        let outcome = outcome.and_then(|response| self.0.asked.encode(response));
-        Poll::Ready(self.0.told(outcome, true))
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let outcome = ready!(self.0.submitted.answers.poll_single(context));
+        let outcome = outcome.and_then(|response| self.0.submitted.encode(response));
+        Poll::Ready(self.0.outcome(outcome, true))
     }
 }
 
@@ -117,31 +117,31 @@ impl Single {
 pub(super) struct Decoupled {
     pending: Pending,
     /// Whether a message was marked as the last.
-    final_told: bool,
+    final_sent: bool,
 }
 
 impl Decoupled {
     /// The request and the version that it asked for.
-    pub(super) fn new(asked: Asked, version: String, share: Share) -> Self {
-        Self { pending: Pending { asked, version, _share: share }, final_told: false }
+    pub(super) fn new(submitted: Submitted, version: String, share: Share) -> Self {
+        Self { pending: Pending { submitted, version, _share: share }, final_sent: false }
     }
 }
 
 impl Stream for Decoupled {
-    type Item = Told;
+    type Item = Outcome;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Told>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Outcome>> {
         let this = &mut *self;
-        match ready!(this.pending.asked.answers.poll_next(context)) {
+        match ready!(this.pending.submitted.answers.poll_next(context)) {
             Some(answer) => {
-                let last = this.pending.asked.answers.ended_with_answer();
-                this.final_told = last;
-                let outcome = answer.and_then(|response| this.pending.asked.encode(response));
-                Poll::Ready(Some(this.pending.told(outcome, last)))
+                let last = this.pending.submitted.answers.ended_with_answer();
+                this.final_sent = last;
+                let outcome = answer.and_then(|response| this.pending.submitted.encode(response));
+                Poll::Ready(Some(this.pending.outcome(outcome, last)))
             }
-            None if this.pending.asked.empty_final && !this.final_told => {
-                this.final_told = true;
-                Poll::Ready(Some(Told::answered(
+            None if this.pending.submitted.empty_final && !this.final_sent => {
+                this.final_sent = true;
+                Poll::Ready(Some(Outcome::answered(
                     Reply { response: this.pending.empty(), raw: Vec::new() },
                     true,
                 )))

@@ -32,7 +32,7 @@ fn summary(message: ModelStreamInferResponse) -> Summary {
 }
 
 /// All that comes for these requests, and the status at the end.
-async fn converse(serving: &Serving, call: Call<Vec<ModelInferRequest>>) -> (Vec<Summary>, Code) {
+async fn serve_connection(serving: &Serving, call: Call<Vec<ModelInferRequest>>) -> (Vec<Summary>, Code) {
     let call = call.map(iter);
     let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
     let mut seen = Vec::new();
@@ -101,7 +101,7 @@ fn decoupled(request: Asked) {
 async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
     let requests =
         vec![number("slow", "a", 1), number("m", "b", 2), number("nosuch", "c", 3), number("m", "d", 4)];
-    let (mut seen, code) = converse(&serving(), Call::new(requests)).await;
+    let (mut seen, code) = serve_connection(&serving(), Call::new(requests)).await;
     let refused = seen.remove(2);
     assert_eq!(
         (seen, code),
@@ -115,7 +115,7 @@ async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
 async fn an_error_is_told_in_the_stream_and_ends_nothing() {
     let requests = vec![number("m", "a", -1), number("m", "b", 2)];
     let expected = vec![bare("negative", "a", true), answered("b", 2, true)];
-    assert_eq!(converse(&serving(), Call::new(requests)).await, (expected, Code::Ok));
+    assert_eq!(serve_connection(&serving(), Call::new(requests)).await, (expected, Code::Ok));
 }
 
 #[tokio::test]
@@ -127,12 +127,13 @@ async fn an_error_ends_the_stream_if_its_client_asks_for_that() {
     };
     let requests = || vec![number("m", "a", 1), number("m", "b", -1), number("m", "c", 2)];
     let serving = serving();
-    let (seen, code) = converse(&serving, call(requests(), "true")).await;
+    let (seen, code) = serve_connection(&serving, call(requests(), "true")).await;
     assert_eq!((seen, code), (vec![answered("a", 1, true)], Code::InvalidArgument));
-    let (seen, code) = converse(&serving, call(requests(), "false")).await;
+    let (seen, code) = serve_connection(&serving, call(requests(), "false")).await;
     assert_eq!((seen.len(), code), (3, Code::Ok));
     // A request that is not executed is still answered in the stream.
-    let (seen, code) = converse(&serving, call(vec![number("x", "a", 1), number("m", "b", 1)], "true")).await;
+    let (seen, code) =
+        serve_connection(&serving, call(vec![number("x", "a", 1), number("m", "b", 1)], "true")).await;
     assert_eq!((seen.len(), code), (2, Code::Ok));
 }
 
@@ -146,7 +147,7 @@ async fn a_decoupled_model_answers_any_number_of_times() {
         (-2, vec![bare("boom", "r", false)]),
         (-3, vec![answered("r", -3, false), bare("boom", "r", true)]),
     ] {
-        let seen = converse(&serving, Call::new(vec![number("d", "r", count)])).await;
+        let seen = serve_connection(&serving, Call::new(vec![number("d", "r", count)])).await;
         assert_eq!(seen, (expected.clone(), Code::Ok), "{count}");
 
         let mut request = number("d", "r", count);
@@ -156,7 +157,7 @@ async fn a_decoupled_model_answers_any_number_of_times() {
         if expected.last().is_none_or(|last| last.4 == Some(false)) {
             expected.push(bare("", "r", true));
         }
-        let seen = converse(&serving, Call::new(vec![request])).await;
+        let seen = serve_connection(&serving, Call::new(vec![request])).await;
         assert_eq!(seen, (expected, Code::Ok), "{count} with an empty final response");
     }
 }

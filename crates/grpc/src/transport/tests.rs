@@ -7,12 +7,15 @@ use h2::client::{self, SendRequest};
 use h2::{Ping, PingPong, Reason, RecvStream};
 use http::{HeaderMap, Request};
 use nereid_core::{Server, ServerOptions};
+use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::GrpcOptions;
+use crate::proto::ModelInferResponse;
+use crate::testing::{Serving, echo, number};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -44,7 +47,7 @@ fn served(
 ) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(1 << 16);
     let calls = Calls::new(Arc::clone(server), GrpcOptions::default(), shutdown.clone());
-    (near, tokio::spawn(converse(far, calls, options, shutdown.clone())))
+    (near, tokio::spawn(serve_connection(far, calls, options, shutdown.clone())))
 }
 
 async fn connected(options: TransportOptions) -> Connection {
@@ -298,4 +301,45 @@ fn ages_differ_by_a_tenth_at_most() {
     let ages: Vec<_> = (0..100).map(|_| with_jitter(MINUTE)).collect();
     assert!(ages.iter().all(|age| (54.0..=66.0).contains(&age.as_secs_f64())));
     assert!(ages.iter().any(|age| *age != ages[0]));
+}
+
+#[tokio::test]
+async fn a_large_inference_comes_back_as_it_was_sent() {
+    const BYTES: &str = r#"
+        input { name: "IN" data_type: TYPE_UINT8 dims: [ -1 ] }
+        output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }
+    "#;
+    let serving = Serving::new(BYTES, echo);
+    let (near, far) = duplex(1 << 16);
+    let options = TransportOptions::default();
+    tokio::spawn(serve_connection(far, serving.calls.clone(), options, serving.shutdown.clone()));
+    let (mut requests, connection) = client::handshake(near).await.unwrap();
+    tokio::spawn(connection);
+
+    let contents: Bytes = (0..1 << 20).map(|index: u32| (index / 251) as u8).collect();
+    let mut message = number("m", "large", 0);
+    message.inputs[0].datatype = "UINT8".into();
+    message.inputs[0].shape = vec![1 << 20];
+    message.raw_input_contents = vec![contents.clone()];
+    for _ in 0..2 {
+        let mut body = vec![0];
+        body.extend((message.encoded_len() as u32).to_be_bytes());
+        message.encode(&mut body).unwrap();
+        let request = Request::post("http://x/inference.GRPCInferenceService/ModelInfer");
+        let request = request.header("content-type", "application/grpc").body(()).unwrap();
+        let (answer, mut sender) = requests.send_request(request, false).unwrap();
+        sender.send_data(body.into(), true).unwrap();
+        let mut answer = answer.await.unwrap().into_body();
+        let mut received = Vec::new();
+        while let Some(data) = answer.data().await {
+            let data = data.unwrap();
+            answer.flow_control().release_capacity(data.len()).unwrap();
+            received.extend_from_slice(&data);
+        }
+        assert_eq!(answer.trailers().await.unwrap().unwrap()["grpc-status"], "0");
+        let response = ModelInferResponse::decode(&received[5..]).unwrap();
+        assert_eq!((response.id.as_str(), &response.outputs[0].shape[..]), ("large", &[1 << 20][..]));
+        assert!(response.raw_output_contents == [contents.clone()]);
+        requests = requests.ready().await.unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use crate::faults;
 pub struct CudaRegionStatus {
     /// The region's name.
     pub name: String,
-    /// The GPU that it lies on.
+    /// Its GPU.
     pub device_id: i64,
     /// Its length in bytes.
     pub byte_size: u64,
@@ -69,7 +69,7 @@ impl Regions {
         still
     }
 
-    /// Forgets a region of a GPU. Requests that use it go on to do so. That there is none of that name is no error.
+    /// Unregisters a GPU region. Requests that use it keep it. An unknown name is not an error.
     ///
     /// # Errors
     /// `Unsupported` if clients may register none.
@@ -97,7 +97,7 @@ impl Regions {
     /// One region of a GPU.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// `NotFound` if no region has that name.
     pub fn cuda_status(&self, name: &str) -> Result<CudaRegionStatus> {
         match self.read().get(name) {
             None => Err(unknown(name)),

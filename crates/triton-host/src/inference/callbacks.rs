@@ -25,7 +25,7 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// Of a request that was given none.
+    /// For a request without one.
     pub(super) fn none() -> Self {
         Self {
             release: None,
@@ -37,7 +37,7 @@ impl Callbacks {
         }
     }
 
-    /// What gives the request back, once it is armed.
+    /// Releases the request, once it is armed.
     pub(super) fn release(&self, request: Handle<InferenceRequest>) -> Arc<Release> {
         Arc::new(Release {
             function: self.release,
@@ -66,7 +66,7 @@ pub(crate) struct Release {
     function: TRITONSERVER_InferenceRequestReleaseFn_t,
     request: Handle<InferenceRequest>,
     userp: AtomicPtr<c_void>,
-    /// Cleared where the server did not take the request, and so does not give it back.
+    /// Cleared if the server did not accept the request, and so does not release it.
     armed: AtomicBool,
 }
 

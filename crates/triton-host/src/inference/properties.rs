@@ -76,7 +76,7 @@ exports! {
             CorrelationId::None => 0,
             CorrelationId::Number(number) => number,
             CorrelationId::Text(_) => {
-                return Err(Error::invalid_arg("the request's correlation id is text and no number"));
+                return Err(Error::invalid_arg("the request's correlation id is a string, not a number"));
             }
         })?;
     }
@@ -91,7 +91,7 @@ exports! {
         match properties.correlation_id {
             CorrelationId::Text(_) => correlation_id.set(properties.correlation_text.as_ptr())?,
             CorrelationId::None | CorrelationId::Number(_) => {
-                return Err(Error::invalid_arg("the request's correlation id is a number and no text"));
+                return Err(Error::invalid_arg("the request's correlation id is a number, not a string"));
             }
         }
     }

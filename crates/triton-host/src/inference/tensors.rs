@@ -67,7 +67,7 @@ impl Tensors {
         Ok((inputs, policies))
     }
 
-    /// The outputs that are wanted.
+    /// The requested outputs.
     pub(super) fn outputs(&self) -> Vec<RequestedOutput> {
         self.outputs.iter().map(RequestedOutput::new).collect()
     }
@@ -85,7 +85,7 @@ impl Tensors {
         }
         if isize::try_from(*len).is_err() {
             return Err(Error::invalid_arg(format!(
-                "the data of input '{name}' is impossibly long: {len} bytes"
+                "input '{name}': {len} bytes of data exceed the address space"
             )));
         }
         let input = self.input(name)?;
@@ -104,9 +104,9 @@ impl Tensors {
 struct Input {
     data_type: DataType,
     shape: Vec<i64>,
-    /// Addresses and lengths. They are the caller's, who keeps them until the request is given back.
+    /// Addresses and lengths of the caller's memory, which stays valid until the request is released.
     pieces: Vec<GivenPiece>,
-    /// What is given for instances under one host policy, by its name.
+    /// The data for instances under one host policy, by its name.
     by_policy: BTreeMap<String, Vec<GivenPiece>>,
 }
 
@@ -180,10 +180,10 @@ exports! {
         let mut fields = request.fields();
         let tensors = &mut fields.tensors;
         if let Some(raw) = &tensors.raw {
-            return Err(Error::invalid_arg(format!("the input '{name}' does not go with the raw input '{raw}'")));
+            return Err(Error::invalid_arg(format!("input '{name}' cannot be combined with raw input '{raw}'")));
         }
         if tensors.inputs.contains_key(&*name) {
-            return Err(Error::new(ErrorCode::InvalidArg, format!("the request has an input '{name}' already")));
+            return Err(Error::new(ErrorCode::InvalidArg, format!("duplicate input '{name}'")));
         }
         tensors.inputs.insert(name.into_owned(), input);
     }
@@ -197,7 +197,7 @@ exports! {
         let mut fields = request.fields();
         let tensors = &mut fields.tensors;
         if !tensors.inputs.is_empty() {
-            return Err(Error::invalid_arg(format!("the raw input '{name}' goes with no other input")));
+            return Err(Error::invalid_arg(format!("raw input '{name}' cannot be combined with other inputs")));
         }
         tensors.raw = Some(name.clone());
         tensors.inputs.insert(name, Input::new(DataType::Uint8, Vec::new()));
@@ -236,7 +236,7 @@ exports! {
         inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 
-    /// What is given for no policy is for all.
+    /// Data without a policy is for all instances.
     fn TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
@@ -264,7 +264,7 @@ exports! {
         inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 
-    /// The data for single host policies go with the others.
+    /// Data for single host policies is added to the others.
     fn TRITONSERVER_InferenceRequestRemoveAllInputData(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,

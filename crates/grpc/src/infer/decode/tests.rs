@@ -62,7 +62,7 @@ fn raw_contents_that_are_left_over_are_passed_over_and_missing_ones_are_not() {
     assert!(decoded(of_inputs(inputs(), &[b"a", b"b", b"c"])).is_ok());
     let error = refused(of_inputs(inputs(), &[b"a"]));
     assert_eq!(error.code(), ErrorCode::InvalidArg);
-    assert_eq!(error.message(), "there are no contents for input 'B': the request has 1 raw_input_contents");
+    assert_eq!(error.message(), "input 'B' has no contents: the request has 1 raw_input_contents");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn contents_are_given_in_one_way() {
     ];
     let mut message = with_contents("INT32", InferTensorContents::default());
     message.inputs[0].parameters = region.map(|(name, value)| (name.to_owned(), parameter(value))).into();
-    assert!(refused(message.clone()).message().contains("lies in shared memory"));
+    assert!(refused(message.clone()).message().contains("has both contents and shared memory"));
     message.inputs[0].contents = None;
     assert_eq!(refused(message).code(), ErrorCode::NotFound);
 }

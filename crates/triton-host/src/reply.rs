@@ -10,33 +10,33 @@ use nereid_backend_api::{
     ResponseSink, ResponseTimes, Result,
 };
 
-/// The way to answer one request.
-pub(crate) struct Way {
+/// The reply to one request: what its responses are sent with.
+pub(crate) struct Reply {
     responder: Responder,
     /// The names of the outputs that the model has.
     outputs: Arc<[String]>,
 }
 
-/// Answers of a request that came again, while responses and factories from before may still use the way it has.
-struct Passing(Arc<Way>);
+/// Passes on the answers of a rescheduled request, while its earlier responses and factories may still use its reply.
+struct Passing(Arc<Reply>);
 
-impl Way {
-    /// The way of a request, or, if it comes again, the way that it had before.
+impl Reply {
+    /// The reply of a request; a rescheduled one keeps the reply that it had.
     pub(crate) fn new(responder: Responder, outputs: Arc<[String]>) -> Arc<Self> {
         let sink: &dyn Any = responder.sink();
-        if let Some(Passing(way)) = sink.downcast_ref() {
-            let way = Arc::clone(way);
+        if let Some(Passing(reply)) = sink.downcast_ref() {
+            let reply = Arc::clone(reply);
             drop(responder.into_sink());
-            return way;
+            return reply;
         }
         Arc::new(Self { responder, outputs })
     }
 
-    /// The way for the server to give the request to a backend once more. Outputs lie where `allocator` wants them.
+    /// The responder with which the server reschedules the request. `allocator` places its outputs.
     pub(crate) fn into_responder(self: Arc<Self>, allocator: Option<Arc<dyn OutputAllocator>>) -> Responder {
         match Arc::try_unwrap(self) {
-            Ok(way) => way.responder,
-            Err(way) => Responder::new(Arc::new(Passing(way)), allocator),
+            Ok(reply) => reply.responder,
+            Err(reply) => Responder::new(Arc::new(Passing(reply)), allocator),
         }
     }
 
@@ -51,21 +51,21 @@ impl Way {
             return Ok(());
         }
         Err(Error::invalid_arg(format!(
-            "unexpected inference output '{name}': the outputs of the model are {}",
+            "unexpected inference output '{name}' (the model's outputs: {})",
             self.outputs.join(", ")
         )))
     }
 
-    /// Checks that no last answer was given.
+    /// Checks that the last answer was not sent.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.responder.is_finished() {
-            return Err(Error::invalid_arg("the request was answered to the end before"));
+            return Err(Error::invalid_arg("the request has been answered already"));
         }
         Ok(())
     }
 }
 
-impl Deref for Way {
+impl Deref for Reply {
     type Target = Responder;
 
     fn deref(&self) -> &Responder {

@@ -16,19 +16,19 @@ use crate::names::{data_type_to_c, memory_to_c};
 use crate::outcome::address;
 use crate::text::c_string;
 
-/// The functions that hear of one trace.
-pub(super) struct Told {
+/// The callbacks of one trace.
+pub(super) struct Callbacks {
     activity: TRITONSERVER_InferenceTraceActivityFn_t,
     tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
     release: TRITONSERVER_InferenceTraceReleaseFn_t,
     userp: AtomicPtr<c_void>,
-    /// By which they know the trace. Theirs to delete, once they hear that it is over.
+    /// Their handle of the trace, which they delete when they are told that it is over.
     handle: OnceLock<Handle<TraceObject>>,
     /// Locked while the name of an activity is put into the trace's context.
     naming: Mutex<()>,
 }
 
-impl Told {
+impl Callbacks {
     pub(super) fn new(
         activity: TRITONSERVER_InferenceTraceActivityFn_t,
         tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
@@ -39,7 +39,7 @@ impl Told {
         Self { activity, tensor_activity, release, userp, handle, naming: Mutex::default() }
     }
 
-    /// The handle by which C knows the trace, which is given to it if it has none yet.
+    /// C's handle of the trace, created on first use.
     pub(super) fn handle(&self, trace: &Arc<Trace>) -> Result<Handle<TraceObject>> {
         if let Some(handle) = self.handle.get() {
             return Ok(*handle);
@@ -54,7 +54,7 @@ impl Told {
     }
 
     fn known(&self, trace: &Arc<Trace>) -> Option<Handle<TraceObject>> {
-        self.handle(trace).inspect_err(|error| tracing::error!("a trace is not told of: {error}")).ok()
+        self.handle(trace).inspect_err(|error| tracing::error!("cannot report a trace: {error}")).ok()
     }
 
     /// C finds the name of an activity of a backend's own in the trace's context, under its time.
@@ -66,7 +66,7 @@ impl Told {
     }
 }
 
-impl TraceSink for Told {
+impl TraceSink for Callbacks {
     fn activity(&self, trace: &Arc<Trace>, activity: Activity<'_>, at: Instant) {
         let Some(tell) = self.activity else { return };
         let Some(handle) = self.known(trace) else { return };
