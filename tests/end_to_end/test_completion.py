@@ -203,7 +203,7 @@ MISFITS = {
         scale_model("faulty"), 'max_batch_size: 4 input { name: "X" }', ["'X' has no data_type", "it is FP32"],
     ),
     "an input that the model lacks": (
-        scale_model("faulty"), X.replace("X", "OTHER"), ["'OTHER'", "inputs are 'X'"],
+        scale_model("faulty"), X.replace("X", "OTHER"), ["'OTHER'", "inputs: 'X'"],
     ),
     "a preferred batch size without a batch size": (
         scale_model("faulty"), "dynamic_batching { preferred_batch_size: [ 2 ] }", ["preferred_batch_size"],

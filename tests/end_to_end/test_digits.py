@@ -99,13 +99,13 @@ def test_the_example_ensemble_reads_pixels_as_they_are(client, digits, expected)
     np.testing.assert_allclose(answer.as_numpy("probabilities"), expected[:LARGEST_BATCH], rtol=0, atol=1e-5)
 
 
-def test_the_readme_shows_what_the_example_ensemble_answers(examples):
+def test_the_documents_show_what_the_example_ensemble_answers(examples):
     words = (EXAMPLES / "images" / "digit_3.pgm").read_text().split()
     pixels = tensor("pixels", "UINT8", [1, 8, 8], [int(word) for word in words[4:]])
     wanted_classes = {"name": "probabilities", "parameters": {"classification": 1}}
     answer = infer(examples, "read_digit", {"inputs": [pixels], "outputs": [wanted_classes]})
     assert answer.json["outputs"][0]["data"][0].endswith(":3:three")
-    assert answer.body.decode() in (EXAMPLES.parent / "README.md").read_text()
+    assert answer.body.decode() in (EXAMPLES.parent / "docs" / "protocols.md").read_text()
 
 
 def classify(examples, *images):

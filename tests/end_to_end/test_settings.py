@@ -49,13 +49,13 @@ def test_the_log_follows_its_settings_at_once(server, client):
             connection.recv(1000)
 
     def verbose_lines():
-        return [line for line in server.log.splitlines() if "connection ended" in line]
+        return [line for line in server.log.splitlines() if "connection failed" in line]
 
     break_off()
     assert not verbose_lines()
     client.update_log_settings({"log_verbose_level": 1, "log_format": "ISO8601"})
     break_off()
-    server.wait_for_log(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ V \d+ service\.rs:\d+\] "an HTTP connection ended')
+    server.wait_for_log(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ V \d+ serve\.rs:\d+\] "an HTTP connection failed')
     client.update_log_settings({"log_verbose_level": 0, "log_format": "default", "log_info": False})
     before = verbose_lines()
     break_off()

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_core::backend_api::{Error, Result};
+use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
     FetchedModel, Fingerprint, Listed, LoadGuard, LoadHooks, ModelId, ModelSource, ModelSpec, Origin,
     Overrides, Progress, SourceFuture,
@@ -57,7 +57,9 @@ impl Repositories {
     async fn places(&self, name: &str) -> Vec<&dyn Store> {
         let mut places = Vec::new();
         for store in self.stores.iter().filter(|_| is_model_name(name)) {
-            if store.list(name).await.is_ok() {
+            // A folder that cannot be read now is there all the same; whoever reads it hears why.
+            let listed = store.list(name).await;
+            if !listed.is_err_and(|error| error.code() == ErrorCode::NotFound) {
                 places.push(&**store);
             }
         }
