@@ -133,7 +133,7 @@ def test_a_region_that_cannot_be_opened_or_measured_is_not_registered(start, dri
     failing()
     answer = register(server, "io", body(io.handle, 65))
     assert_refused(answer, 400)
-    assert "64 bytes, and 65" in answer.json["error"]
+    assert "65 bytes requested from memory of 64 bytes" in answer.json["error"]
     handle = io.handle
     io.free()
     assert_refused(register(server, "io", body(handle, 64)), 400)
