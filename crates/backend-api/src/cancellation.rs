@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::ResponseSink;
 
-/// The flag of one request. Whoever keeps the request's state owns it.
+/// The flag of one request. It is part of the request's state.
 #[derive(Default)]
 pub struct CancelSignal {
     cancelled: AtomicBool,

@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long each measurement takes, after a tenth of it to get warm.
 const DURATION: Duration = Duration::from_secs(2);
 
-/// A backend that takes that long for a batch, and may be executed by whoever enqueues if it says so.
+/// A backend that takes this long for a batch, and may let the caller execute.
 #[derive(Clone, Default)]
 struct Timed {
     takes: Duration,
@@ -89,7 +89,7 @@ fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     (name.to_owned(), Ok(spec))
 }
 
-/// What to measure: requests for the model `asked`, so many at a time.
+/// What to measure: the model `asked`, and the number of requests in flight.
 fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize) -> Row {
     let step = |read: &str, write: &str| {
         format!(

@@ -78,7 +78,7 @@ fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<Mode
     Ok(config)
 }
 
-/// What completion added, for the log: whoever tunes the model has to know what was chosen in its place.
+/// What completion added, for the log: operators who tune the model need to know what was chosen.
 fn changes(given: &ModelConfig, completed: &ModelConfig) -> Option<String> {
     let mut changes = Vec::new();
     if given.input != completed.input {

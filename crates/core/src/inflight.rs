@@ -308,7 +308,7 @@ impl ResponseSink for InFlight {
             latencies.answered_first(now);
         }
         if last {
-            // Before the answer leaves: whoever has it finds it counted.
+            // Counted before the answer leaves, so a client that has its answer finds it in the statistics.
             let ending = self.ending(answer.as_ref(), state.failed, overrun);
             self.record(&mut state, ending, now);
         }

@@ -132,7 +132,7 @@ fn create(model: &dyn nereid_backend_api::Model, instances: Vec<Placed>) -> Resu
 }
 
 /// A model with its instances. Each instance executes one batch at a time: on its own thread, or on the thread of
-/// whoever has a [`Claim`] to it.
+/// the holder of a [`Claim`] to it.
 pub(crate) struct Pool {
     // Dropped in this order: a backend may count on its model to outlive the instances.
     slots: Vec<Slot>,
@@ -149,7 +149,7 @@ struct Slot {
     name: String,
     /// Where it executes.
     placement: Placement,
-    /// Locked by whoever the scheduler lets execute, so never waited for.
+    /// Locked only by the thread that the scheduler lets execute, so the lock is never contended.
     instance: Mutex<Box<dyn Instance>>,
 }
 
@@ -269,7 +269,7 @@ impl Pool {
 struct Cost(AtomicU64);
 
 impl Cost {
-    /// The weight of a new sample is one in so many.
+    /// A new sample weighs one part in this many.
     const WEIGHT: u64 = 8;
 
     fn mean(&self) -> Duration {

@@ -359,7 +359,7 @@ impl LifeCycle {
                 None => model.end_sequences(),
             }
             let (this, id, version) = (Arc::downgrade(self), id.clone(), model.version());
-            // The last holder ends it: this thread, or whoever found it in the table.
+            // The last holder ends it: this thread, or a request that found it in the table.
             model.when_ended(move || {
                 if let Some(this) = this.upgrade() {
                     this.unloaded(&id, version, number);

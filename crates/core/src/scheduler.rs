@@ -74,7 +74,7 @@ pub trait Scheduler: Send + Sync {
 pub enum Enqueued<T> {
     /// It waits, and can be taken back by its ticket.
     Waits(Ticket),
-    /// It is to be executed by whoever brought it.
+    /// The caller executes it.
     Claimed(Claim<T>),
     /// It could not be taken, and was answered so.
     Refused,
@@ -82,7 +82,7 @@ pub enum Enqueued<T> {
     Wrong(Error),
 }
 
-/// Requests, and the idle instance that executes them on the thread of whoever has the claim.
+/// Requests, and the idle instance that executes them on the thread of the claim's holder.
 #[derive(Debug)]
 pub struct Claim<T> {
     /// The instance's number.
@@ -155,7 +155,7 @@ impl Item for Request {
     }
 }
 
-/// The rules by which what waits leaves. It has no clock and no thread: it is told what time it is.
+/// The rules by which queued requests leave. It has no clock and no thread: the time is an argument.
 pub(crate) trait Queue {
     /// What waits.
     type Item: Item;

@@ -52,10 +52,10 @@ pub struct ServerOptions {
     pub model_control: ModelControl,
     /// How executions are limited over all models.
     pub rate_limit: RateLimit,
-    /// So many requests may be in progress at a time, over all models; 0 for any number.
+    /// The most requests in flight over all models; 0 for no limit.
     pub max_inflight_requests: usize,
-    /// So many bytes of answers to one request may wait to be read, beside the first of them; 0 for any number. A request
-    /// whose client lets more wait fails: its backend is never held up.
+    /// The most bytes of unread answers to one request, beside the first of them; 0 for no limit. A request with more
+    /// fails: its backend is never held up.
     pub max_unread: usize,
     /// Which distributions of latencies are kept of each model.
     pub latencies: LatencyOptions,
@@ -63,9 +63,9 @@ pub struct ServerOptions {
     pub trace: TraceSettings,
     /// Where traces go; `None` keeps the settings and traces nothing.
     pub trace_store: Option<Arc<dyn TraceStore>>,
-    /// The batcher of each model begins when it has seen so many requests: for tests that need a full queue.
+    /// The number of queued requests at which each model's batcher starts: for tests that need a full queue.
     pub hold_batches: usize,
-    /// And so many requests of sequences that wait for a slot.
+    /// The same for requests of sequences that wait for a slot.
     pub hold_backlog: usize,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,

@@ -39,7 +39,7 @@ pub trait TraceStore: fmt::Debug + Send + Sync {
 /// What takes the traces of requests that were drawn by the same settings.
 pub trait TraceStream: Send + Sync {
     /// A request is going to be traced, perhaps as part of a `parent` that its client told of. `last` says that no
-    /// further one is, unless the settings change: so many were counted as were asked for.
+    /// further one is, unless the settings change: the requested number was counted.
     ///
     /// What is given hears of the request until it is dropped.
     fn begin(&self, parent: Option<TraceParent>, last: bool) -> Arc<dyn TraceSink>;
@@ -78,9 +78,9 @@ struct Setting {
 }
 
 struct Drawn {
-    /// So many requests took part.
+    /// The number of requests that took part.
     seen: u64,
-    /// So many more are traced; -1 for any number.
+    /// The number still to be traced; -1 for no limit.
     left: i32,
 }
 
@@ -110,7 +110,7 @@ impl Setting {
         TraceSettings { count: self.drawn().left, ..self.settings.clone() }
     }
 
-    /// One in so many requests, until enough were traced. One that has a parent is traced in any case.
+    /// One in this many requests, until enough were traced. A request with a parent is always traced.
     fn draw(&self, parent: Option<TraceParent>) -> Option<Arc<Trace>> {
         let stream = self.stream.as_ref()?;
         let rate = u64::from(self.settings.rate);

@@ -35,11 +35,11 @@ impl TraceMode {
 pub struct TraceSettings {
     /// What is traced.
     pub level: TraceLevel,
-    /// One in so many requests is traced.
+    /// One in this many requests is traced.
     pub rate: u32,
-    /// So many requests more are traced; -1 for any number.
+    /// The number of requests still to be traced; -1 for no limit.
     pub count: i32,
-    /// So many traces go into each file; 0 for all of them into one.
+    /// The number of traces in each file; 0 for one file for all.
     pub log_frequency: u32,
     /// The file; empty if none is given. It stays the same while the server runs, as what follows does.
     pub file: String,

@@ -17,7 +17,7 @@ use libc::{c_int, c_void, siginfo_t};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::param::page_size;
 
-/// So many mappings may exist at a time.
+/// The most mappings at a time.
 pub(crate) const MOST: usize = 16 * 1024;
 
 struct Entry {

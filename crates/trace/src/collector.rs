@@ -23,9 +23,9 @@ pub struct CollectorOptions {
     pub url: String,
     /// What describes this server: names and values. Of a name that is given twice the last value counts.
     pub resource: Vec<(String, String)>,
-    /// So many spans may wait to be sent; at least 1.
+    /// The most spans that wait to be sent; at least 1.
     pub max_queue_size: usize,
-    /// So many spans are sent at once; at least 1.
+    /// The most spans sent at once; at least 1.
     pub max_export_batch_size: usize,
     /// Fewer are sent when the first of them has waited that long.
     pub schedule_delay: Duration,

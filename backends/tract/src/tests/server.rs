@@ -58,7 +58,7 @@ pub(crate) fn complete_from(
     TractBackend::new(settings, "it is under test").load(context)
 }
 
-/// What the backend is told of the model in a folder.
+/// The context in which the backend loads the model of a folder.
 pub(crate) fn context(folder: &TempDir, config: ModelConfig) -> ModelContext {
     ModelContext { name: "m".into(), complete: false, ..nereid_testkit::context(folder.path(), config) }
 }

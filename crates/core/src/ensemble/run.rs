@@ -42,7 +42,7 @@ pub(super) async fn run(shared: Arc<Shared>, request: Request) {
     };
     let outcome = run.execute().await;
     let (computed, last) = (Arc::clone(&run.computed), run.last.take());
-    // Its end is told when the request is answered.
+    // Its end is reported when the request is answered.
     let _trace = run.template.trace.take();
     // Requests to members that are still in progress are of no use.
     drop(run);
@@ -428,7 +428,7 @@ impl<'a> Run<'a> {
         let step = &self.shared.plan.steps[live.ready.step];
         let values = step.outputs.iter().map(|(name, tensor)| {
             let given = response.outputs.iter().position(|output| output.name == *name);
-            // Whoever reads an output that was left out goes without, if it can.
+            // A step that reads an omitted output runs without it, if it can.
             let given = given.map(|index| response.outputs.swap_remove(index));
             (*tensor, Value { tensor: given, batch: live.batch, sequence: Some(sequence.clone()) })
         });

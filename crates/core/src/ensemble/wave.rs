@@ -69,7 +69,7 @@ impl Sequence {
 /// What a tensor of a wave holds once it is there.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
-    /// `None` if it was left out: whoever reads it goes without.
+    /// `None` if it was omitted: steps that read it run without it.
     pub tensor: Option<Tensor>,
     /// The batch of the request that gave it; 0 if that had no batch dimension.
     pub batch: usize,
@@ -146,7 +146,7 @@ impl Wave {
         }
     }
 
-    /// So many wanted outputs are there now. Whether all are, for the first time.
+    /// Sets the number of requested outputs that are present. Returns whether all are, for the first time.
     pub(super) fn complete_outputs(&mut self, count: usize) -> bool {
         let before = self.outputs_missing;
         self.outputs_missing -= count;

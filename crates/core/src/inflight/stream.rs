@@ -87,7 +87,7 @@ impl ResponseStream {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`next`](Self::next), for whoever polls.
+    /// [`next`](Self::next) as a poll function.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         if self.is_over {
             return Poll::Ready(None);
@@ -112,7 +112,7 @@ impl ResponseStream {
         poll_fn(|context| self.poll_single(context)).await
     }
 
-    /// [`single`](Self::single), for whoever polls.
+    /// [`single`](Self::single) as a poll function.
     pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
         let mut state = self.inflight.lock();
         if !state.finished && !state.unread.has_several() {

@@ -52,7 +52,7 @@ impl Unread {
     }
 }
 
-/// About so many bytes of memory an answer takes.
+/// The approximate memory that an answer takes, in bytes.
 fn weight(answer: &Answer) -> usize {
     let contents = match answer {
         Ok(response) => {

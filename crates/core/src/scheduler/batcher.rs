@@ -51,13 +51,13 @@ pub(crate) struct Rules {
     pub delay: Duration,
     /// How many levels there are; 0 for one that everybody shares.
     pub levels: u64,
-    /// The level of requests that ask for none, or for one that there is not; 0 if everybody shares one.
+    /// The priority level of requests that ask for none or an unknown one; 0 if there is one level for all.
     pub default_level: u64,
     /// What goes for levels without a policy of their own.
     pub default_policy: Policy,
     /// What goes for certain levels.
     pub policies: BTreeMap<u64, Policy>,
-    /// Nothing leaves before so many requests wait for the first time. For tests that need a full queue.
+    /// Nothing leaves until this many requests have been queued once. For tests that need a full queue.
     pub hold: usize,
 }
 
@@ -71,7 +71,7 @@ impl Rules {
 /// How long a level may be, and how long its requests may wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy {
-    /// So many may wait; 0 for any number.
+    /// The queue's capacity; 0 for no limit.
     pub max_queue_size: usize,
     /// So long may a request wait.
     pub timeout: Option<Duration>,

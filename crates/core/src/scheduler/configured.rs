@@ -23,7 +23,7 @@ pub(crate) struct SchedulerContext<'a> {
     pub permits: Option<Permits>,
     /// Watches over requests that wait.
     pub timer: &'a Timer,
-    /// A batcher begins when it has seen so many requests, and so many in a backlog.
+    /// The numbers of requests in the queue and in the backlog at which a batcher starts.
     pub hold: (usize, usize),
     /// What every sequence begins with.
     pub states: Vec<SequenceState>,

@@ -11,7 +11,7 @@ pub(crate) struct Tickets<T> {
     gaps: usize,
 }
 
-/// So many gaps do not matter, however few items there are.
+/// This many gaps are tolerated, however few items there are.
 const GAPS: usize = 16;
 
 impl<T> Default for Tickets<T> {

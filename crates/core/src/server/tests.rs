@@ -335,7 +335,7 @@ async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
     });
     executing.single().await.unwrap();
     queued.single().await.unwrap();
-    // Whoever found the model before it was unloaded is refused, not lost.
+    // A request that found the model before it was unloaded is refused, not lost.
     let late = model.infer(request(), Caller::default()).unwrap().single().await;
     assert_eq!(late.unwrap_err().code(), ErrorCode::Unavailable);
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::NotFound);

@@ -21,13 +21,13 @@ struct Counts {
 }
 
 impl Progress {
-    /// So many bytes more are to be fetched.
+    /// Adds to the bytes to be fetched.
     pub fn expect(&self, bytes: u64) {
         self.counts.total.fetch_add(bytes, Ordering::Relaxed);
         self.events.notify();
     }
 
-    /// So many bytes more are fetched.
+    /// Adds to the bytes fetched.
     pub fn advance(&self, bytes: u64) {
         self.counts.fetched.fetch_add(bytes, Ordering::Relaxed);
         self.events.notify();

@@ -79,7 +79,7 @@ const TIMESTAMPS: TraceUpdate = TraceUpdate {
     log_frequency: Change::Keep,
 };
 
-/// Which of so many requests to the model are traced.
+/// Which of this many requests to the model are traced.
 fn drawn(control: &TraceControl, model: &str, requests: usize) -> Vec<usize> {
     (1..=requests).filter(|_| control.draw(model, || None).is_some()).collect()
 }

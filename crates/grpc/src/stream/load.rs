@@ -2,10 +2,10 @@
 
 use nereid_core::{Budget, Permit};
 
-/// So many requests of one stream may be in progress before no further one is read.
+/// The most requests of one stream in flight; no further one is read until one ends.
 pub(super) const MOST_REQUESTS: usize = 1024;
 
-/// So many bytes of inputs, likewise. One request may have more.
+/// The most bytes of inputs of one stream in flight. A single request may have more.
 const MOST_BYTES: usize = 256 << 20;
 
 /// What is in progress.

@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How spans are put together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// So many spans may wait. Further ones are lost.
+    /// The most spans that wait. Further ones are dropped.
     pub most_waiting: usize,
-    /// So many are sent at once.
+    /// The most sent at once.
     pub batch: usize,
     /// Fewer are sent when the first of them has waited that long.
     pub delay: Duration,
@@ -46,7 +46,7 @@ struct Queue {
     spans: VecDeque<Span>,
     /// When the first of them came.
     since: Option<Instant>,
-    /// So many were lost because too many waited.
+    /// The number dropped because too many waited.
     lost: u64,
     started: bool,
     closed: bool,

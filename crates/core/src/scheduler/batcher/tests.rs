@@ -182,7 +182,7 @@ fn levels_leave_in_order_and_share_batches() {
     for priority in [3, 2, 0, 1, 9, 1] {
         queue = queue.job(Job { size: 1, priority, ..Job::default() });
     }
-    // No priority, and one that there is not, mean the default level.
+    // No priority and an unknown one both mean the default level.
     assert_eq!((queue.take(), queue.take()), (vec![3, 5, 1, 2], vec![4, 0]));
 }
 

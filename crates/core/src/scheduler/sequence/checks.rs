@@ -27,7 +27,7 @@ impl SequenceChecks {
         Some(Self { id, iterates: batching.iterative_sequence })
     }
 
-    /// Checks a request of so many items to the model of that name.
+    /// Checks a request of this batch size to the named model.
     ///
     /// # Errors
     /// `InvalidArg` for a request of several items, without an id, or with one that the model does not take.

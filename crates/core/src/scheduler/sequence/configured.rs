@@ -26,7 +26,7 @@ pub(crate) struct SchedulerContext<'a> {
     pub permits: Option<Permits>,
     /// Watches over sequences.
     pub timer: &'a Timer,
-    /// Nothing leaves before so many requests wait in slots, and so many in the backlog.
+    /// Nothing leaves until this many requests wait in slots, and this many in the backlog.
     pub hold: (usize, usize),
     /// What every sequence begins with.
     pub states: Vec<SequenceState>,

@@ -65,7 +65,7 @@ pub(crate) struct Rules {
     /// In the direct strategy: how long requests wait for others, and the share of slots that have to be ready so that
     /// they do not.
     pub wait: Option<(Duration, f32)>,
-    /// Nothing leaves before so many requests wait in slots, and so many in the backlog, for the first time. For tests
+    /// Nothing leaves until this many requests wait in slots, and this many in the backlog, for the first time. For tests
     /// that need full queues.
     pub hold: (usize, usize),
 }
@@ -136,7 +136,7 @@ struct Slot {
 }
 
 impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
-    /// No sequence yet, for so many instances. In the oldest strategy each has a batcher.
+    /// No sequence yet, for this many instances. In the oldest strategy each has a batcher.
     pub(crate) fn new(
         rules: Rules,
         outfit: O,

@@ -28,7 +28,7 @@ fn a_plain_request_takes_its_lock_three_times() {
     assert_eq!(answers.locks_taken(), 3);
 }
 
-/// What a backend, or whoever reads, does next.
+/// What the backend or the reader does next.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Send { fails: bool },

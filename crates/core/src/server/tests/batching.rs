@@ -127,7 +127,7 @@ async fn a_full_queue_refuses_and_goes_on() {
     let gives_up = infer(&server, named("b")).unwrap();
     let refused = infer(&server, named("c")).unwrap();
     assert_eq!(code(refused).await, ErrorCode::Unavailable);
-    // Whoever gives up makes room.
+    // A cancelled request makes room.
     drop(gives_up);
     let mut second = infer(&server, named("d")).unwrap();
     gate.open();

@@ -137,7 +137,7 @@ async fn clients_load_and_unload_a_model() {
     world.unload().unwrap();
     assert_eq!(ask(&world.server, request()).await.unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(world.settled(), ["m/1 UNAVAILABLE: unloaded"]);
-    // Whoever unloads a model wants the server to be ready without it.
+    // A client that unloads a model wants the server to be ready without it.
     assert!(world.server.is_ready());
     world.unload().unwrap();
     world.load().unwrap();

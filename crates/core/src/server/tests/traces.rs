@@ -40,7 +40,7 @@ impl TraceSink for Heard {
     }
 }
 
-/// What is told of one request, once all of it was.
+/// The trace of one request, once it is complete.
 async fn told(script: Script, mut request: InferRequest) -> Vec<String> {
     let server = serving(script);
     let heard = Arc::new(Heard::default());

@@ -152,7 +152,7 @@ enum Event {
     Arrives(Job),
     /// The client of that request, counted from the last one, is gone.
     Cancelled(usize),
-    /// Nothing, for so many microseconds.
+    /// Nothing, for this many microseconds.
     Quiet(u64),
 }
 
