@@ -1,4 +1,4 @@
-//! A gate: a Unix socket at which loads and executions wait until whoever listens there lets them go.
+//! A gate: a Unix socket at which loads and executions wait until its listener releases them.
 //!
 //! Tests use it where a delay would stand for "while that one executes": the connection says that an execution has
 //! begun, and its end releases it. No file is watched and no clock is read.

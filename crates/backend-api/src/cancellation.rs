@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_woken_once_and_who_stopped_waiting_is_not() {
+    fn a_waiter_is_woken_once_and_one_that_stopped_waiting_is_not() {
         let (sink, cancellation) = sink();
         let (kept, dropped) = (Arc::<Count>::default(), Arc::<Count>::default());
         let (mut watch, mut other) = (cancellation.watch(), cancellation.watch());

@@ -1,6 +1,6 @@
 //! Metrics that backends keep: families, and in each a series for each set of labels.
 //!
-//! Knows no exposition format: whoever exposes metrics takes a [`snapshot`](MetricRegistry::snapshot).
+//! Knows no exposition format: the metrics face takes a [`snapshot`](MetricRegistry::snapshot).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

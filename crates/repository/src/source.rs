@@ -57,7 +57,7 @@ impl Repositories {
     async fn places(&self, name: &str) -> Vec<&dyn Store> {
         let mut places = Vec::new();
         for store in self.stores.iter().filter(|_| is_model_name(name)) {
-            // A folder that cannot be read now is there all the same; whoever reads it hears why.
+            // An unreadable folder still exists; reading it reports the cause.
             let listed = store.list(name).await;
             if !listed.is_err_and(|error| error.code() == ErrorCode::NotFound) {
                 places.push(&**store);

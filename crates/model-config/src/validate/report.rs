@@ -101,7 +101,7 @@ impl Report {
             return;
         }
         let mut reason = reason.into();
-        // Nobody reads the report of a model with so many tensors that this skips one.
+        // A model with enough tensors for this to skip one has an unreadable report in any case.
         let nearest = nearest(name, names.into_iter().take(LIMIT));
         if let Some(nearest) = nearest {
             reason += &format!("; did you mean '{nearest}'?");
