@@ -36,7 +36,12 @@ unsafe extern "C" {
 /// the program would end anyway; it returns if that can go its usual way.
 pub fn leave(status: u8) {
     if ALIVE.load(Ordering::SeqCst) > 0 {
-        // SAFETY: it takes any status, at any time, and runs nothing more of this program.
-        unsafe { _exit(status.into()) }
+        leave_now(status);
     }
+}
+
+/// Ends the process with that status, without the destructors of C and C++: threads of libraries may still be running.
+pub fn leave_now(status: u8) -> ! {
+    // SAFETY: it takes any status, at any time, and runs nothing more of this program.
+    unsafe { _exit(status.into()) }
 }

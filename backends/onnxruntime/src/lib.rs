@@ -42,7 +42,7 @@ use crate::declared::Declared;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
-pub use crate::exit::leave;
+pub use crate::exit::{leave, leave_now};
 pub use crate::library::{OnnxRuntime, OpenError};
 pub use nereid_dylib::{Found, Place};
 

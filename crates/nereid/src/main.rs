@@ -7,6 +7,7 @@ mod check;
 mod logging;
 mod options;
 mod run;
+mod signals;
 
 use std::env;
 use std::process::ExitCode;
@@ -30,14 +31,12 @@ fn main() -> ExitCode {
         eprintln!("error: {reason}");
         return ExitCode::FAILURE;
     }
-    let status = match run::run(&options, log) {
-        Ok(()) => 0,
-        Err(reason) => {
-            tracing::error!("{reason}");
-            1
-        }
-    };
-    // Threads that load or execute may still be running.
-    nereid_onnxruntime::leave(status);
-    ExitCode::from(status)
+    if let Err(reason) = run::run(&options, log) {
+        tracing::error!("{reason}");
+        // Threads that load or execute may still be running, in libraries whose destructors would wait for them.
+        nereid_onnxruntime::leave_now(1);
+    }
+    // A load that was interrupted may still be running.
+    nereid_onnxruntime::leave(0);
+    ExitCode::SUCCESS
 }

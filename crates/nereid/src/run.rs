@@ -7,10 +7,10 @@ use nereid_core::Server;
 use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use crate::options::Options;
+use crate::signals;
 
 /// Runs until a signal ends it.
 ///
@@ -24,6 +24,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         tracing::info!("reading options from '{}', too", file.display());
     }
     let config = options.config()?;
+    // From here on a signal ends the server, even while models are still being loaded.
+    let stop = signals::listen(options.exit_timeout())?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(options.http.threads())
         .thread_name("nereid-io")
@@ -31,8 +33,6 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         .build()
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     let outcome = runtime.block_on(async {
-        // From here on a signal ends the server, even while models are still being loaded.
-        let stop = stop_signal()?;
         let memory_faults = FaultHandler::install()
             .map_err(|error| format!("cannot install the handler of memory faults: {error}"))?;
         let process = Process {
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
 }
 
 /// Serves until `stop` completes or, with `--exit-on-error`, a model fails to load.
-async fn serve(options: &Options, running: Running, mut stop: JoinHandle<()>) -> Result<(), String> {
+async fn serve(options: &Options, running: Running, mut stop: oneshot::Receiver<()>) -> Result<(), String> {
     let loaded = tokio::select! {
         loaded = running.loaded() => Some(loaded),
         _ = &mut stop => None,
@@ -62,6 +62,7 @@ async fn serve(options: &Options, running: Running, mut stop: JoinHandle<()>) ->
             stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))?;
         }
     }
+    signals::limit_stop(options.exit_timeout());
     let stopped = running.stop(options.exit_timeout()).await;
     match (failed, stopped) {
         (Some(reason), _) => Err(reason),
@@ -81,19 +82,6 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }
     Ok(())
-}
-
-/// Completes at the first signal to stop.
-fn stop_signal() -> Result<JoinHandle<()>, String> {
-    let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    Ok(tokio::spawn(async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        };
-        tracing::info!("received {name}: no further connections are accepted");
-    }))
 }
 
 fn show_models(server: &Server) {

@@ -1,0 +1,79 @@
+//! Signals to stop, and the limit of the time that stopping takes.
+//!
+//! Both have a thread of their own, because a backend that is stuck may hold every other thread of the server, the I/O
+//! threads included. Where the server has not ended by itself in time, the process ends, whatever is left of it.
+
+use std::io;
+use std::sync::Once;
+use std::sync::mpsc::channel;
+use std::thread::{self, Builder};
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// The time that a stop has beyond the exit timeout: for traces that are still to be written, and for what libraries do
+/// at the end of the process.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// How long the log may take for the last line. Its reader may be stuck, too.
+const LAST_LINE: Duration = Duration::from_millis(200);
+
+/// Listens for SIGTERM and SIGINT from here on. The receiver hears of the first one, and from then on the time to stop
+/// is limited. Further ones change nothing, as in the reference.
+///
+/// # Errors
+/// Why signals cannot be heard.
+pub(crate) fn listen(exit_timeout: Duration) -> Result<oneshot::Receiver<()>, String> {
+    let failed = |error: io::Error| format!("cannot listen for signals: {error}");
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let entered = runtime.enter();
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    drop(entered);
+    let (first, received) = oneshot::channel();
+    let listening = async move {
+        let name = next(&mut terminate, &mut interrupt).await;
+        limit_stop(exit_timeout);
+        tracing::info!("received {name}: no new inference requests are accepted");
+        // Where nobody waits any more, the server is stopping for another reason.
+        let _ = first.send(());
+        loop {
+            let name = next(&mut terminate, &mut interrupt).await;
+            tracing::info!("received {name}: the server is already stopping");
+        }
+    };
+    let thread = Builder::new().name("nereid-signals".into());
+    thread.spawn(move || runtime.block_on(listening)).map_err(failed)?;
+    Ok(received)
+}
+
+/// The name of the next signal.
+async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+/// Ends the process unless it has ended by itself within the exit timeout and a [`MARGIN`]. Only the first call counts.
+pub(crate) fn limit_stop(exit_timeout: Duration) {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let spawned = Builder::new().name("nereid-exit".into()).spawn(move || {
+            thread::sleep(exit_timeout.saturating_add(MARGIN));
+            let (done, logged) = channel();
+            thread::spawn(move || {
+                let seconds = exit_timeout.as_secs();
+                tracing::error!("the server did not stop within {seconds} seconds and is ended now");
+                done.send(()).unwrap_or_default();
+            });
+            let _ = logged.recv_timeout(LAST_LINE);
+            nereid_onnxruntime::leave_now(1);
+        });
+        if let Err(error) = spawned {
+            tracing::error!("cannot start the thread that limits the time to stop: {error}");
+        }
+    });
+}
