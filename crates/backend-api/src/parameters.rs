@@ -1,6 +1,7 @@
 //! Parameters of a request or a response.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,38 +16,69 @@ pub enum ParameterValue {
     String(Cow<'static, str>),
 }
 
-/// Parameters in their order. There are few, so searching a list is faster than a map.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parameters(Vec<(Cow<'static, str>, ParameterValue)>);
+/// Most parameters that are searched one by one, which is faster than a map for so few.
+const MAX_SEARCHED: usize = 16;
+
+/// Parameters in their order. Setting and getting one takes constant time, whatever their number: clients choose it.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    entries: Vec<(Cow<'static, str>, ParameterValue)>,
+    /// Where each name is in `entries`, once there are more than [`MAX_SEARCHED`].
+    places: Option<HashMap<Cow<'static, str>, usize>>,
+}
 
 impl Parameters {
     /// Sets a parameter; an existing one keeps its place.
     pub fn set(&mut self, name: impl Into<Cow<'static, str>>, value: ParameterValue) {
         let name = name.into();
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, known)) => *known = value,
-            None => self.0.push((name, value)),
+        if let Some(place) = self.place(&name) {
+            self.entries[place].1 = value;
+            return;
+        }
+        match &mut self.places {
+            Some(places) => drop(places.insert(name.clone(), self.entries.len())),
+            None if self.entries.len() == MAX_SEARCHED => {
+                let names = self.entries.iter().map(|(name, _)| name).chain([&name]);
+                self.places = Some(names.cloned().zip(0..).collect());
+            }
+            None => {}
+        }
+        self.entries.push((name, value));
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        match &self.places {
+            Some(places) => places.get(name).copied(),
+            None => self.entries.iter().position(|(known, _)| known == name),
         }
     }
 
     /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&ParameterValue> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.place(name).map(|place| &self.entries[place].1)
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &ParameterValue)> {
-        self.0.iter().map(|(name, value)| (name.as_ref(), value))
+        self.entries.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
+    }
+}
+
+impl PartialEq for Parameters {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -58,5 +90,28 @@ mod tests {
         let all: Vec<_> = parameters.iter().collect();
         assert_eq!(all, [("a", &ParameterValue::String("x".into())), ("b", &ParameterValue::Bool(true))]);
         assert_eq!(parameters.get("c"), None);
+    }
+
+    proptest! {
+        /// The rule, without care for time: the first mention of a name decides its place, the last its value.
+        #[test]
+        fn names_keep_their_first_place_and_their_last_value(names in prop::collection::vec(0..60_u8, 0..200)) {
+            let mut parameters = Parameters::default();
+            let mut expected: Vec<(String, ParameterValue)> = Vec::new();
+            for (value, name) in (0..).zip(&names) {
+                let (name, value) = (format!("p{name}"), ParameterValue::Int(value));
+                parameters.set(name.clone(), value.clone());
+                match expected.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, known)) => *known = value,
+                    None => expected.push((name, value)),
+                }
+            }
+            let all: Vec<_> = parameters.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+            prop_assert_eq!(&all, &expected);
+            for (name, value) in &expected {
+                prop_assert_eq!(parameters.get(name), Some(value));
+            }
+            prop_assert_eq!(parameters.get("p60"), None);
+        }
     }
 }

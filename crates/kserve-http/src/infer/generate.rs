@@ -3,6 +3,7 @@
 //! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
 //! `generate` returns the only response, `generate_stream` any number of them as server-sent events.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -237,22 +238,22 @@ fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
 /// duplicate names counts.
 fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     let mut json = Vec::with_capacity(256);
-    let mut names: Vec<String> = vec!["model_name".into(), "model_version".into()];
+    // A set, since clients choose how many parameters some models give back.
+    let mut names: HashSet<String> = HashSet::from(["model_name".into(), "model_version".into()]);
     json.push(b'{');
     if !answers.request_id().is_empty() {
         json.extend_from_slice(b"\"id\":");
         encode::string(&mut json, answers.request_id())?;
         json.push(b',');
-        names.push("id".into());
+        names.insert("id".into());
     }
     json.extend_from_slice(b"\"model_name\":");
     encode::string(&mut json, answers.model_name())?;
     encode::version(&mut json, answers.model_version())?;
     let mut is_new = |json: &mut Vec<u8>, name: &str| -> Result<bool> {
-        if names.iter().any(|known| known == name) {
+        if !names.insert(name.to_owned()) {
             return Ok(false);
         }
-        names.push(name.to_owned());
         json.push(b',');
         encode::string(json, name)?;
         json.push(b':');
