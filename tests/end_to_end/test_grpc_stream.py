@@ -157,6 +157,24 @@ def test_the_asyncio_client_streams(server):
     assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) == list(range(100))
 
 
+@pytest.mark.parametrize("streams", [1, 4])
+def test_thousands_of_requests_may_wait_for_a_slow_model(gated, gate, streams):
+    """As with `async_stream_infer` in a loop. All streams share the process's one connection."""
+    total = 20_000
+    clients = [triton.InferenceServerClient(gated.grpc_url) for _ in range(streams)]
+    answers = [start(client) for client in clients]
+    for number in range(total):
+        clients[number % streams].async_stream_infer("slow", [numbers([number])], request_id=str(number))
+    assert eventually(lambda: Scrape(gated).pending("slow") == total - 1, limit_s=LIMIT_S)
+    gate.open()
+    for number in range(total):
+        answer = answers[number % streams].get(timeout=LIMIT_S)
+        assert answer.get_response().id == str(number)
+        assert answer.as_numpy("OUTPUT0").tolist() == [number]
+    for client in clients:
+        client.stop_stream()
+
+
 def test_a_client_that_does_not_read_is_held_back(server, channel):
     """The client writes without end and reads nothing: it is stopped, and the server stays as it was."""
     written = 0

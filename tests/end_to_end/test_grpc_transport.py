@@ -197,6 +197,41 @@ def test_missing_and_invalid_files_are_refused_at_start(repository, authority, t
         assert reason in server.log
 
 
+# Calls taken back.
+
+
+@pytest.mark.parametrize(("count", "how"), [(20_000, "cancel"), (20_000, "deadline 0.3 ms"), (20_000, "deadline 3 ms")])
+def test_bursts_of_calls_taken_back_fail_no_other_call_of_the_channel(serve_identity, count, how):
+    """A channel is one connection: were it ended, others' calls would fail, too."""
+    server = serve_identity()
+    request = service_pb2.ModelInferRequest.FromString(request_of(3))
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.unary_unary(INFER, service_pb2.ModelInferRequest.SerializeToString)
+        failures, answered, done = [], [], threading.Event()
+
+        def others():
+            while not done.is_set():
+                try:
+                    answered.append(call(request, timeout=LIMIT_S))
+                except grpc.RpcError as error:
+                    failures.append(error)
+
+        other = threading.Thread(target=others)
+        other.start()
+        allowed = {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+        seconds = None if how == "cancel" else float(how.split()[1]) / 1000
+        calls = []
+        for _ in range(count):
+            calls.append(call.future(request, timeout=seconds))
+            if seconds is None:
+                calls[-1].cancel()
+        codes = {call.code() for call in calls}
+        done.set()
+        other.join()
+    assert codes <= allowed and len(codes) > 1
+    assert answered and failures == []
+
+
 # Messages.
 
 

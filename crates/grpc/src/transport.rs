@@ -34,6 +34,18 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(20);
 /// far above what clients open.
 const MAX_CALLS: u32 = 1 << 16;
 
+/// What a connection's client may send ahead of what is read, over all its calls. It also sets how many small frames may
+/// wait unread before the HTTP/2 library ends the connection: frames of 50 bytes on some twenty clogged streams.
+const CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// The most calls that a client may reset before this side has looked at them. Calls with short deadlines and a busy
+/// server bring about a hundred or two; a client that resets calls as fast as it opens them reaches thousands at once.
+const MAX_PENDING_RESETS: usize = 1024;
+
+/// The most calls of one connection, over its life, that this side resets because of frames that came too late for them
+/// or break the protocol. An answer before the end of its request leaves such frames behind, so this is no small number.
+const MAX_ERROR_RESETS: usize = 1 << 20;
+
 /// How connections are kept and ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportOptions {
@@ -98,7 +110,10 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(options.keepalive_time)
         .keep_alive_timeout(options.keepalive_timeout)
-        .max_concurrent_streams(MAX_CALLS);
+        .max_concurrent_streams(MAX_CALLS)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS);
     let connection = protocol.serve_connection(TokioIo::new(guarded), TowerToHyperService::new(calls));
     tokio::pin!(connection);
     let served = async {

@@ -26,6 +26,10 @@ pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 /// How often an HTTP/2 connection is pinged, and how long its answer may take.
 const PING: Duration = Duration::from_secs(30);
 
+/// The most requests that an HTTP/2 client may reset before this side has looked at them. Clients with short timeouts
+/// bring about some hundreds while the server is busy; one that resets them as fast as it opens them reaches thousands.
+const MAX_PENDING_RESETS: usize = 1024;
+
 /// How connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportOptions {
@@ -125,6 +129,7 @@ where
             let mut protocol = http2::Builder::new(TokioExecutor::new());
             // Detects clients that vanished without closing the connection.
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
+            protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
             let connection = protocol.serve_connection(stream, service);
             until(shutdown, connection, http2::Connection::graceful_shutdown).await?;
         } else {

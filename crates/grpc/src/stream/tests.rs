@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::stream::iter;
 use nereid_core::backend_api::Request as Asked;
 use tokio::time::timeout;
@@ -242,41 +243,54 @@ async fn a_shutdown_ends_a_stream_when_what_it_has_is_answered() {
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_is_held_back_until_there_is_room() {
+/// What a server does with `count` requests to one model that answers none until all that fit are there: it takes in
+/// `expected` of them, and answers all in the end.
+async fn flood(config: &str, count: i32, size: usize, expected: usize) {
     let (go_on, goes_on) = mpsc::channel::<()>();
     let goes_on = std::sync::Mutex::new(goes_on);
-    let serving = Serving::new(NUMBER, move |request: Asked| {
+    let serving = Serving::new(config, move |request: Asked| {
         // Held until the other end is dropped.
         let _ = goes_on.lock().unwrap().recv();
         echo(request);
     });
-    let count = 3000;
-    let taken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counter = Arc::clone(&taken);
+    let contents = Bytes::from(vec![0; size]);
     let requests = iter((0..count).map(move |value| {
-        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        number("m", "", value)
+        let mut request = number("m", &value.to_string(), 0);
+        request.inputs[0].shape = vec![(size / 4) as i64];
+        request.raw_input_contents = vec![contents.clone()];
+        request
     }));
     let mut client = serving.client();
     let reading = tokio::spawn(async move {
         let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
         let mut seen = 0;
         while let Some(message) = answers.message().await.unwrap() {
-            assert_eq!(summary(message).3, Some(seen));
+            assert_eq!(message.infer_response.unwrap().id, seen.to_string());
             seen += 1;
         }
         seen
     });
     let model = serving.server.model("m", None).unwrap();
-    while model.pending() < load::MOST_REQUESTS - 1 {
+    // The model has one of them.
+    while model.pending() < expected - 1 {
         tokio::task::yield_now().await;
     }
     for _ in 0..1000 {
         tokio::task::yield_now().await;
-        assert_eq!(model.pending(), load::MOST_REQUESTS - 1, "no more are taken in");
+        assert_eq!(model.pending(), expected - 1, "no more are taken in");
     }
     drop(go_on);
     assert_eq!(reading.await.unwrap(), count);
-    assert_eq!(taken.load(std::sync::atomic::Ordering::Relaxed), 3000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_small_requests_wait_for_their_model_and_not_in_the_connection() {
+    flood(NUMBER, 10_000, 4, 10_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_large_requests_is_held_back_until_there_is_room() {
+    let size = 2 << 20;
+    let taken_in = load::MAX_BYTES.div_ceil(size + load::REQUEST_BYTES);
+    flood(&NUMBER.replace("dims: [ 1 ]", "dims: [ -1 ]"), 150, size, taken_in).await;
 }

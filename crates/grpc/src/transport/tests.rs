@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+mod resets;
+
 use super::*;
 use crate::GrpcOptions;
 use crate::proto::ModelInferResponse;

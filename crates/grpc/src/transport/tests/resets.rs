@@ -1,0 +1,63 @@
+//! Clients that take their calls back: innocently, or as an attack.
+
+use super::*;
+
+/// A call that its client takes back. `sent` says whether its message was sent before.
+async fn taken_back(connection: &Connection, sent: bool) {
+    let request = Request::post("http://x/grpc.health.v1.Health/Watch")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .unwrap();
+    let mut requests = connection.requests.clone().ready().await.unwrap();
+    let (answer, mut body) = requests.send_request(request, false).unwrap();
+    if sent {
+        body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+    }
+    drop(answer);
+    body.send_reset(Reason::CANCEL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_taken_back_disturb_no_other_call_of_their_connection() {
+    for (count, at_once) in [(20_000, 1), (20_000, 100), (100_000, 900)] {
+        let mut connection = connected(TransportOptions::default()).await;
+        let mut watched = connection.watch().await;
+        for call in 0..count {
+            taken_back(&connection, call % 2 == 0).await;
+            if call % at_once == at_once - 1 {
+                assert!(connection.answers().await, "after {call} calls, {at_once} at once");
+            }
+        }
+        connection.server.begin_shutdown();
+        assert_eq!(next(&mut watched).await.unwrap(), NOT_READY);
+    }
+}
+
+/// A frame: type, flags, stream, contents.
+fn frame(kind: u8, flags: u8, stream: u32, contents: &[u8]) -> Vec<u8> {
+    let mut bytes = (contents.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(contents);
+    bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_resets_calls_as_fast_as_it_opens_them_is_sent_away() {
+    let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
+    // The preface, settings, and 10,000 calls: POST, http, path `/`, authority `x`.
+    let mut attack = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    attack.extend(frame(4, 0, 0, &[]));
+    for call in 0..10_000 {
+        attack.extend(frame(1, 4, 2 * call + 1, &[0x83, 0x86, 0x84, 0x01, 1, b'x']));
+        attack.extend(frame(3, 0, 2 * call + 1, &8_u32.to_be_bytes()));
+    }
+    // It is cut off before it has sent all of that.
+    let _ = near.write_all(&attack).await;
+    let mut answered = Vec::new();
+    let _ = near.read_to_end(&mut answered).await;
+    let reason = b"too_many_resets";
+    assert!(answered.windows(reason.len()).any(|bytes| bytes == reason), "{answered:?}");
+    served.await.unwrap();
+}
