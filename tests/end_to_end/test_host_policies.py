@@ -1,5 +1,4 @@
-"""Host policies: where instances are created and run, and what backends know of it. The reference behaves the same, except
-for when invalid values are refused.
+"""Host policies: where instances are created and run, and what backends know of it. The reference behaves the same.
 """
 
 import ctypes
@@ -123,7 +122,22 @@ def test_a_missing_core_or_node_makes_the_model_unavailable(tmp_path, backends, 
         assert "NUMA" in row["reason"] or "processors" in row["reason"]
 
 
-@pytest.mark.parametrize("wrong", ["cpu", "cpu,numa-node", "cpu,sockets=1", "cpu,cpu-cores=1", "cpu,numa-node=left"])
+@pytest.mark.parametrize("setting", ["numa-node=left", "cpu-cores=1", "cpu-cores=0,1"])
+def test_an_invalid_value_concerns_models_of_its_policy_alone(tmp_path, backends, setting):
+    repository = tmp_path / "models"
+    write_model(repository, "here", "place", TENSORS + 'instance_group { kind: KIND_CPU host_policy: "left" }')
+    write_model(repository, "there", "place", TENSORS)
+    flags = (f"--backend-directory={backends}", "--exit-on-error=false", "--strict-readiness=false")
+    with nereid_server.running(repository, *flags, f"--host-policy=left,{setting}") as server:
+        _, index = ask(server, "/v2/repository/index", {})
+        rows = {row["name"]: row for row in json.loads(index)}
+        assert (rows["here"]["state"], rows["there"]["state"]) == ("UNAVAILABLE", "READY")
+        name, value = setting.split("=")
+        assert f"{name} is '{value}'" in rows["here"]["reason"]
+        assert f"models of policy 'left' cannot be loaded: {name} is '{value}'" in server.log
+
+
+@pytest.mark.parametrize("wrong", ["cpu", "cpu,numa-node", "cpu,sockets=1"])
 def test_an_invalid_policy_is_refused_at_start(tmp_path, wrong):
     command = [nereid_server.binary(), f"--model-repository={tmp_path}", f"--host-policy={wrong}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

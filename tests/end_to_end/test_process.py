@@ -65,6 +65,27 @@ def test_a_flag_with_an_impossible_value_is_refused(repository, flag):
     assert flag.split("=")[0].removeprefix("--") in server.log
 
 
+def test_options_of_what_is_not_built_yet_start_the_server_with_a_warning_each(repository):
+    warned = {
+        "--cache-config=local,size=1048576": "--cache-config has no effect: ",
+        "--cache-directory=/opt/tritonserver/caches": "--cache-directory has no effect: ",
+        "--repoagent-directory=/opt/tritonserver/repoagents": "--repoagent-directory has no effect: ",
+        "--model-load-gpu-limit=0:0.5": "--model-load-gpu-limit has no effect: ",
+        "--enable-peer-access=true": "--enable-peer-access has no effect: ",
+        "--cuda-virtual-address-size=0:1048576": "--cuda-virtual-address-size has no effect: ",
+        "--buffer-manager-thread-count=2": "--buffer-manager-thread-count has no effect: ",
+        "--allow-sagemaker=TRUE": "nothing answers on port 8080 (/ping",
+        "--allow-vertex-ai=on": "Vertex AI endpoints are not built yet",
+    }
+    with nereid_server.running(repository, *warned, "--log-warn=1") as server:
+        warnings = [line for line in server.log.splitlines() if line.startswith("W")]
+    for flag, words in warned.items():
+        assert sum(words in line for line in warnings) == 1, (flag, warnings)
+    silent = ["--enable-peer-access=false", "--allow-sagemaker=OFF", "--sagemaker-port=9090", "--allow-vertex-ai=0"]
+    with nereid_server.running(repository, *silent, "--model-control-mode=POLL", "--repository-poll-secs=0") as server:
+        assert not [line for line in server.log.splitlines() if line.startswith("W")]
+
+
 def test_help_lists_the_flags():
     result = subprocess.run([nereid_server.binary(), "--help"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0

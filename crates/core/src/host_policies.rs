@@ -16,25 +16,44 @@ pub struct HostPolicies(BTreeMap<String, Policy>);
 struct Policy {
     settings: BTreeMap<String, String>,
     placement: Placement,
+    /// Values that no placement can have, by their settings.
+    problems: BTreeMap<String, SettingError>,
 }
 
 impl HostPolicies {
-    /// Takes over a setting of a policy. Of the same setting, the last counts.
+    /// Takes over a setting of a policy. Of the same setting, the last counts. A value that it cannot have is a
+    /// [`problem`](Self::problem) of the policy's instances, and no concern of others.
     ///
     /// # Errors
-    /// There is no such setting, or it cannot have that value.
+    /// There is no such setting.
     pub fn set(&mut self, policy: &str, setting: &str, value: &str) -> std::result::Result<(), SettingError> {
         let policy = self.0.entry(policy.to_owned()).or_default();
-        policy.placement.set(setting, value)?;
+        match policy.placement.set(setting, value) {
+            Ok(()) => policy.problems.remove(setting),
+            Err(unknown @ SettingError::Unknown(_)) => return Err(unknown),
+            Err(invalid) => policy.problems.insert(setting.to_owned(), invalid),
+        };
         policy.settings.insert(setting.to_owned(), value.to_owned());
         Ok(())
     }
 
+    /// Why instances of a policy cannot be made, if that is so.
+    pub fn problem(&self, policy: &str) -> Option<&SettingError> {
+        self.0.get(policy)?.problems.values().next()
+    }
+
     /// An instance with the settings of its policy.
-    pub(crate) fn place(&self, mut context: InstanceContext) -> Placed {
-        let policy = self.0.get(&context.host_policy.name).cloned().unwrap_or_default();
+    ///
+    /// # Errors
+    /// The policy's [`problem`](Self::problem).
+    pub(crate) fn place(&self, mut context: InstanceContext) -> Result<Placed> {
+        let name = &context.host_policy.name;
+        if let Some(problem) = self.problem(name) {
+            return Err(Error::invalid_arg(format!("host policy '{name}': {problem}")));
+        }
+        let policy = self.0.get(name).cloned().unwrap_or_default();
         context.host_policy.settings = policy.settings;
-        Placed { context, placement: policy.placement }
+        Ok(Placed { context, placement: policy.placement })
     }
 }
 

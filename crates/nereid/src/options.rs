@@ -1,7 +1,9 @@
 //! The options: each is declared once, in the files beside this one, and can be given on the command line, in the
 //! environment or in a file. Names, defaults and meaning are Triton's where it has the option.
 
+mod abbreviations;
 pub(crate) mod backends;
+mod cache;
 mod execution;
 mod file;
 pub(crate) mod gpu;
@@ -11,37 +13,41 @@ pub(crate) mod http;
 mod logging;
 pub(crate) mod metrics;
 mod models;
+mod sagemaker;
 mod sources;
 mod tls;
 pub(crate) mod trace;
+mod vertex_ai;
 
 use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use nereid_assembly::{Config, Face};
 use nereid_core::ServerOptions;
 use nereid_listener::Address;
 
 use self::backends::ConfigurationOptions;
+use self::cache::CacheOptions;
 use self::execution::ExecutionOptions;
-use self::gpu::PoolOptions;
+use self::gpu::{DeviceOptions, PoolOptions};
 use self::grpc::GrpcOptions;
 use self::http::HttpOptions;
 use self::logging::LogOptions;
 use self::metrics::MetricsOptions;
 use self::models::ModelOptions;
+use self::sagemaker::SageMakerOptions;
 pub(crate) use self::sources::parse;
 use self::trace::TraceOptions;
+use self::vertex_ai::VertexAiOptions;
 
 /// Serves the models of a repository over HTTP and gRPC.
 #[derive(Debug, Parser)]
 #[command(
     name = "nereid",
     version,
-    disable_help_subcommand = true,
     args_override_self = true,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
@@ -73,6 +79,18 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub pools: PoolOptions,
+
+    #[command(flatten)]
+    devices: DeviceOptions,
+
+    #[command(flatten)]
+    cache: CacheOptions,
+
+    #[command(flatten)]
+    sagemaker: SageMakerOptions,
+
+    #[command(flatten)]
+    vertex_ai: VertexAiOptions,
 
     #[command(flatten)]
     pub trace: TraceOptions,
@@ -196,9 +214,15 @@ impl Options {
         })
     }
 
-    /// What is deprecated among the options given, or has no effect.
+    /// What is deprecated among the options given, has no effect, or asks for what is not built yet.
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
+        advice.extend(self.sagemaker.advice());
+        advice.extend(self.vertex_ai.advice(|name| env::var(name).ok()));
+        advice.extend(self.cache.advice());
+        advice.extend(self.models.advice());
+        advice.extend(self.execution.advice());
+        advice.extend(self.devices.advice());
         advice.extend(self.trace.advice());
         advice.extend(self.grpc.advice());
         advice.extend(self.metrics.advice());
@@ -215,14 +239,32 @@ impl Options {
         } else if self.metrics.allow_metrics && self.grpc.allow_grpc && grpc.collides(&metrics) {
             Some("--grpc-port and --metrics-port are the same; metrics need a port of their own")
         } else {
-            self.models.contradiction()
+            self.models.contradiction().or_else(|| self.cache.contradiction())
         }
     }
 }
 
-/// `true` and `false`, and the other words that Triton accepts for them.
-fn boolean() -> BoolishValueParser {
-    BoolishValueParser::new()
+/// The words that Triton takes for `true` and `false`, in upper or lower case.
+fn boolean() -> impl TypedValueParser<Value = bool> {
+    StringValueParser::new()
+        .try_map(|word| as_boolean(&word).ok_or("must be true, on or 1, or else false, off or 0"))
+}
+
+fn as_boolean(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Some(true),
+        "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// That an option has no effect, and why, for each one given.
+fn without_effect<const N: usize>(
+    why: &'static str,
+    options: [(bool, &'static str); N],
+) -> impl Iterator<Item = String> {
+    let given = options.into_iter().filter(|(given, _)| *given);
+    given.map(move |(_, name)| format!("{name} has no effect: {why}"))
 }
 
 fn boxed(face: impl Face + 'static) -> Box<dyn Face> {

@@ -25,7 +25,7 @@ pub struct Placement {
 }
 
 /// A setting that says no placement.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingError {
     /// There is no such setting.
     #[error("there is no setting '{0}'; there are {NUMA_NODE} and {CPU_CORES}")]

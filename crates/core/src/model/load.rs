@@ -162,7 +162,7 @@ impl Model {
         let needs = planned.iter().filter(|(instance, _)| !instance.passive).map(|(_, needs)| needs.clone());
         let needs = needs.collect();
         let instances = planned.into_iter().map(|(instance, _)| services.host_policies.place(instance));
-        let instances = instances.collect();
+        let instances = instances.collect::<Result<_>>()?;
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);

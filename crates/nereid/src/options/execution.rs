@@ -4,13 +4,14 @@ use clap::{ArgAction, Args, ValueEnum};
 use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
 
 use super::host_policy::{self, HostPolicySetting};
+use super::without_effect;
 
 /// How models execute.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct ExecutionOptions {
     /// Limit executions over all models by the resources that instance groups need.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    #[arg(long, value_name = "MODE", value_enum, default_value_t, ignore_case = true)]
     rate_limit: RateLimitMode,
 
     /// Amount of a resource, on each device or on one, as NAME:COUNT or NAME:COUNT:DEVICE. May be given several times.
@@ -23,6 +24,10 @@ pub(crate) struct ExecutionOptions {
     /// they use. May be given several times.
     #[arg(long, value_name = "POLICY,SETTING=VALUE", value_parser = host_policy::read, action = ArgAction::Append)]
     host_policy: Vec<HostPolicySetting>,
+
+    /// Accepted, without effect: tensors are not copied by threads of their own.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    buffer_manager_thread_count: u32,
 }
 
 /// How executions are limited over all models.
@@ -43,6 +48,19 @@ impl ExecutionOptions {
             RateLimitMode::Off => RateLimit::Off,
             RateLimitMode::ExecutionCount => RateLimit::ExecutionCount(self.rate_limit_resource.clone()),
         }
+    }
+
+    /// Settings that have no effect, or that no instance can have.
+    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
+        let copies = without_effect(
+            "tensors are not copied by threads of their own",
+            [(self.buffer_manager_thread_count > 0, "--buffer-manager-thread-count")],
+        );
+        let wrong = self
+            .host_policy
+            .iter()
+            .filter_map(|setting| Some(format!("--host-policy: {}", setting.problem()?)));
+        copies.chain(wrong)
     }
 
     /// Where instances run.

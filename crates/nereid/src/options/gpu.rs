@@ -5,6 +5,8 @@ use nereid_assembly::DriverLibrary;
 use nereid_cuda::PoolSizes;
 use nereid_triton_host::LibraryOptions;
 
+use super::{boolean, without_effect};
+
 /// Which GPUs are used: the same for serving and for checking.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "GPUs")]
@@ -54,6 +56,44 @@ impl PoolOptions {
     }
 }
 
+/// How servers and models use GPUs.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "GPUs")]
+pub(crate) struct DeviceOptions {
+    /// Let GPUs reach the memory of each other. Accepted, without effect yet.
+    #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
+    enable_peer_access: Option<bool>,
+
+    /// Bytes of address space for each implicit state that grows, on a GPU. Accepted, without effect: states grow without
+    /// it. May be given several times.
+    #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
+    cuda_virtual_address_size: Vec<(i32, u64)>,
+
+    /// Refuse to load models onto a GPU of whose memory more than this fraction is in use. Accepted, without effect yet.
+    /// May be given several times.
+    #[arg(long, value_name = "GPU:FRACTION", value_parser = load_limit, action = ArgAction::Append)]
+    model_load_gpu_limit: Vec<(i32, f64)>,
+}
+
+impl DeviceOptions {
+    /// What was given and has no effect.
+    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
+        let limits = without_effect(
+            "models are loaded however much of a GPU's memory is in use, for now",
+            [(!self.model_load_gpu_limit.is_empty(), "--model-load-gpu-limit")],
+        );
+        let access = without_effect(
+            "GPUs do not reach the memory of each other yet",
+            [(self.enable_peer_access == Some(true), "--enable-peer-access")],
+        );
+        let states = without_effect(
+            "no address space is set apart for states",
+            [(!self.cuda_virtual_address_size.is_empty(), "--cuda-virtual-address-size")],
+        );
+        limits.chain(access).chain(states)
+    }
+}
+
 fn capability(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| "must be a number such as 7.5".into())
@@ -68,6 +108,12 @@ fn pool(text: &str) -> Result<(i32, u64), String> {
     Ok((gpu, size))
 }
 
+fn load_limit(text: &str) -> Result<(i32, f64), String> {
+    let limit = text.split_once(':').and_then(|(gpu, limit)| Some((gpu.parse().ok()?, limit.parse().ok()?)));
+    let limit = limit.filter(|(gpu, limit)| *gpu >= 0 && (0.0..=1.0).contains(limit));
+    limit.ok_or_else(|| "must be GPU:FRACTION with a fraction from 0 to 1, such as 0:0.8".into())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -80,6 +126,8 @@ mod tests {
         driver: DriverOptions,
         #[command(flatten)]
         pools: PoolOptions,
+        #[command(flatten)]
+        devices: DeviceOptions,
     }
 
     fn parsed(arguments: &[&str]) -> Result<Both, clap::Error> {
@@ -88,10 +136,27 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_references() {
-        let Both { driver, pools } = parsed(&[]).unwrap();
+        let Both { driver, pools, devices } = parsed(&[]).unwrap();
         assert_eq!(driver.library(), DriverLibrary::System);
         assert!((driver.min_supported_compute_capability - 6.0).abs() < f64::EPSILON);
         assert_eq!(pools.sizes(), PoolSizes { pinned: 268_435_456, devices: [].into() });
+        assert_eq!(devices.advice().count(), 0);
+    }
+
+    #[test]
+    fn options_without_effect_are_reported() {
+        for (argument, reported) in [
+            ("--enable-peer-access=true", Some("--enable-peer-access has no effect: ")),
+            // That is how it is.
+            ("--enable-peer-access=False", None),
+            ("--cuda-virtual-address-size=0:1048576", Some("--cuda-virtual-address-size has no effect: ")),
+            ("--model-load-gpu-limit=0:0.5", Some("--model-load-gpu-limit has no effect: ")),
+            ("--model-load-gpu-limit=1:1", Some("--model-load-gpu-limit has no effect: ")),
+        ] {
+            let advice: Vec<_> = parsed(&[argument]).unwrap().devices.advice().collect();
+            assert_eq!(advice.len(), usize::from(reported.is_some()), "{argument}: {advice:?}");
+            assert!(advice.iter().all(|line| line.starts_with(reported.unwrap())), "{advice:?}");
+        }
     }
 
     #[test]
@@ -122,6 +187,17 @@ mod tests {
             "--min-supported-compute-capability=x",
             "--min-supported-compute-capability=NaN",
             "--min-supported-compute-capability=-1",
+            "--enable-peer-access=yes",
+            "--cuda-virtual-address-size=0",
+            "--cuda-virtual-address-size=x:1",
+            "--cuda-virtual-address-size=0:x",
+            "--model-load-gpu-limit=0",
+            "--model-load-gpu-limit=x:0.5",
+            "--model-load-gpu-limit=0:x",
+            "--model-load-gpu-limit=-1:0.5",
+            "--model-load-gpu-limit=0:1.5",
+            "--model-load-gpu-limit=0:NaN",
+            "--model-load-gpu-limit=0:-1",
         ] {
             assert!(parsed(&[flag]).is_err(), "{flag}");
         }

@@ -66,7 +66,7 @@ pub(crate) struct GrpcOptions {
     grpc_root_cert: Option<PathBuf>,
 
     /// Compress responses to inference requests, for clients that accept it.
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t, ignore_case = true)]
     grpc_infer_response_compression_level: CompressionLevel,
 
     /// Milliseconds until the server pings a client that sends nothing; 2147483647 for never.
@@ -300,6 +300,8 @@ mod tests {
             ("low", Compression::Gzip),
             ("medium", Compression::Any),
             ("high", Compression::Any),
+            ("High", Compression::Any),
+            ("LOW", Compression::Gzip),
         ] {
             let options = parsed(&["--grpc-infer-response-compression-level", level]).unwrap();
             assert_eq!(options.face().unwrap().unwrap().options.compression, compression);

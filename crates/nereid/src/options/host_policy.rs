@@ -10,6 +10,20 @@ pub(crate) struct HostPolicySetting {
     value: String,
 }
 
+impl HostPolicySetting {
+    /// Why no instance can have this setting, if that is so. It concerns models of the policy alone, which may be none on
+    /// this machine.
+    pub(super) fn problem(&self) -> Option<String> {
+        let mut policies = HostPolicies::default();
+        policies.set(&self.policy, &self.setting, &self.value).ok()?;
+        Some(format!(
+            "models of policy '{}' cannot be loaded: {}",
+            self.policy,
+            policies.problem(&self.policy)?
+        ))
+    }
+}
+
 /// Triton's form: the policy up to the first comma, the setting up to the next equals sign, and the value.
 pub(super) fn read(text: &str) -> Result<HostPolicySetting, String> {
     let split = text.split_once(',').and_then(|(policy, rest)| Some((policy, rest.split_once('=')?)));

@@ -1,6 +1,6 @@
 //! The options about models: where they come from, which are loaded, and when.
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::PollConfig;
 use nereid_core::ModelControl;
 
-use super::boolean;
+use super::{boolean, without_effect};
 
 /// Where models come from, which are loaded, and when.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub(crate) struct ModelOptions {
     model_namespacing: bool,
 
     /// Who loads and unloads models while the server runs.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    #[arg(long, value_name = "MODE", value_enum, default_value_t, ignore_case = true)]
     model_control_mode: ModelControlMode,
 
     /// Model to load at start, with --model-control-mode=explicit; * for all. May be given several times.
@@ -32,9 +32,9 @@ pub(crate) struct ModelOptions {
     load_model: Vec<String>,
 
     /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded when two polls
-    /// have seen the same of it.
-    #[arg(long, value_name = "SECONDS", default_value = "15")]
-    repository_poll_secs: NonZeroU64,
+    /// have seen the same of it. 0 for no poll.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    repository_poll_secs: u64,
 
     /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change is
     /// still loaded only when two polls have seen the same of it.
@@ -48,6 +48,11 @@ pub(crate) struct ModelOptions {
     /// How often a failed load is retried.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     model_load_retry_count: usize,
+
+    /// Folder with a folder for each installed repository agent. Accepted, without effect yet: a model that names an agent
+    /// is not loaded.
+    #[arg(long, value_name = "PATH")]
+    repoagent_directory: Option<String>,
 }
 
 /// Who loads and unloads models while the server runs.
@@ -79,8 +84,9 @@ impl ModelOptions {
 
     /// How the repositories are polled, if they are.
     pub(super) fn poll(&self) -> Option<PollConfig> {
-        (self.model_control_mode == ModelControlMode::Poll).then(|| PollConfig {
-            interval: Duration::from_secs(self.repository_poll_secs.get()),
+        let polls = self.model_control_mode == ModelControlMode::Poll && self.repository_poll_secs > 0;
+        polls.then(|| PollConfig {
+            interval: Duration::from_secs(self.repository_poll_secs),
             watch: self.repository_watch,
         })
     }
@@ -101,12 +107,22 @@ impl ModelOptions {
         self.model_load_retry_count
     }
 
+    /// What was given and has no effect.
+    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
+        without_effect(
+            "repository agents are not built yet",
+            [(self.repoagent_directory.is_some(), "--repoagent-directory")],
+        )
+    }
+
     /// Options that contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
             Some(
                 "--repository-watch needs --model-control-mode=poll; other modes do not poll the repositories",
             )
+        } else if self.repository_watch && self.repository_poll_secs == 0 {
+            Some("--repository-watch polls at changes, which --repository-poll-secs=0 rules out")
         } else if self.load_model.is_empty() {
             None
         } else if self.model_control_mode != ModelControlMode::Explicit {

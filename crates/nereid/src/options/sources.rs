@@ -12,8 +12,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 
-use super::Options;
+use super::abbreviations::expand;
 use super::file::{File, Setting};
+use super::{Options, as_boolean};
 
 /// The option that names the file.
 pub(super) const CONFIG_FILE: &str = "config-file";
@@ -26,6 +27,8 @@ pub(crate) fn parse(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Options, clap::Error> {
+    let arguments = expand(arguments, &Options::command())
+        .map_err(|reason| Options::command().error(ErrorKind::UnknownArgument, reason))?;
     let optional = |command: Command| command.mut_args(|arg| arg.required(false));
     let lenient = optional(Options::command()).mut_subcommands(optional);
     // Whatever is wrong with the command line itself is reported as if it were all there is.
@@ -91,10 +94,12 @@ impl Scope<'_> {
         for value in values {
             let mut argument = OsString::from(format!("--{}", option.get_long().unwrap_or_default()));
             if is_switch(option) {
-                match value.to_str() {
-                    Some("true" | "1") => {}
-                    Some("false" | "0") => continue,
-                    _ => return Err(format!("{source}: must be true or false, not '{}'", value.display())),
+                match value.to_str().and_then(as_boolean) {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None => {
+                        return Err(format!("{source}: must be true or false, not '{}'", value.display()));
+                    }
                 }
             } else {
                 argument.push("=");

@@ -40,9 +40,24 @@ fn host_policies_have_settings_that_there_are() {
     assert!(refused.contains("'b,numa-node'"), "{refused}");
     assert!(parsed(&given[..1]).unwrap().execution.host_policies().is_ok());
     for wrong in
-        ["", "cpu", "cpu,", "cpu,numa-node", ",numa-node=0", "cpu,=0", "cpu,numa-node=", "cpu,numa-node=x"]
+        ["", "cpu", "cpu,", "cpu,numa-node", ",numa-node=0", "cpu,=0", "cpu,numa-node=", "p,sockets=1"]
     {
         assert!(host_policy::read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_value_that_no_instance_can_have_concerns_models_of_its_policy_alone() {
+    for (setting, problem) in [
+        ("p,cpu-cores=0-1", None),
+        ("p,cpu-cores=0", Some("models of policy 'p' cannot be loaded: cpu-cores is '0'")),
+        ("cpu,numa-node=left", Some("models of policy 'cpu' cannot be loaded: numa-node is 'left'")),
+    ] {
+        let options = parsed(&[&format!("--host-policy={setting}")]).unwrap();
+        assert!(options.execution.host_policies().is_ok(), "{setting}");
+        let advice: Vec<_> = options.execution.advice().collect();
+        assert_eq!(advice.len(), usize::from(problem.is_some()), "{setting}: {advice:?}");
+        assert!(advice.iter().all(|line| line.contains(problem.unwrap())), "{setting}: {advice:?}");
     }
 }
 
@@ -173,6 +188,7 @@ fn what_is_wrong_is_refused() {
     for argument in [
         "--http-port=70000",
         "--strict-readiness=maybe",
+        "--repository-poll-secs=x",
         "--http-thread-count=0",
         "--rate-limit=sometimes",
         "--log-verbose=-1",
@@ -195,6 +211,113 @@ fn what_is_wrong_is_refused() {
         assert!(parsed(&[argument]).is_err(), "{argument}");
     }
     assert!(Options::try_parse_from(["nereid"]).is_err());
+}
+
+#[test]
+fn booleans_are_the_references_words_in_any_case() {
+    for (word, expected) in [
+        ("true", Some(true)),
+        ("TRUE", Some(true)),
+        ("True", Some(true)),
+        ("on", Some(true)),
+        ("ON", Some(true)),
+        ("1", Some(true)),
+        ("false", Some(false)),
+        ("False", Some(false)),
+        ("Off", Some(false)),
+        ("0", Some(false)),
+        ("yes", None),
+        ("YES", None),
+        ("y", None),
+        ("t", None),
+        ("no", None),
+        ("n", None),
+        ("f", None),
+        ("2", None),
+        ("", None),
+        (" true", None),
+    ] {
+        let parsed = parsed(&[&format!("--log-info={word}")]).ok();
+        assert_eq!(parsed.map(|options| options.log.settings().info), expected, "{word}");
+    }
+}
+
+#[test]
+fn enumerations_are_the_references_words_in_any_case() {
+    for (option, words) in [
+        ("model-control-mode", ["none", "poll", "explicit"].as_slice()),
+        ("rate-limit", &["off", "execution_count"]),
+        ("grpc-infer-response-compression-level", &["none", "low", "medium", "high"]),
+        ("trace-level", &["off", "timestamps", "tensors", "min", "max"]),
+        ("trace-config=mode", &["triton", "opentelemetry"]),
+        ("trace-config=level", &["off", "timestamps", "tensors"]),
+    ] {
+        for word in words {
+            let (first, rest) = word.split_at(1);
+            for spelled in
+                [(*word).to_owned(), word.to_uppercase(), format!("{}{rest}", first.to_uppercase())]
+            {
+                assert!(parsed(&[&format!("--{option}={spelled}")]).is_ok(), "--{option}={spelled}");
+            }
+        }
+        for wrong in ["", "nothing", "o"] {
+            assert!(parsed(&[&format!("--{option}={wrong}")]).is_err(), "--{option}={wrong}");
+        }
+    }
+    let poll = parsed(&["--model-control-mode=Poll"]).unwrap().config().unwrap();
+    assert_eq!(poll.poll.unwrap().interval, Duration::from_secs(15));
+}
+
+#[test]
+fn a_poll_interval_of_zero_polls_never() {
+    let options = |seconds: &str| {
+        parsed(&[
+            "--model-control-mode=poll",
+            "--repository-watch=true",
+            &format!("--repository-poll-secs={seconds}"),
+        ])
+    };
+    let one = options("1").unwrap();
+    assert!(one.contradiction().is_none() && one.config().unwrap().poll.unwrap().watch);
+    assert!(options("0").unwrap().contradiction().is_some());
+    let never = parsed(&["--model-control-mode=poll", "--repository-poll-secs=0"]).unwrap();
+    assert!(never.contradiction().is_none());
+    let config = never.config().unwrap();
+    assert!(config.poll.is_none() && config.server.model_control == nereid_core::ModelControl::Poll);
+}
+
+#[test]
+fn abbreviations_are_for_the_command_line_alone() {
+    let options =
+        parsed_with(&["--model-repo=m", "--http-po=1", "--log-warn=OFF"], &[("NEREID_HTTP_PO", "2")]);
+    let options = options.unwrap();
+    assert_eq!((options.http.http_port, options.log.settings().warning), (1, false));
+    let error = parsed_with(&["--model-repo=m", "--exit=1"], &[]).unwrap_err();
+    assert!(
+        error.contains("'--exit' is ambiguous: it may be --exit-on-error, --exit-timeout-secs"),
+        "{error}"
+    );
+    let file = config_file("http-po = 1");
+    let error = parsed_with(&["--model-repo=m", "--config-file", file.path().to_str().unwrap()], &[]);
+    assert!(error.unwrap_err().contains("unknown option 'http-po'"));
+}
+
+#[test]
+fn help_is_a_command_too_and_shows_options_in_groups() {
+    for line in [["nereid", "help"].as_slice(), &["nereid", "--help"], &["nereid", "help", "check"]] {
+        let arguments = line.iter().map(Into::into).collect();
+        let help = parse(arguments, |_| None).unwrap_err();
+        assert_eq!(help.exit_code(), 0, "{line:?}");
+        let help = help.to_string();
+        for heading in ["General:", "Configurations and backends:"] {
+            assert!(help.contains(heading), "{line:?}: {help}");
+        }
+    }
+    // Each option has a heading of its own; clap's are for those that print.
+    let help = Options::command().render_long_help().to_string();
+    let (_, plain) = help.split_once("\nOptions:\n").unwrap();
+    let plain = plain.split_once(":\n").map_or(plain, |(plain, _)| plain);
+    assert_eq!(plain.matches("--").count(), 2, "{plain}");
 }
 
 /// Parses a command line with these variables of the environment.

@@ -37,11 +37,14 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// An address without a scheme is one of HTTP, as in the reference.
+    ///
     /// # Errors
     /// Why the address is none, or that no certificate is known by which a collector could show who it is.
     pub(super) fn new(url: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("'{url}' is no address of a collector: {why}");
-        let uri: Uri = url.parse().map_err(|error| wrong(&format!("{error}")))?;
+        let address = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let uri: Uri = address.parse().map_err(|error| wrong(&format!("{error}")))?;
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
         let (default_port, tls) = match uri.scheme_str() {
             Some("http") => (80, None),
@@ -139,11 +142,16 @@ mod tests {
         let place = |url: &str| Client::new(url).map(|client| (client.host, client.port));
         assert_eq!(place("http://localhost:4318/v1/traces"), Ok(("localhost".into(), 4318)));
         assert_eq!(place("http://[::1]/x?y=z"), Ok(("::1".into(), 80)));
+        assert_eq!(place("localhost:4318/v1/traces"), Ok(("localhost".into(), 4318)));
+        assert_eq!(place("collector"), Ok(("collector".into(), 80)));
+        assert_eq!(place("[::1]:4318"), Ok(("::1".into(), 4318)));
+        let url = |url: &str| Client::new(url).map(|client| client.url.to_string());
+        assert_eq!(url("localhost:4318/v1/traces"), url("http://localhost:4318/v1/traces"));
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for url in ["", "localhost:4318", "ftp://host/", "http://", "/v1/traces", "http://a b/"] {
+        for url in ["", ":4318", "ftp://host/", "http://", "/v1/traces", "http://a b/"] {
             let refused = Client::new(url).unwrap_err();
             assert!(refused.contains("is no address of a collector"), "{refused}");
         }
