@@ -4,12 +4,13 @@
 //! ONNX versions must not reach the `ort` crate, which knows a closed set.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use nereid_backend_api::{DataType, Error, Result};
+use nereid_model_files::{self as model_files, PROTOBUF_LIMIT};
 use prost::Message;
+
+use crate::{cannot_read, external_data};
 
 /// The element types that ONNX and the protocol share, by their number and name in ONNX.
 const TYPES: &[(i32, &str, DataType)] = &[
@@ -53,16 +54,11 @@ impl Declared {
     /// say.
     ///
     /// # Errors
-    /// The file cannot be read, or declares an input or output that no request can give or no response take.
+    /// The file cannot be read, keeps weights in something else than a file of its folder, or declares an input or output
+    /// that no request can give or no response take.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let contents = fs::read(path).map_err(|error| {
-            let message = format!("cannot read {}: {error}", path.display());
-            if error.kind() == ErrorKind::NotFound {
-                Error::not_found(message)
-            } else {
-                Error::internal(message)
-            }
-        })?;
+        let contents = model_files::read(path, PROTOBUF_LIMIT).map_err(|error| cannot_read(path, &error))?;
+        external_data::check(&contents, path.parent().unwrap_or(Path::new("")))?;
         Self::of(&contents)
     }
 

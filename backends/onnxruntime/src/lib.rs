@@ -18,6 +18,7 @@ mod binding;
 mod declared;
 mod engine;
 mod exit;
+mod external_data;
 mod library;
 mod memory;
 mod options;
@@ -37,6 +38,7 @@ use nereid_backend_api::{
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
+use nereid_model_files::{self as model_files, FileError};
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;
@@ -100,7 +102,7 @@ impl OnnxRuntimeBackend {
     fn load_model(&self, context: &ModelContext) -> Result<OrtModel> {
         let default_max_batch_size = self.settings.default_max_batch_size()?;
         let mut config = context.config.clone();
-        let path = model_file(context);
+        let path = model_file(context)?;
         let declared = Declared::read(&path)?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
         let session = options.session(&path, first_kind(&config))?;
@@ -156,10 +158,20 @@ impl Model for OrtModel {
 }
 
 /// The path of the ONNX file itself.
-fn model_file(context: &ModelContext) -> PathBuf {
+fn model_file(context: &ModelContext) -> Result<PathBuf> {
     let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
-    let path = context.version_directory().join(filename);
-    if path.is_dir() { path.join(DEFAULT_FILENAME) } else { path }
+    let version = context.version_directory();
+    model_files::model_file(&version, filename, DEFAULT_FILENAME)
+        .map_err(|error| cannot_read(&version.join(filename), &error))
+}
+
+fn cannot_read(path: &Path, error: &FileError) -> Error {
+    let message = format!("cannot read {}: {error}", path.display());
+    match error {
+        _ if error.is_missing() => Error::not_found(message),
+        FileError::Io(_) => Error::internal(message),
+        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
+    }
 }
 
 /// What the first instance runs on.

@@ -159,6 +159,12 @@ impl SessionOptions {
             builder = builder.with_config_entry(key, value).map_err(told)?;
         }
         for library in &self.operator_libraries {
+            // A name without a slash is searched where the system's libraries are.
+            if library.contains('/') {
+                nereid_model_files::check(Path::new(library)).map_err(|error| {
+                    Error::invalid_arg(format!("cannot load the operator library '{library}': {error}"))
+                })?;
+            }
             builder = builder.with_operator_library(library).map_err(told)?;
         }
         let mut providers = self.accelerators.for_kind(kind)?;

@@ -3,15 +3,13 @@
 //! Knows nothing of requests, nor of what the model's configuration says about its tensors.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape};
 use nereid_graph_executor::Signature;
+use nereid_model_files::{self as model_files, FileError, PROTOBUF_LIMIT};
 use prost::Message;
-use tract_onnx::data_resolver::FopenDataResolver;
 use tract_onnx::model::ParseResult;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
@@ -25,6 +23,8 @@ use tract_onnx::tensor::load_tensor;
 use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
+use crate::DEFAULT_FILENAME;
+use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::signature;
 
@@ -39,17 +39,13 @@ pub(crate) struct OnnxFile {
 }
 
 impl OnnxFile {
-    /// Reads `path`, or `model.onnx` in it if it is a folder, which is how a model with external data comes.
-    pub(crate) fn read(path: PathBuf) -> Result<Self> {
-        let path = if path.is_dir() { path.join("model.onnx") } else { path };
-        let contents = fs::read(&path).map_err(|error| {
-            let message = format!("cannot read {}: {error}", path.display());
-            if error.kind() == ErrorKind::NotFound {
-                Error::not_found(message)
-            } else {
-                Error::internal(message)
-            }
-        })?;
+    /// Reads the file of this name in a version's folder, or `model.onnx` in it if it is a folder, which is how a model
+    /// with external data comes.
+    pub(crate) fn read(version: &Path, name: &str) -> Result<Self> {
+        let path = model_files::model_file(version, name, DEFAULT_FILENAME)
+            .map_err(|error| cannot_read(&version.join(name), &error))?;
+        let contents =
+            model_files::read(&path, PROTOBUF_LIMIT).map_err(|error| cannot_read(&path, &error))?;
         let not_onnx =
             |why: &str| Error::invalid_arg(format!("{} is not a complete ONNX file: {why}", path.display()));
         let mut proto =
@@ -73,7 +69,7 @@ impl OnnxFile {
         let Some(initializer) = self.graph.initializer.iter().find(|it| listed && it.name == name) else {
             return Ok(None);
         };
-        let value = guarded(|| load_tensor(&FopenDataResolver, initializer, self.directory()));
+        let value = guarded(|| load_tensor(&RegularFiles, initializer, self.directory()));
         value.map(Some).map_err(|why| {
             let path = self.path.display();
             Error::invalid_arg(format!(
@@ -103,8 +99,7 @@ impl OnnxFile {
     /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[&str]) -> Result<Graph> {
         let engine = Onnx {
-            // Read, not mapped: a file that changes under a mapping takes the process down.
-            provider: Arc::new(FopenDataResolver),
+            provider: Arc::new(RegularFiles),
             // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
             ignore_value_info: true,
             ..onnx()
@@ -139,6 +134,15 @@ impl OnnxFile {
             Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
         })?;
         Ok(Graph { template })
+    }
+}
+
+fn cannot_read(path: &Path, error: &FileError) -> Error {
+    let message = format!("cannot read {}: {error}", path.display());
+    match error {
+        _ if error.is_missing() => Error::not_found(message),
+        FileError::Io(_) => Error::internal(message),
+        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
     }
 }
 

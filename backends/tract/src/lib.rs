@@ -17,6 +17,7 @@
 mod cache_size;
 mod convert;
 mod engine;
+mod external_data;
 mod graph;
 mod guard;
 mod plans;
@@ -104,7 +105,7 @@ fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel
     let default_max_batch_size = settings.default_max_batch_size()?;
     let mut config = context.config.clone();
     let filename = default_model_filename(&config).unwrap_or(DEFAULT_FILENAME);
-    let mut file = OnnxFile::read(context.version_directory().join(filename))?;
+    let mut file = OnnxFile::read(&context.version_directory(), filename)?;
     if context.complete {
         complete_tensors(&mut config, &file.signature()?.tensors(), default_max_batch_size)
             .map_err(|error| Error::invalid_arg(error.to_string()))?;

@@ -1,7 +1,6 @@
 //! Checks one model's configuration as far as possible without loading the model, and reports the place of each
 //! problem.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use nereid_core::model_config::{
     read_text, telling_files, validate,
 };
 use nereid_core::not_offered;
+use nereid_model_files::{self as model_files, TEXT_LIMIT};
 use nereid_repository::{config_path, entries};
 
 use super::Context;
@@ -113,10 +113,10 @@ pub(crate) fn check(
 
 /// The file's text; without it, why not, unless it does not exist.
 fn read(path: &Path, findings: &mut Vec<Finding>) -> Option<String> {
-    let bytes = match fs::read(path) {
+    let bytes = match model_files::read(path, TEXT_LIMIT) {
         Ok(bytes) => bytes,
         Err(error) => {
-            if error.kind() != std::io::ErrorKind::NotFound {
+            if !error.is_missing() {
                 findings.push(Finding::error(path, format!("cannot be read: {error}")));
             }
             return None;

@@ -1,12 +1,12 @@
 //! Checks one model's folder: its versions, its model files, and the other files that its configuration names.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use nereid_core::model_config::{
     ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, backend_name, default_model_filename, nearest_name,
     served_versions, telling_files, to_text,
 };
+use nereid_model_files::{self as model_files, FileError, Kind};
 use nereid_repository::{data_files, entries, version_number};
 
 use super::Context;
@@ -117,8 +117,15 @@ fn check_model_files(
             }
         };
         let Some(filename) = default_model_filename(config) else { continue };
-        if version.join(filename).exists() {
-            continue;
+        let Ok(path) = model_files::inside(&version, filename) else { continue };
+        match model_files::check(&path) {
+            // What is in a folder is for the backend to tell.
+            Ok(()) | Err(FileError::NotRegular(Kind::Directory)) => continue,
+            Err(error) if !error.is_missing() => {
+                findings.push(finding(format!("cannot read '{filename}': {error}")));
+                continue;
+            }
+            Err(_) => {}
         }
         if held.is_empty() {
             findings.push(finding(format!("is empty: it needs '{filename}'")));
@@ -149,7 +156,9 @@ fn check_named_files(
         if filename.is_empty() {
             continue;
         }
-        if let Err(error) = fs::read_to_string(folder.join(filename)) {
+        // A slash at its beginning is the folder's.
+        let Ok(path) = model_files::inside(folder, filename.trim_start_matches('/')) else { continue };
+        if let Err(error) = model_files::read_text(&path) {
             let message = format!("cannot read the labels in '{filename}': {error}");
             let nearest = nearest_name(filename, found.iter().map(|entry| entry.name.as_str()));
             let nearest = nearest.filter(|nearest| nearest != filename);
@@ -157,13 +166,17 @@ fn check_named_files(
         }
     }
     for file in data_files(&config.config) {
-        let path = folder.join(&file.path);
-        if !path.is_file() {
+        // A name that leads out of the folder was reported with the configuration's other mistakes.
+        let Ok(path) = model_files::inside(folder, &file.path) else { continue };
+        if let Err(error) = model_files::check(&path) {
             let (around, filename) = (path.parent().unwrap_or(folder), path.file_name().unwrap_or_default());
             let held = entries(around).unwrap_or_default();
             let nearest =
                 nearest_name(&filename.to_string_lossy(), held.iter().map(|entry| entry.name.as_str()));
-            let message = format!("file '{}' does not exist", path.display());
+            let message = match &error {
+                _ if error.is_missing() => format!("file '{}' does not exist", path.display()),
+                _ => format!("cannot read '{}': {error}", path.display()),
+            };
             findings.push(config.error(&file.field, message).meaning(nearest));
         }
     }

@@ -29,5 +29,5 @@ pub use proto::ModelConfig;
 pub use text::{
     ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,
 };
-pub use validate::{Stage, ValidationError, ValidationErrors, validate, validate_ensemble};
+pub use validate::{Stage, ValidationError, ValidationErrors, stays_in_folder, validate, validate_ensemble};
 pub use version::{ServedVersions, served_versions};

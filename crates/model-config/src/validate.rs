@@ -9,6 +9,7 @@ mod batching;
 mod ensemble;
 mod enums;
 mod extras;
+mod files;
 mod instances;
 mod members;
 mod report;
@@ -17,6 +18,7 @@ mod state;
 mod tensor;
 mod warmup;
 
+pub use files::stays_in_folder;
 pub use members::validate_ensemble;
 pub use report::{ValidationError, ValidationErrors};
 
@@ -65,6 +67,7 @@ pub fn validate(config: &ModelConfig, stage: Stage) -> Result<(), ValidationErro
     }
     warmup::check(config, stage, &mut report);
     extras::check(config, &mut report);
+    files::check(config, &mut report);
     report.finish(&config.name)
 }
 

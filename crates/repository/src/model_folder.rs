@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
+use nereid_model_files::{self as model_files, DATA_LIMIT, FileError, Kind, TEXT_LIMIT};
 
 use crate::data_files::{INITIAL_STATE, WARMUP, data_files};
 
@@ -121,7 +121,7 @@ impl Origin<'_> {
     /// What is wrong, each with its line and column where there are any.
     fn explain(self, folder: &Path, errors: &ValidationErrors) -> String {
         let text = match self {
-            Self::File(path) => fs::read(path).ok(),
+            Self::File(path) => model_files::read(path, TEXT_LIMIT).ok(),
             Self::Request | Self::Nowhere => None,
         };
         let places = text.map(|text| nereid_model_config::read_text(&String::from_utf8_lossy(&text)).places);
@@ -152,6 +152,7 @@ fn finish(
     }
     let versions: Vec<u64> =
         choice.served.into_iter().filter_map(|version| version.try_into().ok()).collect();
+    let special_files = check_model_files(folder, &config, &versions).err();
     let completion = match (options.complete, origin) {
         (false, _) => Completion::Off,
         (true, Origin::Nowhere) => Completion::Needed,
@@ -162,7 +163,7 @@ fn finish(
         labels,
         warm_up_files: named(&files, WARMUP),
         state_files: named(&files, INITIAL_STATE),
-        fault: fault.or(missing_labels).or(missing_files),
+        fault: fault.or(missing_labels).or(missing_files).or(special_files),
         ..ModelSpec::new(ModelId::plain(name), folder, config, versions)
     })
 }
@@ -229,8 +230,8 @@ fn exists(path: &Path) -> Result<bool> {
 }
 
 fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
-    let bytes = fs::read(path).map_err(|error| {
-        let missing = !options.complete && error.kind() == ErrorKind::NotFound;
+    let bytes = model_files::read(path, TEXT_LIMIT).map_err(|error| {
+        let missing = !options.complete && error.is_missing();
         let hint = if missing {
             "; it may be missing only when configurations are completed automatically"
         } else {
@@ -261,12 +262,13 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
     labelled
         .map(|output| {
             // A slash at its beginning is the folder's, as in the reference.
-            let path = folder.join(output.label_filename.trim_start_matches('/'));
-            let text = fs::read_to_string(&path).map_err(|error| {
+            let name = output.label_filename.trim_start_matches('/');
+            let text = model_files::inside(folder, name).and_then(|path| model_files::read_text(&path));
+            let text = text.map_err(|error| {
                 Error::not_found(format!(
                     "cannot read the labels of output '{}' in '{}': {error}",
                     output.name,
-                    path.display()
+                    folder.join(name).display()
                 ))
             })?;
             Ok((output.name.clone(), text.lines().map(str::to_owned).collect()))
@@ -284,20 +286,31 @@ fn named(files: &BTreeMap<PathBuf, Bytes>, folder: &str) -> BTreeMap<String, Byt
 fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<PathBuf, Bytes>> {
     let mut contents = BTreeMap::new();
     for file in data_files(config) {
-        let path = folder.join(&file.path);
-        let wrong = |reason: String| {
-            Error::not_found(format!("cannot use '{}' (from {}): {reason}", path.display(), file.field))
-        };
-        if !file.path.components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(wrong("it is outside the model's folder".into()));
-        }
-        if !path.is_file() {
-            return Err(wrong("no such file".into()));
-        }
-        let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+        let bytes =
+            model_files::inside(folder, &file.path).and_then(|path| model_files::read(&path, DATA_LIMIT));
+        let bytes = bytes.map_err(|error| {
+            let path = folder.join(&file.path);
+            Error::not_found(format!("cannot use '{}' (from {}): {error}", path.display(), file.field))
+        })?;
         contents.insert(file.path, Bytes::from(bytes));
     }
     Ok(contents)
+}
+
+/// A model's file may be missing, or a folder, which its backend may know; a FIFO or a device would hold up the backend
+/// that opens it.
+fn check_model_files(folder: &Path, config: &ModelConfig, versions: &[u64]) -> Result<()> {
+    let Some(name) = nereid_model_config::default_model_filename(config) else { return Ok(()) };
+    for version in versions {
+        let path = folder.join(version.to_string()).join(name);
+        match model_files::check(&path) {
+            Err(error @ FileError::NotRegular(kind)) if kind != Kind::Directory => {
+                return Err(Error::invalid_arg(format!("cannot read '{}': {error}", path.display())));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The folders whose name is a version: a whole number without a leading zero (0 itself is one). Ascending.

@@ -12,6 +12,7 @@ use nereid_core::{
     FetchedModel, Fingerprint, Listed, LoadGuard, LoadHooks, ModelId, ModelSource, ModelSpec, Origin,
     Overrides, Progress, SourceFuture,
 };
+use nereid_model_files as model_files;
 use tempfile::TempDir;
 
 use crate::fingerprint;
@@ -204,15 +205,14 @@ fn keep_sent(name: &str, overrides: &Overrides) -> Result<(TempDir, Origin)> {
     let folder = tempfile::Builder::new().prefix("nereid-").tempdir().map_err(cannot)?;
     let mut digest = DefaultHasher::new();
     for (path, contents) in &overrides.files {
-        let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
-        if !inside || path.as_os_str().is_empty() {
-            return Err(Error::invalid_arg(format!(
+        let place = model_files::inside(folder.path(), path).map_err(|_| {
+            Error::invalid_arg(format!(
                 "'{}' is not a path within the folder of model '{name}', such as 1/model.onnx",
                 path.display()
-            )));
-        }
+            ))
+        })?;
         (path, contents).hash(&mut digest);
-        let path = folder.path().join(path);
+        let path = place;
         fs::create_dir_all(path.parent().unwrap_or(folder.path())).map_err(cannot)?;
         fs::write(&path, contents).map_err(cannot)?;
     }

@@ -142,6 +142,10 @@ impl Places {
         if !resolved.starts_with(folder) {
             return Err(wrong("which is not in the model's folder"));
         }
+        // Opening a FIFO would wait for another process.
+        if !resolved.is_file() {
+            return Err(wrong("which is not a regular file"));
+        }
         Ok(Some(path))
     }
 }

@@ -39,6 +39,13 @@ const RULES: &[Rule] = &[
         why: "model-config is pure data and knows no I/O",
     },
     Rule {
+        of: "nereid-model-files",
+        rooms: Allowed::Only(&["nereid-model-config"]),
+        libraries: Allowed::Only(&["rustix"]),
+        never: &[],
+        why: "model-files opens files, and knows neither their formats nor who reads them",
+    },
+    Rule {
         of: "nereid-backend-api",
         rooms: Allowed::Only(&["nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "half", "smallvec", "thiserror"]),
@@ -89,7 +96,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         of: "nereid-repository",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        rooms: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-core",
+            "nereid-model-config",
+            "nereid-model-files",
+        ]),
         libraries: Allowed::Any,
         never: &["axum*", "tonic*", "tract*"],
         why: "repository feeds core and knows no face and no backend",
@@ -235,6 +247,7 @@ const RULES: &[Rule] = &[
             "nereid-dylib",
             "nereid-graph-executor",
             "nereid-model-config",
+            "nereid-model-files",
         ]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "tonic*"],
@@ -242,7 +255,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         of: "nereid-check",
-        rooms: Allowed::Only(&["nereid-core", "nereid-repository"]),
+        rooms: Allowed::Only(&["nereid-core", "nereid-model-files", "nereid-repository"]),
         libraries: Allowed::Only(&["serde", "serde_json"]),
         never: &["clap*"],
         why: "check reads repositories, and knows no backend, no command line and no running server",

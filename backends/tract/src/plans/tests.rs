@@ -7,7 +7,7 @@ use tract_onnx::prelude::tensor1;
 fn plans(limit: usize) -> Plans {
     let file = onnx::add(&[-1]);
     let folder = crate::tests::server::folder(&file);
-    let file = crate::graph::OnnxFile::read(folder.path().join("1/model.onnx")).unwrap();
+    let file = crate::graph::OnnxFile::read(&folder.path().join("1"), "model.onnx").unwrap();
     let inputs = ["X", "Y"].map(|name| (name.to_owned(), DatumType::F32)).to_vec();
     Plans::new(file.into_graph(&["Z"]).unwrap(), inputs, limit.try_into().unwrap())
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::Stage;
 use super::report::Report;
-use super::{Stage, stays_inside};
 use crate::backend::TENSORRT_PLATFORM;
 use crate::proto::model_input::Format;
 use crate::proto::{DataType, ModelConfig, ModelInput, ModelOutput};
@@ -68,10 +68,6 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
     for (index, output) in config.output.iter().enumerate() {
         let tensor = Tensor::output(index, output);
         check_tensor(config, stage, &tensor, &mut names, report);
-        if !stays_inside(&output.label_filename) {
-            let reason = format!("'{}' is outside the model's folder", output.label_filename);
-            tensor.report(report, "label_filename", reason);
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! can be counted is ours.
 
 mod ensembles;
+mod files;
 mod rules;
 
 use super::{Stage, ValidationError, ValidationErrors};

@@ -1,8 +1,11 @@
 //! Model folders, good and bad.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
 use nereid_core::backend_api::ErrorCode;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use tempfile::TempDir;
 
 use super::*;
@@ -242,4 +245,63 @@ fn a_model_runs_on_the_gpus_that_its_backend_may_use() {
     assert_eq!(gpus(&[("1/model.onnx", "")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", "platform: 'onnxruntime_onnx'")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")]), [0; 0]);
+}
+
+/// A model with a file in each position that a configuration gives one.
+const NAMING_FILES: &str = r#"
+backend: "mine"
+max_batch_size: 1
+default_model_filename: "weights"
+input { name: "I" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "O" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "labels.txt" }
+model_warmup { name: "w" batch_size: 1 inputs { key: "I" value {
+  data_type: TYPE_FP32 dims: [ 1 ] input_data_file: "sample" } } }
+sequence_batching { state { input_name: "S" output_name: "S" data_type: TYPE_FP32 dims: [ 1 ]
+  initial_state { name: "s" data_type: TYPE_FP32 dims: [ 1 ] data_file: "zero" } } }
+"#;
+
+#[test]
+fn special_files_are_refused_in_every_position() {
+    let positions = ["config.pbtxt", "labels.txt", "warmup/sample", "initial_state/zero", "1/weights"];
+    let folders = ["1", "warmup", "initial_state"];
+    let files = positions.map(|path| (path, if path == "config.pbtxt" { NAMING_FILES } else { "data" }));
+    let in_order = read(&repository(&files, &folders)).unwrap();
+    assert!(in_order.fault.is_none(), "{:?}", in_order.fault);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let fifo = elsewhere.path().join("fifo");
+    mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    let socket = elsewhere.path().join("socket");
+    drop(UnixListener::bind(&socket).unwrap());
+    let specials = [
+        (fifo.as_path(), "a FIFO"),
+        (&socket, "a socket"),
+        (Path::new("/dev/zero"), "a character device"),
+        (Path::new("/dev/tty"), "a character device"),
+        (elsewhere.path(), "a directory"),
+    ];
+    for position in positions {
+        for (special, what) in specials {
+            let repository = repository(&files, &folders);
+            let path = repository.path().join("m").join(position);
+            fs::remove_file(&path).unwrap();
+            symlink(special, &path).unwrap();
+            let refusal = read(&repository).map_or_else(Some, |spec| spec.fault);
+            // A model may be a folder.
+            if position == "1/weights" && what == "a directory" {
+                assert!(refusal.is_none(), "{refusal:?}");
+                continue;
+            }
+            let message = refusal.unwrap_or_else(|| panic!("{position}: {what}")).message().to_owned();
+            assert!(message.contains(position) && message.contains(what), "{position}, {what}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_as_long_as_a_disk_is_refused() {
+    let folder = repository(&[("config.pbtxt", "")], &["1"]);
+    let config = fs::File::create(folder.path().join("m/config.pbtxt")).unwrap();
+    config.set_len(1 << 40).unwrap();
+    let message = read(&folder).unwrap_err().message().to_owned();
+    assert!(message.contains("larger than 16777216 bytes"), "{message}");
 }

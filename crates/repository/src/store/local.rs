@@ -1,13 +1,14 @@
 //! Folders on this machine. They are not copied: fetching one gives its path.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{LoadGuard, SourceFuture};
+use nereid_model_files as model_files;
 
 use super::{Entry, Fetch, Fetched, Object, ObjectKind, Store};
 
@@ -113,15 +114,9 @@ fn stamp(path: &Path, metadata: &Metadata) -> String {
     (metadata.dev(), metadata.ino(), times).hash(&mut hasher);
     if metadata.is_file() && metadata.len() <= SMALL {
         // A file that cannot be read is reported when the model is loaded.
-        contents(path).ok().hash(&mut hasher);
+        model_files::read(path, SMALL).ok().hash(&mut hasher);
     }
     format!("{:x}", hasher.finish())
-}
-
-fn contents(path: &Path) -> io::Result<Vec<u8>> {
-    let mut contents = Vec::new();
-    File::open(path)?.take(SMALL).read_to_end(&mut contents)?;
-    Ok(contents)
 }
 
 /// What a folder holds, by name. What vanishes meanwhile, or is a link to nowhere, is not there.

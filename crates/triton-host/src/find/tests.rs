@@ -110,6 +110,7 @@ fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder(
     assert!(named("m/none.so").unwrap_err().message().ends_with("which does not exist"));
     assert!(named("other/batchstrategy.so").unwrap_err().message().ends_with("not in the model's folder"));
     assert!(named("m/../other/batchstrategy.so").is_err());
+    assert!(named("m/1").unwrap_err().message().ends_with("not a regular file"));
 
     let sequences = |named: bool| {
         let mut config = config("");

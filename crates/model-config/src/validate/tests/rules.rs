@@ -27,7 +27,7 @@ const RULES: &[Rule] = &[
         "Model::Init",
         "backend: 'b' output { name: 'O' data_type: TYPE_FP32 dims: 1 label_filename: 'a/../../l.txt' }",
         "output[1].label_filename",
-        "is outside the model's folder",
+        "must stay within the model's folder",
     ),
     // Batch inputs and outputs.
     (
