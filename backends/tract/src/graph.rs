@@ -2,7 +2,6 @@
 //!
 //! Knows nothing of requests, nor of what the model's configuration says about its tensors.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,10 +25,10 @@ use tract_onnx::{Onnx, onnx};
 use crate::DEFAULT_FILENAME;
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
-use crate::signature;
+use crate::{operators, signature};
 
-/// Operator sets whose operators go by the names the engine knows. Elsewhere the same name means something else.
-const KNOWN_DOMAINS: [&str; 4] = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft"];
+/// What helps where the embedded engine does not serve a model.
+const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
 
 /// An ONNX file as read, not yet parsed by the engine.
 pub(crate) struct OnnxFile {
@@ -104,14 +103,12 @@ impl OnnxFile {
             ignore_value_info: true,
             ..onnx()
         };
-        let mut unsupported = BTreeSet::new();
-        collect_unsupported(&engine, &self.graph, &mut unsupported);
+        let unsupported = operators::unsupported(&self.proto, &self.graph);
         if !unsupported.is_empty() {
-            let list: Vec<_> = unsupported.into_iter().collect();
             return Err(Error::unsupported(format!(
-                "{} uses operators that the embedded engine does not have: {}",
+                "{} uses what the embedded engine does not serve: {}; {HINT}",
                 self.path.display(),
-                list.join(", ")
+                Vec::from_iter(unsupported).join(", ")
             )));
         }
         forget_dimension_names(&mut self.graph);
@@ -180,22 +177,5 @@ fn forget_dimension_names(graph: &mut GraphProto) {
     }
     for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
         attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(forget_dimension_names);
-    }
-}
-
-/// Adds the operators that the engine lacks, also those in the bodies of loops and conditions.
-fn collect_unsupported(engine: &Onnx, graph: &GraphProto, found: &mut BTreeSet<String>) {
-    for node in &graph.node {
-        let domain = node.domain.as_str();
-        if !KNOWN_DOMAINS.contains(&domain) {
-            found.insert(format!("{domain}.{}", node.op_type));
-        } else if !engine.op_register.0.contains_key(&node.op_type) {
-            found.insert(node.op_type.clone());
-        }
-        for attribute in &node.attribute {
-            for body in attribute.g.iter().chain(&attribute.graphs) {
-                collect_unsupported(engine, body, found);
-            }
-        }
     }
 }

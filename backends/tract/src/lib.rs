@@ -20,6 +20,7 @@ mod engine;
 mod external_data;
 mod graph;
 mod guard;
+mod operators;
 mod plans;
 mod signature;
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use nereid_backend_api::{Buffer, DataType, ErrorCode, Tensor};
 use tract_onnx::pb::tensor_proto::DataType as Element;
 
-use super::onnx::{add, file, floats, graph, identity, node, port, with_graph, with_int, with_ints};
+use super::onnx::{add, file, floats, graph, identity, node, port, with_int, with_ints};
 use super::server::{config, serve};
 use super::{fp32, fp32_output, strings, text_output};
 
@@ -360,29 +360,22 @@ fn an_addition_of_shapes_that_do_not_fit_fails() {
 }
 
 #[test]
-fn a_loop_forgets_one_request_before_the_next() {
-    // Running sums over rows of any width, which start from S.
-    let row = |name| port(name, Element::Float, &[-1]);
-    let body = graph(
-        vec![row("sum"), row("item")],
-        vec![node("Add", &["sum", "item"], &["next"]), node("Identity", &["next"], &["shown"])],
-        vec![row("next"), row("shown")],
-        vec![],
-    );
-    let scan =
-        with_int(with_graph(node("Scan", &["S", "X"], &["total", "Y"]), "body", body), "num_scan_inputs", 1);
-    let inputs = vec![port("S", Element::Float, &[-1]), port("X", Element::Float, &[-1, -1])];
+fn a_recurrent_operator_forgets_one_request_before_the_next() {
+    // One unit: h' = tanh(x + h).
+    let (dims, weight) = ([-1, 1, 1], |name| floats(name, &[1, 1, 1], &[1.0]));
+    let rnn = with_int(node("RNN", &["X", "W", "R"], &["", "Y"]), "hidden_size", 1);
     let mut model = serve(
-        &file(graph(inputs, vec![scan], vec![port("Y", Element::Float, &[-1, -1])], vec![])),
-        config(
-            0,
-            &[("S", DataType::Fp32, &[-1]), ("X", DataType::Fp32, &[-1, -1])],
-            &[("Y", DataType::Fp32, &[-1, -1])],
-        ),
+        &file(graph(
+            vec![port("X", Element::Float, &dims)],
+            vec![rnn],
+            vec![port("Y", Element::Float, &[1, 1, 1])],
+            vec![weight("W"), weight("R")],
+        )),
+        config(0, &[("X", DataType::Fp32, &dims)], &[("Y", DataType::Fp32, &[1, 1, 1])]),
     );
-    for start in [0.0, 10.0, 0.0] {
-        let inputs = vec![fp32("S", &[2], &[start; 2]), fp32("X", &[2, 2], &[1.0, 2.0, 3.0, 4.0])];
-        let (_, sums) = fp32_output(&model.infer(inputs).unwrap());
-        assert_eq!(sums, [start + 1.0, start + 2.0, start + 4.0, start + 6.0]);
+    for start in [0.0_f32, 2.0, 0.0, -1.0, 2.0] {
+        let (_, values) = fp32_output(&model.infer(vec![fp32("X", &[2, 1, 1], &[start, 0.5])]).unwrap());
+        let expected = (start.tanh() + 0.5).tanh();
+        assert!((values[0] - expected).abs() < 1e-5, "{values:?} instead of {expected}");
     }
 }
