@@ -316,7 +316,7 @@ def test_a_restricted_api_group_requires_its_key(serve_identity):
         assert refused.value.status() == "StatusCode.UNAVAILABLE"
         assert "triton-grpc-protocol-admin-key" in refused.value.message()
     assert infer(client, headers={"triton-grpc-protocol-admin-key": "s=1"}) == [1, 2, 3]
-    assert client.get_server_metadata().name == "nereid"
+    assert client.get_server_metadata().name == "triton"
     stub, asked = health_of(server), health_pb2.HealthCheckRequest()
     with pytest.raises(grpc.RpcError) as refused:
         stub.Check(asked, timeout=LIMIT_S)

@@ -11,10 +11,10 @@ from model_files import write_identity
 
 CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance"
 INFERENCE = ["/v2/models/{model}/infer", "/v2/models/{model}/generate", "/v2/models/{model}/generate_stream"]
-# What cannot be loaded, opened or parsed is answered with 500, as the reference does; the document allows what leads
-# there.
+# What cannot be loaded, opened or parsed is answered with 500, as the reference does, and models of a repository with
+# 501; the document allows what leads there.
 MAY_FAIL = (
-    r"^/v2/(repository/models/\{model\}/load|(system|cuda)sharedmemory/region/\{region\}/register"
+    r"^/v2/(repository/models/\{model\}/load|repository/\{repository\}/models/\{model\}/(load|unload)|(system|cuda)sharedmemory/region/\{region\}/register"
     r"|models/.*/(infer|generate|generate_stream))$"
 )
 ALL_PHASES = "--phases=examples,coverage,fuzzing"

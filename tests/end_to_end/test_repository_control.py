@@ -189,11 +189,27 @@ def test_an_invalid_load_request_is_refused_and_nothing_changes(explicit, reposi
     assert not (repository.parent / "evil").exists()
 
 
-@pytest.mark.parametrize("body", ["{", "[]", '{"parameters": 3}', '"text"'])
+@pytest.mark.parametrize("body", ["{", '{"parameters": 3}', "text", '{"parameters": {"unload_dependents": 1, "config": 1}}'])
 def test_a_malformed_request_is_refused(explicit, body):
     _, server = explicit
     for path in ("models/scale/load", "models/scale/unload"):
-        assert_refused(request(server, "POST", f"/v2/repository/{path}", body), 400)
+        assert_refused(request(server, "POST", f"/v2/repository/{path}", body), 500)
+
+
+@pytest.mark.parametrize("body", ["", "{}", "[]", "null", '"text"', '\ufeff{"parameters": {}}'])
+def test_a_request_without_parameters_is_one_without_a_body(explicit, body):
+    client, server = explicit
+    for action, ready in (("load", True), ("unload", False)):
+        answer = request(server, "POST", f"/v2/repository/models/scale/{action}", body.encode())
+        assert answer.status == 200 and client.is_model_ready("scale") == ready
+
+
+def test_unknown_parameters_of_an_unload_are_ignored(explicit):
+    client, server = explicit
+    client.load_model("scale")
+    body = '{"parameters": {"other": 3, "config": {}, "unload_dependents": false}}'
+    assert request(server, "POST", "/v2/repository/models/scale/unload", body).status == 200
+    assert not client.is_model_ready("scale")
 
 
 @pytest.mark.parametrize("flags", [(), POLL], ids=["none", "poll"])

@@ -193,7 +193,7 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
         error = client.refused(*arguments, **how)
         assert expected in error.message() and error.status() == status
 
-    refused("needs a sequence_id", "any", 1)
+    refused("needs a correlation ID (sequence_id)", "any", 1)
     refused("sequence 5 of model 'any' is not open", "any", 1, 5)
     refused("sequence 5 of model 'any' is not open", "any", 1, 5, end=True)
     refused("must be a number", "number", 1, "text", start=True)

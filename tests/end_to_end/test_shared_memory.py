@@ -173,6 +173,10 @@ def test_tensors_lie_within_their_regions(client, server, memory):
         (placed("INPUT0", "FP32", [2], "r", 8, 2**64 - 4), 400),
         (placed("INPUT0", "FP32", [2], "r", 12), 400),
         (placed("INPUT0", "FP32", [2], "r", -8), 500),
+        (placed("INPUT0", "FP32", [2], "r", 0), 400),
+        (placed("INPUT0", "FP32", [0], "r", 0), 400),
+        (placed("INPUT0", "FP32", [0], "unknown", 0), 404),
+        (tensor("INPUT0", "FP32", [2], [1, 2], shared_memory_region="unknown", shared_memory_byte_size=8), 400),
         (tensor("INPUT0", "FP32", [2], shared_memory_region=3, shared_memory_byte_size=8), 500),
         (tensor("INPUT0", "FP32", [2], [1, 2], shared_memory_region="r", shared_memory_byte_size=8), 400),
     ]:
@@ -181,6 +185,9 @@ def test_tensors_lie_within_their_regions(client, server, memory):
         (output("OUTPUT0", "unknown", 8), 404),
         (output("OUTPUT0", "r", 65), 400),
         (output("OUTPUT0", "r", 4), 500),
+        (output("OUTPUT0", "r", 0), 400),
+        (output("OUTPUT0", "r", 8, classification=0), 400),
+        (output("OUTPUT0", "unknown", 8, binary_data=True), 400),
         (output("OUTPUT0", "r", 8, classification=1), 400),
         (output("OUTPUT0", "r", 8, binary_data=True), 400),
     ]:

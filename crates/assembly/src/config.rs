@@ -41,6 +41,9 @@ pub struct Config {
     pub faces: Vec<Box<dyn Face>>,
 }
 
+/// The version that the server reports. Clients compare its name with Triton's, so that this tells which server it is.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+nereid");
+
 impl Default for Config {
     /// No model repository and no face.
     fn default() -> Self {
@@ -51,8 +54,8 @@ impl Default for Config {
             models_at_start: None,
             poll: None,
             server: ServerOptions {
-                name: "nereid".to_owned(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
+                name: "triton".to_owned(),
+                version: VERSION.to_owned(),
                 strict_readiness: true,
                 load_threads: 4,
                 max_unread: 256 << 20,

@@ -21,7 +21,7 @@ mod running;
 mod traces;
 
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
-pub use config::{Config, PollConfig, Process};
+pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
 pub use faces::{Face, FaceContext, Grpc, Http, Metrics, Serving};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};

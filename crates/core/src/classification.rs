@@ -84,7 +84,8 @@ impl Classes<'_> {
             });
             for &index in indices.iter().take(self.count) {
                 let mut element = format!("{}:{index}", print(item[index]));
-                if let Some(label) = self.labels.and_then(|labels| labels.get(index)) {
+                let label = self.labels.and_then(|labels| labels.get(index));
+                if let Some(label) = label.filter(|label| !label.is_empty()) {
                     element.push(':');
                     element.push_str(label);
                 }
@@ -118,6 +119,13 @@ mod tests {
         let top = top(&floats([1, 4], &[0.1, 0.9, 0.3, 0.2]), 3, true, Some(&labels)).unwrap();
         assert_eq!(texts(&top), ["0.900000:1:bee", "0.300000:2:cat", "0.200000:3"]);
         assert_eq!((top.data_type, top.shape), (DataType::Bytes, Shape::from([1, 3])));
+    }
+
+    #[test]
+    fn an_empty_label_is_none() {
+        let labels = ["", "bee", "", " "].map(String::from).to_vec();
+        let top = top(&floats([5], &[5.0, 4.0, 3.0, 2.0, 1.0]), 5, false, Some(&labels)).unwrap();
+        assert_eq!(texts(&top), ["5.000000:0", "4.000000:1:bee", "3.000000:2", "2.000000:3: ", "1.000000:4"]);
     }
 
     #[test]

@@ -214,7 +214,7 @@ struct Kept(Promise);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.0.settle(Err(Error::unavailable("the server is shutting down")));
+        self.0.settle(Err(Error::unavailable("the server is stopping")));
     }
 }
 

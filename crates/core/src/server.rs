@@ -330,7 +330,7 @@ impl Server {
         match self.options.model_control {
             ModelControl::Explicit => Ok(()),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
-                "loading and unloading models by request needs --model-control-mode=explicit",
+                "loading and unloading models by request is not allowed without --model-control-mode=explicit",
             )),
         }
     }

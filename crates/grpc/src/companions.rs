@@ -102,7 +102,7 @@ impl http_body::Body for Ending {
         self.shutdown = None;
         let mut trailers = HeaderMap::new();
         Poll::Ready(Some(
-            Status::unavailable("the server is shutting down")
+            Status::unavailable("the server is stopping")
                 .add_header(&mut trailers)
                 .map(|()| Frame::trailers(trailers)),
         ))

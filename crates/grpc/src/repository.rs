@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
 use nereid_protocol::documents::{IndexEntry, repository_index};
-use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, unknown_unload_parameter};
+use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 
 use crate::proto::model_repository_parameter::ParameterChoice;
 use crate::proto::repository_index_response::ModelIndex;
@@ -53,20 +53,11 @@ pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadReques
         match (name.as_str(), value.parameter_choice) {
             (UNLOAD_DEPENDENTS, Some(ParameterChoice::BoolParam(value))) => with_dependents = value,
             (UNLOAD_DEPENDENTS, _) => return Err(wrong_type(&name, "bool_param")),
-            _ => return Err(unknown_unload_parameter(&name)),
+            // Ignored, as in the reference.
+            _ => {}
         }
     }
     repository::unload(server, &request.model_name, with_dependents).await
-}
-
-/// Repositories have no names.
-fn check_repository(name: &str) -> Result<()> {
-    if name.is_empty() {
-        return Ok(());
-    }
-    Err(Error::unsupported(format!(
-        "repository_name is '{name}'; only an empty name is supported, which means all repositories"
-    )))
 }
 
 /// What a load request overrides of the repository.

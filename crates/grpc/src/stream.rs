@@ -224,7 +224,7 @@ where
                 Poll::Ready(Err(status)) => return Poll::Ready(Some(Err(status))),
                 Poll::Pending if self.reading || !self.load.is_empty() => return Poll::Pending,
                 Poll::Pending if self.cut_off => {
-                    let why = "the server is shutting down and accepts no further requests";
+                    let why = "the server is stopping and accepts no further requests";
                     return Poll::Ready(Some(Err(Status::unavailable(why))));
                 }
                 Poll::Pending => return Poll::Ready(None),

@@ -75,7 +75,8 @@ async fn answer_with(
     })
 }
 
-/// Decodes a body. `header_length` is the length of its JSON part: all of it if absent, 0 for a raw body.
+/// Decodes a body. `header_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body is
+/// raw, as in the reference.
 fn decoded(
     body: &mut RequestBody,
     header_length: Option<&[u8]>,
@@ -85,6 +86,7 @@ fn decoded(
 ) -> Result<decode::Decoded> {
     match header_length.map(|length| announced(length, body.len())).transpose()? {
         Some(0) => decode::raw(body, signature, max_input),
+        None if body.is_empty() => decode::raw(body, signature, max_input),
         length => decode::json(body, length.unwrap_or(body.len()), model, max_input, regions),
     }
 }
@@ -124,3 +126,6 @@ fn take(body: &mut RequestBody, count: usize) -> Result<Buffers, usize> {
     body.take_pieces(count, |piece| buffers.push(Buffer::host(piece)))?;
     Ok(buffers)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@
 
 mod control;
 mod infer;
+mod json;
 mod metadata;
 mod openapi;
 mod repository;

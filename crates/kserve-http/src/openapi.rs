@@ -74,9 +74,12 @@ fn add_examples(object: &mut Value, examples: &[Example], value: impl Fn(&Exampl
 /// The operation's name: its action, and the parameters in the path other than the model.
 fn operation_id(action: Action, path: &str) -> String {
     let mut id = format!("{action:?}");
-    for (part, suffix) in
-        [("/versions/", "Version"), ("/region/", "Region"), ("/models/{model}/trace", "Model")]
-    {
+    for (part, suffix) in [
+        ("/versions/", "Version"),
+        ("/region/", "Region"),
+        ("/models/{model}/trace", "Model"),
+        ("{repository}", "InRepository"),
+    ] {
         if path.contains(part) {
             id.push_str(suffix);
         }

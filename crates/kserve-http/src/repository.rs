@@ -6,68 +6,48 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
 use nereid_http_transport::{Reply, RequestBody, reply};
 use nereid_protocol::documents::repository_index;
-use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, unknown_unload_parameter};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
+use serde_json::Value;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::control::Members;
 use crate::routes::Target;
 
-#[derive(Default, Deserialize)]
-struct IndexRequest {
-    /// Only versions that are ready.
-    #[serde(default)]
-    ready: bool,
-}
-
-#[derive(Default, Deserialize)]
-struct ControlRequest {
-    #[serde(default)]
-    parameters: Map<String, Value>,
-}
-
-/// Every known version with its state, and the names of models that were never loaded.
+/// Every known version with its state, and the names of models that were never loaded. A repository in the path means
+/// nothing, as in the reference.
 pub(crate) async fn index(server: &Server, body: RequestBody) -> Result<Reply> {
-    let request: IndexRequest = parse(body)?;
-    Ok(reply::json(StatusCode::OK, &repository_index(server, request.ready).await?))
+    let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
+    Ok(reply::json(StatusCode::OK, &repository_index(server, only_ready).await?))
 }
 
 /// Loads a model; replies when it is loaded.
 pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
-    let request: ControlRequest = parse(body)?;
-    repository::load(server, &target.model, overrides(request.parameters)?).await?;
+    check_repository(&target.repository)?;
+    let parameters = Members::optional(body)?.object("parameters")?;
+    repository::load(server, &target.model, overrides(parameters)?).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// Unloads a model; replies when it takes no more requests.
+/// Unloads a model; replies when it takes no more requests. Unknown parameters are ignored, as in the reference.
 pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
-    let request: ControlRequest = parse(body)?;
-    let mut with_dependents = false;
-    for (name, value) in request.parameters {
-        match (name.as_str(), value) {
-            (UNLOAD_DEPENDENTS, Value::Bool(value)) => with_dependents = value,
-            (UNLOAD_DEPENDENTS, value) => {
-                return Err(Error::invalid_arg(format!(
-                    "parameter '{name}' is {value}; expected true or false"
-                )));
-            }
-            _ => return Err(unknown_unload_parameter(&name)),
-        }
-    }
+    check_repository(&target.repository)?;
+    let parameters = Members::optional(body)?.object("parameters")?;
+    let with_dependents = parameters.boolean(UNLOAD_DEPENDENTS)?.unwrap_or(false);
     repository::unload(server, &target.model, with_dependents).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 
 /// What a load request gives in place of what is in the repository.
-fn overrides(parameters: Map<String, Value>) -> Result<Overrides> {
+fn overrides(parameters: Members) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {
+        let parameter = LoadParameter::named(&name)?;
         let Value::String(text) = value else {
-            return Err(Error::invalid_arg(format!("parameter '{name}' is not a string")));
+            return Err(Error::internal(format!("parameter '{name}' is not a string")));
         };
-        match LoadParameter::named(&name)? {
+        match parameter {
             LoadParameter::Config => overrides.config = Some(text),
             LoadParameter::File(path) => {
                 let contents = STANDARD.decode(&text).map_err(|error| {
@@ -80,25 +60,16 @@ fn overrides(parameters: Map<String, Value>) -> Result<Overrides> {
     Ok(overrides)
 }
 
-/// A body of JSON; the default for an empty one.
-fn parse<T: Default + for<'de> Deserialize<'de>>(mut body: RequestBody) -> Result<T> {
-    let length = body.len();
-    let body = body.take_joined(length).unwrap_or_default();
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    let parsed =
-        serde_json::from_slice(&body).and_then(|object| serde_json::from_value(Value::Object(object)));
-    parsed.map_err(|error| Error::invalid_arg(format!("cannot parse the request: {error}")))
-}
-
 #[cfg(test)]
 mod tests {
+    use nereid_core::backend_api::ErrorCode;
+
     use super::*;
+    use crate::testing::{empty_server, http_options, serve};
 
     fn given(json: &str) -> Result<Overrides> {
-        let request: ControlRequest = serde_json::from_str(json).unwrap();
-        overrides(request.parameters)
+        let body = [Bytes::copy_from_slice(json.as_bytes())].into_iter().collect();
+        overrides(Members::optional(body)?.object("parameters")?)
     }
 
     #[test]
@@ -106,18 +77,53 @@ mod tests {
         let overrides = given(r#"{"parameters":{"config":"{}","file:1/model.onnx":"aGk="}}"#).unwrap();
         assert_eq!(overrides.config.as_deref(), Some("{}"));
         assert_eq!(overrides.files, [("1/model.onnx".into(), Bytes::from_static(b"hi"))]);
-        assert!(given("{}").unwrap().is_empty());
+        for nothing in ["", "{}", "[]", "null", r#"{"parameters":{}}"#, r#"{"else":1}"#] {
+            assert!(given(nothing).unwrap().is_empty(), "{nothing}");
+        }
     }
 
     #[test]
     fn other_parameters_are_refused() {
-        for json in [
-            r#"{"parameters":{"config":{}}}"#,
-            r#"{"parameters":{"file:1/model.onnx":"no base64!"}}"#,
-            r#"{"parameters":{"file:1/model.onnx":1}}"#,
-            r#"{"parameters":{"else":"1"}}"#,
+        use ErrorCode::{Internal, InvalidArg};
+        for (json, code) in [
+            (r#"{"parameters":{"config":{}}}"#, Internal),
+            (r#"{"parameters":{"file:1/model.onnx":1}}"#, Internal),
+            (r#"{"parameters":[]}"#, Internal),
+            (r#"{"parameters":null}"#, Internal),
+            (r#"{"parameters":{"#, Internal),
+            (r#"{"parameters":{"file:1/model.onnx":"no base64!"}}"#, InvalidArg),
+            (r#"{"parameters":{"else":"1"}}"#, InvalidArg),
+            (r#"{"parameters":{"else":1}}"#, InvalidArg),
         ] {
-            assert!(given(json).is_err(), "{json}");
+            assert_eq!(given(json).unwrap_err().code(), code, "{json}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_repository_in_the_path_is_ignored_by_the_index_and_refused_by_load_and_unload() {
+        let serving = serve(empty_server(), http_options()).await;
+        for repository in ["x", "models", "a%2Fb", "%20"] {
+            let path = format!("/v2/repository/{repository}");
+            for (path, body, status) in [
+                (format!("{path}/index"), "", 200),
+                (format!("{path}/index"), r#"{"ready":true}"#, 200),
+                (format!("{path}/index"), r#"{"ready":3}"#, 500),
+                (format!("{path}/index"), "{", 500),
+                (format!("{path}/models/m/load"), "", 501),
+                (format!("{path}/models/m/load"), "{", 501),
+                (format!("{path}/models/m/unload"), "", 501),
+                (format!("{path}/models/m"), "", 404),
+                (format!("{path}/index/x"), "", 404),
+            ] {
+                let answer = serving.post(&path, body).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
+            }
+        }
+        for (path, status) in [("/v2/repository//index", 404), ("/v2/repository//models/m/load", 404)] {
+            let answer = serving.post(path, "").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        }
+        let answer = serving.ask("GET", "/v2/repository/x/index", "", "").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     }
 }

@@ -67,6 +67,9 @@ pub(crate) const ROUTES: &[Route<Action>] = {
         post("/v2/repository/index", ModelRepository, Action::RepositoryIndex),
         post("/v2/repository/models/{model}/load", ModelRepository, Action::LoadModel),
         post("/v2/repository/models/{model}/unload", ModelRepository, Action::UnloadModel),
+        post("/v2/repository/{repository}/index", ModelRepository, Action::RepositoryIndex),
+        post("/v2/repository/{repository}/models/{model}/load", ModelRepository, Action::LoadModel),
+        post("/v2/repository/{repository}/models/{model}/unload", ModelRepository, Action::UnloadModel),
         get("/v2/logging", Logging, Action::Logging),
         post("/v2/logging", Logging, Action::SetLogging),
         get("/v2/trace/setting", Trace, Action::Trace),
@@ -96,12 +99,13 @@ const fn post(path: &'static str, group: ApiGroup, action: Action) -> Route<Acti
     Route::new(Method::POST, path, group, action)
 }
 
-/// The model, version or region in a path; empty if the path has none.
+/// The model, version, region or repository in a path; empty if the path has none.
 #[derive(Default)]
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
     version: Option<&'a str>,
     pub region: Cow<'a, str>,
+    pub repository: Cow<'a, str>,
 }
 
 impl<'a> Target<'a> {
@@ -111,6 +115,7 @@ impl<'a> Target<'a> {
             match name {
                 "model" => target.model = http::decode(value),
                 "version" => target.version = Some(value),
+                "repository" => target.repository = http::decode(value),
                 _ => target.region = http::decode(value),
             }
         }

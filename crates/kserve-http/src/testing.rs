@@ -68,14 +68,20 @@ impl Serving {
 
     /// The whole reply to one request on a connection of its own.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        String::from_utf8(self.send(method, path, headers, body.as_bytes()).await).unwrap()
+    }
+
+    /// As [`ask`](Self::ask), with bytes that need not be text.
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
         let mut stream = self.connect().await;
-        stream
-            .write_all(request(method, path, &format!("Connection: close\r\n{headers}"), body).as_bytes())
-            .await
-            .unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap();
-        String::from_utf8(answer).unwrap()
+        answer
     }
 
     pub(crate) async fn post(&self, path: &str, body: &str) -> String {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use nereid_assembly::{Config, Face};
+use nereid_assembly::{Config, Face, VERSION};
 use nereid_core::ServerOptions;
 use nereid_listener::Address;
 
@@ -104,7 +104,7 @@ pub(crate) struct Options {
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServingOptions {
     /// Name that the server reports.
-    #[arg(long, value_name = "NAME", default_value = "nereid")]
+    #[arg(long, value_name = "NAME", default_value = "triton")]
     id: String,
 
     /// Report ready only when every model is ready.
@@ -197,7 +197,7 @@ impl Options {
     fn server_options(&self) -> Result<ServerOptions, String> {
         Ok(ServerOptions {
             name: self.server.id.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
             strict_readiness: self.server.strict_readiness,
             load_threads: self.models.load_threads(),
             load_retries: self.models.load_retries(),

@@ -1,8 +1,15 @@
 //! The meaning of a request's parameters, by their names.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use nereid_backend_api::{CorrelationId, Error, InferRequest, ParameterValue, Result};
+use nereid_backend_api::{CorrelationId, Error, InferRequest, ParameterValue, RequestedOutput, Result};
+
+/// The longest id of a sequence, in bytes, as in the reference.
+const MAX_SEQUENCE_ID: usize = 128;
+
+/// Up to this many requested outputs are compared with each other; of more, a set is made.
+const FEW_OUTPUTS: usize = 16;
 
 /// Begins the names of parameters that clients cannot set.
 const RESERVED_PREFIX: &str = "triton_";
@@ -87,6 +94,12 @@ pub fn set_parameter<V: WireValue>(
                 SequenceId::Number(0) => CorrelationId::None,
                 SequenceId::Number(number) => CorrelationId::Number(number),
                 SequenceId::Text(text) if text.is_empty() => CorrelationId::None,
+                SequenceId::Text(text) if text.len() > MAX_SEQUENCE_ID => {
+                    return Err(Error::unsupported(format!(
+                        "the correlation ID has {} bytes; '{known}' may have up to {MAX_SEQUENCE_ID}",
+                        text.len()
+                    )));
+                }
                 SequenceId::Text(text) => CorrelationId::Text(text),
             };
         }
@@ -111,6 +124,27 @@ pub fn set_parameter<V: WireValue>(
     Ok(())
 }
 
+/// Checks that no output is requested twice.
+///
+/// # Errors
+/// `InvalidArg` names one that is.
+pub fn check_requested(outputs: &[RequestedOutput]) -> Result<()> {
+    let twice = if outputs.len() <= FEW_OUTPUTS {
+        let mut each = outputs.iter().enumerate();
+        each.find(|(index, output)| outputs[..*index].iter().any(|other| other.name == output.name))
+            .map(|(_, output)| output)
+    } else {
+        let mut names = HashSet::with_capacity(outputs.len());
+        outputs.iter().find(|output| !names.insert(output.name.as_str()))
+    };
+    match twice {
+        None => Ok(()),
+        Some(output) => {
+            Err(Error::invalid_arg(format!("output '{}' is requested more than once", output.name)))
+        }
+    }
+}
+
 /// Whether a header of this name cannot be forwarded as a parameter.
 pub(crate) fn is_reserved(name: &str) -> bool {
     NOT_FORWARDED.contains(&name) || name.starts_with(RESERVED_PREFIX)
@@ -123,6 +157,8 @@ pub fn unknown_data_type(input: &str, data_type: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use nereid_backend_api::ErrorCode;
+
     use super::*;
 
     /// A value of any type, read without checks.
@@ -163,6 +199,60 @@ mod tests {
         assert_eq!(with("timeout", 5).timeout, Some(Duration::from_micros(5)));
         assert_eq!(with("timeout", 0).timeout, None);
         assert!(with("priority", 2).parameters.is_empty());
+    }
+
+    #[test]
+    fn a_sequence_id_has_up_to_128_bytes() {
+        struct Id(&'static str, usize);
+        impl WireValue for Id {
+            fn boolean(self, _: &str) -> Result<bool> {
+                Err(Error::internal("not a boolean"))
+            }
+
+            fn count(self, _: &str) -> Result<u64> {
+                Err(Error::internal("not a number"))
+            }
+
+            fn sequence_id(self, _: &str) -> Result<SequenceId> {
+                Ok(SequenceId::Text(self.0.repeat(self.1)))
+            }
+
+            fn custom(self, _: &str) -> Result<ParameterValue> {
+                Ok(ParameterValue::Bool(true))
+            }
+        }
+        for (letter, count, fits) in [
+            ("a", 1, true),
+            ("a", 128, true),
+            ("a", 129, false),
+            ("é", 64, true),
+            ("é", 65, false),
+            ("a", 1 << 20, false),
+        ] {
+            let outcome = set_parameter(&mut InferRequest::default(), "sequence_id", Id(letter, count));
+            assert_eq!(
+                outcome.as_ref().map_err(Error::code).err(),
+                (!fits).then_some(ErrorCode::Unsupported)
+            );
+            assert!(outcome.err().is_none_or(|error| error.message().contains("correlation ID")));
+        }
+    }
+
+    #[test]
+    fn an_output_requested_twice_is_found_wherever_it_is() {
+        for count in [2, 3, FEW_OUTPUTS, FEW_OUTPUTS + 1, 5000] {
+            let mut outputs: Vec<_> = (0..count)
+                .map(|index| RequestedOutput { name: format!("o{index}"), ..RequestedOutput::default() })
+                .collect();
+            assert_eq!(check_requested(&outputs), Ok(()), "{count}");
+            for (first, second) in [(0, 1), (0, count - 1), (count - 2, count - 1)] {
+                let name = std::mem::replace(&mut outputs[second].name, format!("o{first}"));
+                let error = check_requested(&outputs).unwrap_err();
+                assert!(error.message().contains(&format!("'o{first}'")), "{error}");
+                outputs[second].name = name;
+            }
+        }
+        assert_eq!(check_requested(&[]), Ok(()));
     }
 
     #[test]

@@ -32,9 +32,17 @@ impl<'n> LoadParameter<'n> {
     }
 }
 
-/// The error for an unload parameter that is unknown.
-pub fn unknown_unload_parameter(name: &str) -> Error {
-    Error::invalid_arg(format!("unknown unload parameter '{name}' (known: '{UNLOAD_DEPENDENTS}')"))
+/// Checks the name of a repository: repositories have none.
+///
+/// # Errors
+/// `Unsupported` for a name.
+pub fn check_repository(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "repository name is '{name}'; only an empty name is supported, which means all repositories"
+    )))
 }
 
 /// Loads a model; returns when it is loaded.

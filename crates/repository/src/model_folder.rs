@@ -271,7 +271,7 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
                     folder.join(name).display()
                 ))
             })?;
-            Ok((output.name.clone(), text.lines().map(str::to_owned).collect()))
+            Ok((output.name.clone(), text.split_terminator('\n').map(str::to_owned).collect()))
         })
         .collect()
 }

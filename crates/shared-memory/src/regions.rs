@@ -210,18 +210,18 @@ impl Regions {
     /// `length` bytes of a region from `offset` on.
     ///
     /// # Errors
-    /// `NotFound` if no region has that name, `InvalidArg` if they exceed it, `Unavailable` if it is broken.
+    /// `NotFound` if no region has that name, `InvalidArg` if they exceed it or are none, `Unavailable` if it is broken.
     pub fn slice(&self, name: &str, offset: u64, length: u64) -> Result<Slice> {
         let regions = self.read();
         let region = regions.get(name).ok_or_else(|| unknown(name))?;
         let slice = match (usize::try_from(offset), usize::try_from(length)) {
-            // No tensor begins behind the last byte, not even an empty one, as with the reference.
-            (Ok(start), Ok(length)) if offset < region.byte_size() => region.slice(start, length),
+            // No part is empty, as with the reference.
+            (Ok(start), Ok(length)) if length > 0 => region.slice(start, length),
             _ => None,
         };
         let slice = slice.ok_or_else(|| {
             Error::invalid_arg(format!(
-                "shared memory region '{name}' has {} bytes; {length} bytes at offset {offset} exceed it",
+                "shared memory region '{name}' has {} bytes; {length} bytes at offset {offset} are no part of it",
                 region.byte_size()
             ))
         })?;

@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
         let models = shared.models.upgrade();
         let models = models.as_ref().map(|models| models.load());
         let members = plan.steps.iter().zip(&needed).map(|(step, needed)| {
-            let gone = || Error::unavailable("the server is shutting down");
+            let gone = || Error::unavailable("the server is stopping");
             let find = || models.as_ref().ok_or_else(gone)?.find_exactly(&step.model, step.version);
             needed.then(|| find().cloned()).transpose()
         });

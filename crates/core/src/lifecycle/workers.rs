@@ -227,5 +227,5 @@ impl LifeCycle {
 }
 
 fn shutting_down() -> Error {
-    Error::unavailable("the server is shutting down")
+    Error::unavailable("the server is stopping")
 }

@@ -245,7 +245,7 @@ fn a_backend_does_not_keep_the_server_alive_and_asks_in_vain_afterwards() {
     let echo = closing.model("echo", None).unwrap();
     server.unload_all();
     let refused = block_on(closing.load("later", Overrides::default())).unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (ErrorCode::Unavailable, "the server is shutting down"));
+    assert_eq!((refused.code(), refused.message()), (ErrorCode::Unavailable, "the server is stopping"));
     drop(server);
     assert!(weak.upgrade().is_none());
     let orphaned = echo.infer(InnerRequest::new(request())).err();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use nereid_core::backend_api::{
     Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
 };
-use nereid_protocol::parameters::{CLASSIFICATION, WireValue, set_parameter, unknown_data_type};
+use nereid_protocol::parameters::{
+    CLASSIFICATION, WireValue, check_requested, set_parameter, unknown_data_type,
+};
 use nereid_shared_memory::{Regions, RequestMemory};
 
 use super::contents;
@@ -115,7 +117,7 @@ impl Decoded {
             }
             self.request.outputs.push(RequestedOutput { name, classification });
         }
-        Ok(())
+        check_requested(&self.request.outputs)
     }
 }
 

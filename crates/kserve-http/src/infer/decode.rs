@@ -11,15 +11,17 @@ use nereid_core::backend_api::{
 };
 use nereid_http_transport::{Limit, RequestBody};
 use nereid_protocol::parameters::{
-    BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE, CLASSIFICATION, set_parameter, unknown_data_type,
+    BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE, CLASSIFICATION, check_requested, set_parameter,
+    unknown_data_type,
 };
 use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{JsonValue, array, boolean, count, object, skip, text};
-use super::json_tensor::{self, Elements, integer, syntax};
+use super::json_tensor::{self, Elements, integer};
 use super::region::RegionPart;
 use super::take;
+use crate::json::{self, syntax};
 
 /// A request and the form of its reply.
 pub(super) struct Decoded {
@@ -46,17 +48,21 @@ pub(super) fn json(
     let header = body.take_joined(length).map_err(|missing| {
         Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
+    let header = json::text(&header);
     let mut parsed = Parsed::new(regions);
-    parsed.read(&mut Jiter::new(&header).with_allow_inf_nan())?;
+    parsed.read(&mut Jiter::new(header).with_allow_inf_nan())?;
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
     };
     let mut memory = parsed.memory;
     let inputs = inputs
         .into_iter()
-        .map(|input| match input.region.find(regions)? {
-            Some(slice) => input.in_memory(slice, &mut memory),
-            None => input.into_tensor(&header, body, model, max_input),
+        .map(|mut input| {
+            let declared = input.declared()?;
+            match std::mem::take(&mut input.region).find(regions)? {
+                Some(slice) => Ok(declared.in_memory(slice, &mut memory)),
+                None => input.into_tensor(declared, header, body, model, max_input),
+            }
         })
         .collect::<Result<_>>()?;
     if !body.is_empty() {
@@ -66,6 +72,7 @@ pub(super) fn json(
         )));
     }
     let mut request = parsed.request;
+    check_requested(&request.outputs)?;
     request.inputs = inputs;
     request.allocator = memory.allocator();
     Ok(Decoded { request, format: parsed.format, memory })
@@ -121,6 +128,22 @@ enum Data {
     Undecoded(usize, usize),
 }
 
+/// What an input says of itself.
+struct Declared {
+    name: String,
+    data_type: DataType,
+    shape: Shape,
+}
+
+impl Declared {
+    /// The input with contents in shared memory.
+    fn in_memory(self, slice: Slice, memory: &mut RequestMemory) -> Tensor {
+        let buffer = memory.input(slice, self.data_type);
+        let buffers = Buffers::from_iter([buffer]);
+        Tensor { name: self.name, data_type: self.data_type, shape: self.shape, buffers }
+    }
+}
+
 impl<'r> Parsed<'r> {
     fn new(regions: &'r Regions) -> Self {
         Self {
@@ -172,6 +195,7 @@ impl<'r> Parsed<'r> {
         let mut name = None;
         let mut output = RequestedOutput::default();
         let mut binary = false;
+        let mut classification = None;
         let mut region = RegionPart::default();
         object(json, |json, key| match key {
             "name" if name.is_none() => {
@@ -184,7 +208,8 @@ impl<'r> Parsed<'r> {
                     Ok(())
                 }
                 CLASSIFICATION => {
-                    output.classification = u32::try_from(count(json, key)?).unwrap_or(u32::MAX);
+                    let peek = json.peek().map_err(syntax)?;
+                    classification = Some(integer(json, peek)?);
                     Ok(())
                 }
                 _ if region.read(json, key)? => Ok(()),
@@ -194,13 +219,19 @@ impl<'r> Parsed<'r> {
             _ => skip(json),
         })?;
         output.name = name.ok_or_else(|| Error::internal("an output lacks 'name'"))?;
+        if region.is_given() && (classification.is_some() || binary) {
+            return Err(Error::invalid_arg(format!(
+                "output '{}': a shared memory region excludes 'classification' and 'binary_data'",
+                output.name
+            )));
+        }
+        if let Some(classes) = classification {
+            let classes = classes.ok_or_else(|| {
+                Error::internal(format!("'{CLASSIFICATION}' is not a non-negative integer"))
+            })?;
+            output.classification = u32::try_from(classes).unwrap_or(u32::MAX);
+        }
         let form = match region.find(self.regions)? {
-            Some(_) if output.classification > 0 || binary => {
-                return Err(Error::invalid_arg(format!(
-                    "output '{}': a shared memory region excludes 'classification' and 'binary_data'",
-                    output.name
-                )));
-            }
             Some(memory) => {
                 self.memory.output(output.name.clone(), memory);
                 Form::Region
@@ -284,8 +315,8 @@ impl Input {
     }
 
     /// Its name, type and shape.
-    fn declared(&mut self) -> Result<(String, DataType, Shape)> {
-        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.name.is_some()];
+    fn declared(&mut self) -> Result<Declared> {
+        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_given()];
         if given.into_iter().filter(|given| *given).count() != 1 {
             return Err(Error::invalid_arg(
                 "an input takes exactly one of 'data', parameter 'binary_data_size' and parameter \
@@ -300,24 +331,17 @@ impl Input {
             .ok_or_else(|| missing("datatype"))?
             .map_err(|unknown| unknown_data_type(&name, &unknown))?;
         let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
-        Ok((name, data_type, shape))
-    }
-
-    /// The input with contents in shared memory.
-    fn in_memory(mut self, slice: Slice, memory: &mut RequestMemory) -> Result<Tensor> {
-        let (name, data_type, shape) = self.declared()?;
-        let buffer = memory.input(slice, data_type);
-        Ok(Tensor { name, data_type, shape, buffers: Buffers::from_iter([buffer]) })
+        Ok(Declared { name, data_type, shape })
     }
 
     fn into_tensor(
-        mut self,
+        self,
+        Declared { name, data_type, shape }: Declared,
         header: &[u8],
         body: &mut RequestBody,
         model: &str,
         max_input: Limit,
     ) -> Result<Tensor> {
-        let (name, data_type, shape) = self.declared()?;
         let buffers = match (self.binary_size, self.data) {
             (Some(size), _) => binary(body, size, &name, model)?,
             (None, Some(data)) => data.into_buffers(&name, data_type, &shape, header, max_input)?,
@@ -364,10 +388,15 @@ impl Data {
             }
         };
         if elements.count != count {
-            return Err(Error::internal(format!(
+            let message = format!(
                 "input '{name}': 'data' has {} elements, but shape {shape} needs {count}",
                 elements.count
-            )));
+            );
+            // The reference's codes.
+            return Err(match data_type {
+                DataType::Bytes => Error::invalid_arg(message),
+                _ => Error::internal(message),
+            });
         }
         if elements.contents.len() > max_input.bytes {
             return Err(too_large(&format!("input '{name}'"), elements.contents.len(), max_input));

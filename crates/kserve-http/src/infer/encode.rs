@@ -93,7 +93,8 @@ pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Form
         }
     }
     json.extend_from_slice(b"]}");
-    if binary.is_empty() {
+    // Without a byte behind the JSON, it is a plain JSON reply, as in the reference.
+    if binary.iter().all(|tensor| tensor.byte_size() == 0) {
         return Ok(json_bytes(StatusCode::OK, json));
     }
     with_binary(json, &binary)

@@ -1,7 +1,8 @@
 //! The generate extension: one flat JSON object in, one flat JSON object out for each response.
 //!
 //! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
-//! `generate` returns the only response, `generate_stream` any number of them as server-sent events.
+//! `generate` returns the only response, `generate_stream` any number of them as server-sent events. A response that is an
+//! error has status 400 whatever its code, as in the reference; the status of a stream is that of its first response.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -19,13 +20,15 @@ use nereid_core::backend_api::{
 };
 use nereid_core::{Caller, InputSignature, Model, ResponseStream, Signature};
 use nereid_http_transport::{Busy, Encoding, Limit, Reply, RequestBody, reply};
+use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
 
 use super::decode::too_large;
 use super::encode;
 use super::json_members::{JsonValue, object, text};
-use super::json_tensor::{self, syntax};
+use super::json_tensor;
 use super::traced;
+use crate::json::{self, syntax};
 use crate::routes::Call;
 
 /// Replies with the model's only response.
@@ -47,21 +50,17 @@ async fn one_with(
     let mut answers = ask(call, model, body, trace)?;
     let first = answers.next().await;
     answered(trace);
-    let first = first.transpose()?;
-    // The status is that of the first response, whatever follows, as in the reference.
-    Ok(match (first, answers.next().await) {
-        (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
+    let first = first.transpose().map_err(as_invalid_arg)?;
+    match (first, answers.next().await) {
+        (Some(response), None) => Ok(reply::json_bytes(StatusCode::OK, flat(&answers, response)?)),
         (first, _) => {
             let count = if first.is_some() { "several responses" } else { "no response" };
             let model = answers.model_name();
-            reply::error_text(
-                StatusCode::OK,
-                &format!(
-                    "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
-                ),
-            )
+            Err(Error::invalid_arg(format!(
+                "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
+            )))
         }
-    })
+    }
 }
 
 /// Replies with an event for each of the model's responses, as they come.
@@ -86,7 +85,7 @@ async fn stream_with(
         None => (StatusCode::OK, None),
         Some(answer) => {
             answered(trace.as_ref());
-            let outcome = answer.and_then(|response| flat(&answers, response));
+            let outcome = answer.map_err(as_invalid_arg).and_then(|response| flat(&answers, response));
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
             (status, Some(event(outcome)))
         }
@@ -141,6 +140,7 @@ fn ask(
 /// Decodes the request's object.
 pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
+    let json = json::text(json);
     let mut reader = Jiter::new(json).with_allow_inf_nan();
     let is_object = object(&mut reader, |reader, key| match key {
         "id" => {

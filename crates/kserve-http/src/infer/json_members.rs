@@ -6,7 +6,8 @@ use jiter::{Jiter, Peek};
 use nereid_core::backend_api::{Error, ParameterValue, Result};
 use nereid_protocol::parameters::{SequenceId, WireValue};
 
-use super::json_tensor::{integer, number, syntax};
+use super::json_tensor::{float_of, integer, number};
+use crate::json::syntax;
 
 /// Reads an object: calls `member` with each key, which must read or skip the value. Returns false, having skipped the
 /// value, if it is not an object.
@@ -118,7 +119,7 @@ impl WireValue for JsonValue<'_, '_> {
                 let number = number(json, peek)?.unwrap_or_default();
                 match number.parse() {
                     Ok(whole) => ParameterValue::Int(whole),
-                    Err(_) => ParameterValue::Double(number.parse().map_err(syntax)?),
+                    Err(_) => ParameterValue::Double(float_of(number)?),
                 }
             }
             _ => {

@@ -3,6 +3,8 @@
 use jiter::{Jiter, Peek};
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
 
+use crate::json::syntax;
+
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 100;
 
@@ -49,11 +51,6 @@ pub(super) fn decode_value(json: &mut Jiter<'_>, data_type: DataType) -> Result<
 /// Whether JSON can represent elements of this type.
 pub(super) fn is_representable(data_type: DataType) -> bool {
     !matches!(data_type, DataType::Fp16 | DataType::Bf16)
-}
-
-/// The error for malformed JSON.
-pub(super) fn syntax(error: impl std::fmt::Display) -> Error {
-    Error::internal(format!("cannot parse the request's JSON: {error}"))
 }
 
 fn array(json: &mut Jiter<'_>, data_type: DataType, elements: &mut Elements, depth: usize) -> Result<()> {
@@ -128,7 +125,14 @@ pub(super) fn integer(json: &mut Jiter<'_>, peek: Peek) -> Result<Option<u64>> {
 
 /// Reads a number, or NaN, Infinity or -Infinity.
 fn float(json: &mut Jiter<'_>, peek: Peek) -> Result<f64> {
-    let number = number(json, peek)?.ok_or_else(|| wrong_type("a number"))?;
+    float_of(number(json, peek)?.ok_or_else(|| wrong_type("a number"))?)
+}
+
+/// The value of a number, or of NaN, Infinity or -Infinity.
+///
+/// # Errors
+/// `Internal` for a number that is too large.
+pub(super) fn float_of(number: &str) -> Result<f64> {
     match number.parse::<f64>() {
         // Infinity has a word of its own; digits that overflow to it are too large.
         Ok(value) if value.is_infinite() && !number.ends_with("Infinity") => {

@@ -47,13 +47,13 @@ fn named(name: &str) -> ReadOptions {
 #[test]
 fn a_model_has_its_folders_name_its_latest_version_and_its_labels() {
     let folder = repository(
-        &[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "ant\nbee cat\r\nd:e\n"), ("7", "not a folder")],
+        &[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "ant\nbee cat\r\n\nd:e\n"), ("7", "not a folder")],
         &["1", "10", "2", "003", "0", "v4", "+5", "6x"],
     );
     let model = read(&folder).unwrap();
     assert_eq!((model.id.name.as_str(), model.config.name.as_str()), ("m", "m"));
     assert_eq!(model.versions, [10]);
-    assert_eq!(model.labels["OUTPUT0"], ["ant", "bee cat", "d:e"]);
+    assert_eq!(model.labels["OUTPUT0"], ["ant", "bee cat\r", "", "d:e"]);
 }
 
 #[test]

@@ -92,9 +92,11 @@ fn a_slice_lies_within_its_region() {
     let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     assert_eq!(regions.slice("r", 0, 100).unwrap().len(), 100);
-    assert!(regions.slice("r", 99, 0).unwrap().is_empty());
+    assert_eq!(regions.slice("r", 99, 1).unwrap().len(), 1);
     assert_eq!(code(regions.slice("other", 0, 1)), Some(ErrorCode::NotFound));
-    for (offset, length) in [(0, 101), (100, 0), (99, 2), (u64::MAX, 1), (1, u64::MAX)] {
+    let beyond = [(0, 101), (100, 0), (99, 2), (u64::MAX, 1), (1, u64::MAX)];
+    let empty = [(0, 0), (99, 0), (101, 0), (u64::MAX, 0)];
+    for (offset, length) in beyond.into_iter().chain(empty) {
         assert_eq!(
             code(regions.slice("r", offset, length)),
             Some(ErrorCode::InvalidArg),

@@ -40,7 +40,8 @@ impl SequenceChecks {
         let text = match request.correlation_id {
             CorrelationId::None if !self.iterates => {
                 return Err(Error::invalid_arg(format!(
-                    "model '{model}' uses sequence batching: a request needs a sequence_id that is neither 0 nor empty"
+                    "model '{model}' uses sequence batching: a request needs a correlation ID (sequence_id) that is \
+                     neither 0 nor empty"
                 )));
             }
             CorrelationId::None | CorrelationId::Number(_) => false,
@@ -49,7 +50,7 @@ impl SequenceChecks {
         match &self.id {
             Some((input, data_type)) if text != (*data_type == DataType::Bytes) => {
                 Err(Error::invalid_arg(format!(
-                    "model '{model}': sequence_id must be {}, since the model reads it as input '{input}' of type \
+                    "model '{model}': the correlation ID (sequence_id) must be {}, since the model reads it as input '{input}' of type \
                  {data_type}",
                     if text { "a number" } else { "text" }
                 )))
@@ -84,7 +85,7 @@ mod tests {
         assert!(checked(&with_id("TYPE_INT32"), text, 1).unwrap_err().contains("must be a number"));
         assert!(checked(&with_id("TYPE_STRING"), one, 1).unwrap_err().contains("must be text"));
         let none = checked("sequence_batching { }", CorrelationId::None, 1);
-        assert!(none.unwrap_err().contains("needs a sequence_id"));
+        assert!(none.unwrap_err().contains("needs a correlation ID (sequence_id)"));
     }
 
     #[test]

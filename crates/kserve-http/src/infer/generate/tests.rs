@@ -106,6 +106,8 @@ fn repeated(request: Request) {
     };
     match request.parameters.get("n") {
         Some(ParameterValue::Int(-1)) => request.answer(Err(Error::unavailable("not today"))),
+        Some(ParameterValue::Int(-3)) => request.answer(Err(Error::internal("never"))),
+        Some(ParameterValue::Int(-4)) => request.answer(Err(Error::not_found("nowhere"))),
         Some(ParameterValue::Int(-2)) => {
             request.responder().send(Ok(response));
             request.answer(Err(Error::unavailable("no more today")));
@@ -140,13 +142,16 @@ async fn one_response_is_one_flat_object() {
 }
 
 #[tokio::test]
-async fn generate_refuses_no_response_and_several() {
+async fn generate_refuses_no_response_several_and_errors_of_any_code() {
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), repeated).await;
     for (n, status, reason) in [
-        (0, 200, "no response"),
-        (2, 200, "several responses"),
-        (-2, 200, "several responses"),
-        (-1, 503, "not today"),
+        (0, 400, "no response"),
+        (2, 400, "several responses"),
+        (3000, 400, "several responses"),
+        (-2, 400, "several responses"),
+        (-1, 400, "not today"),
+        (-3, 400, "never"),
+        (-4, 400, "nowhere"),
     ] {
         let answer = serving
             .post("/v2/models/m/versions/1/generate", &format!(r#"{{"IN_TEXT": "a", "n": {n}}}"#))
@@ -163,7 +168,9 @@ async fn a_stream_has_an_event_for_each_response_and_the_status_of_the_first() {
     for (n, status, events) in [
         (0, 200, vec![]),
         (3, 200, vec![good; 3]),
-        (-1, 503, vec![r#"data: {"error":"not today"}"#]),
+        (-1, 400, vec![r#"data: {"error":"not today"}"#]),
+        (-3, 400, vec![r#"data: {"error":"never"}"#]),
+        (-4, 400, vec![r#"data: {"error":"nowhere"}"#]),
         (-2, 200, vec![good, r#"data: {"error":"no more today"}"#]),
     ] {
         let answer =

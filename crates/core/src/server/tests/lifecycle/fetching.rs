@@ -220,7 +220,7 @@ fn a_server_that_ends_cancels_all_fetches() {
     server.unload_all();
     for outcome in outcomes {
         let error = outcome.recv_timeout(LONG).unwrap().unwrap_err();
-        assert!(error.message().contains("shutting down"), "{error}");
+        assert!(error.message().contains("stopping"), "{error}");
     }
     wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 0);
 }

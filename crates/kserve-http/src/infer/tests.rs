@@ -1,0 +1,212 @@
+//! Statuses and headers of whole requests, as the reference answers them.
+
+use crate::testing::{Serving, echo, http_options, serve, server};
+
+const CONFIG: &str = r#"
+    input { name: "IN0" data_type: TYPE_INT32 dims: [ -1 ] optional: true }
+    input { name: "IN1" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+    input { name: "IN2" data_type: TYPE_FP64 dims: [ -1 ] optional: true }
+    output { name: "OUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+    output { name: "OUT1" data_type: TYPE_STRING dims: [ -1 ] }
+    output { name: "OUT2" data_type: TYPE_FP64 dims: [ -1 ] }
+"#;
+const ONE: &str = r#"{"name":"IN0","datatype":"INT32","shape":[1],"data":[7]}"#;
+
+async fn serving() -> Serving {
+    serve(server(CONFIG, echo), http_options()).await
+}
+
+/// A request of these inputs, and what else it has.
+fn body(inputs: &str, rest: &str) -> String {
+    format!(r#"{{"inputs":[{inputs}]{rest}}}"#)
+}
+
+async fn status(serving: &Serving, body: impl AsRef<[u8]>) -> u16 {
+    let answer = serving.send("POST", "/v2/models/m/infer", "", body.as_ref()).await;
+    String::from_utf8_lossy(&answer[9..12]).parse().unwrap()
+}
+
+#[tokio::test]
+async fn elements_that_do_not_fit_the_shape_have_the_code_of_their_type() {
+    let serving = serving().await;
+    for (name, data_type, element, expected) in
+        [("IN0", "INT32", "1", 500), ("IN1", "BYTES", "\"a\"", 400), ("IN2", "FP64", "1.5", 500)]
+    {
+        for shape in 0..4 {
+            for count in 0..5 {
+                let data = vec![element; count].join(",");
+                let input = format!(
+                    r#"{{"name":"{name}","datatype":"{data_type}","shape":[{shape}],"data":[{data}]}}"#
+                );
+                // The data of an empty tensor is ignored.
+                let expected = if shape == count || shape == 0 { 200 } else { expected };
+                assert_eq!(status(&serving, body(&input, "")).await, expected, "{input}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_is_skipped_once_and_only_at_the_beginning() {
+    let serving = serving().await;
+    for (mark, expected) in
+        [("", 200), ("\u{feff}", 200), ("\u{feff} ", 200), (" \u{feff}", 500), ("\u{feff}\u{feff}", 500)]
+    {
+        assert_eq!(status(&serving, format!("{mark}{}", body(ONE, ""))).await, expected, "{mark:?}");
+        let generate = serving.post("/v2/models/m/generate", &format!(r#"{mark}{{"IN0": 7}}"#)).await;
+        assert!(generate.starts_with(&format!("HTTP/1.1 {expected} ")), "{mark:?}: {generate}");
+    }
+    // A mark before JSON whose data is read late, because the type follows it.
+    let late = body(r#"{"name":"IN0","data":[7],"datatype":"INT32","shape":[1]}"#, "");
+    assert_eq!(status(&serving, format!("\u{feff}{late}")).await, 200);
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf_8_is_refused_with_400_wherever_it_counts() {
+    let serving = serving().await;
+    for bad in [b"\xff".as_slice(), b"\xc3", b"\xed\xa0\x80", b"a\xf0\x9f"] {
+        for (before, after) in [
+            (r#"{"inputs":[{"name":""#, r#"","datatype":"INT32","shape":[1],"data":[1]}]}"#),
+            (r#"{"inputs":[{"name":"IN0","datatype":""#, r#"","shape":[1],"data":[1]}]}"#),
+            (r#"{"inputs":[{"name":"IN1","datatype":"BYTES","shape":[1],"data":[""#, r#""]}]}"#),
+            (r#"{"inputs":[],"outputs":[{"name":""#, r#""}]}"#),
+            (r#"{"inputs":[],"parameters":{""#, r#"":1}}"#),
+            (r#"{"inputs":[],"parameters":{"a":""#, r#""}}"#),
+            (r#"{"inputs":[],"id":""#, r#""}"#),
+        ] {
+            let body = [before.as_bytes(), bad, after.as_bytes()].concat();
+            assert_eq!(status(&serving, &body).await, 400, "{}", body.escape_ascii());
+        }
+    }
+    let surrogate = r#"{"inputs":[],"id":"\ud800"}"#;
+    assert_eq!(status(&serving, surrogate).await, 500);
+}
+
+#[tokio::test]
+async fn numbers_too_large_for_64_bits_are_refused_wherever_they_are() {
+    let serving = serving().await;
+    for (number, expected) in [
+        ("1e400", 500),
+        ("-1e400", 500),
+        ("1e308", 200),
+        ("1e-400", 200),
+        ("Infinity", 200),
+        ("-Infinity", 200),
+        ("NaN", 200),
+        ("123456789012345678901234567890", 200),
+    ] {
+        let input = format!(r#"{{"name":"IN2","datatype":"FP64","shape":[1],"data":[{number}]}}"#);
+        assert_eq!(status(&serving, body(&input, "")).await, expected, "{number}");
+        let parameter = format!(r#","parameters":{{"x":{number}}}"#);
+        assert_eq!(status(&serving, body(ONE, &parameter)).await, expected, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn a_region_beside_another_form_is_refused_before_anybody_looks_for_it() {
+    let serving = serving().await;
+    const REGION: &str = "shared_memory_region";
+    const SIZE: &str = "shared_memory_byte_size";
+    for (region, alone) in [
+        (format!(r#""{REGION}":"none","{SIZE}":4"#), 404),
+        (format!(r#""{REGION}":"none","{SIZE}":0"#), 404),
+        (format!(r#""{REGION}":"none""#), 404),
+        (format!(r#""{REGION}":"","{SIZE}":4"#), 404),
+        (format!(r#""{REGION}":3,"{SIZE}":4"#), 500),
+        (format!(r#""{REGION}":null,"{SIZE}":4"#), 500),
+        (format!(r#""{REGION}":"none","{SIZE}":"4""#), 500),
+        (format!(r#""{REGION}":"none","{SIZE}":-4"#), 500),
+        (format!(r#""{SIZE}":[],"{REGION}":"none""#), 500),
+    ] {
+        let output = |more: &str| {
+            body(ONE, &format!(r#","outputs":[{{"name":"OUT0","parameters":{{{region}{more}}}}}]"#))
+        };
+        for (more, expected) in [
+            ("", alone),
+            (r#","binary_data":false"#, alone),
+            (r#","binary_data":true"#, 400),
+            (r#","classification":0"#, 400),
+            (r#","classification":1"#, 400),
+        ] {
+            assert_eq!(status(&serving, output(more)).await, expected, "{}", output(more));
+        }
+        let input = |data: &str, more: &str| {
+            body(
+                &format!(
+                    r#"{{"name":"IN0","datatype":"INT32","shape":[1]{data},"parameters":{{{region}{more}}}}}"#
+                ),
+                "",
+            )
+        };
+        for (data, more, expected) in [
+            ("", "", alone),
+            (r#","data":[1]"#, "", 400),
+            ("", r#","binary_data_size":4"#, 400),
+            (r#","data":[1]"#, r#","binary_data_size":4"#, 400),
+        ] {
+            assert_eq!(status(&serving, input(data, more)).await, expected, "{}", input(data, more));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_output_requested_twice_is_refused_in_every_form() {
+    let serving = serving().await;
+    for (first, second) in [
+        ("", ""),
+        ("", r#","parameters":{"binary_data":true}"#),
+        (r#","parameters":{"classification":1}"#, ""),
+    ] {
+        let outputs = format!(r#","outputs":[{{"name":"OUT0"{first}}},{{"name":"OUT0"{second}}}]"#);
+        assert_eq!(status(&serving, body(ONE, &outputs)).await, 400, "{outputs}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_without_a_byte_behind_its_json_is_plain_json() {
+    let serving = serving().await;
+    let binary = |name: &str| format!(r#"{{"name":"{name}","parameters":{{"binary_data":true}}}}"#);
+    let zero = r#"{"name":"IN1","datatype":"BYTES","shape":[0],"data":[]}"#;
+    let none = r#"{"name":"IN0","datatype":"INT32","shape":[0],"data":[]}"#;
+    let all = r#","parameters":{"binary_data_output":true}"#;
+    let cases = [
+        (none.to_owned(), all.to_owned(), false),
+        (zero.to_owned(), all.to_owned(), false),
+        (format!("{none},{zero}"), all.to_owned(), false),
+        (format!("{ONE},{zero}"), all.to_owned(), true),
+        (ONE.to_owned(), all.to_owned(), true),
+        (format!("{ONE},{zero}"), format!(r#","outputs":[{{"name":"OUT0"}},{}]"#, binary("OUT1")), false),
+        (format!("{ONE},{zero}"), format!(r#","outputs":[{},{{"name":"OUT1"}}]"#, binary("OUT0")), true),
+    ];
+    for (inputs, rest, has_bytes) in cases {
+        let answer = serving.post("/v2/models/m/infer", &body(&inputs, &rest)).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(answer.contains("application/octet-stream"), has_bytes, "{answer}");
+        assert_eq!(answer.contains("application/json"), !has_bytes, "{answer}");
+        assert_eq!(answer.contains("inference-header-content-length: "), has_bytes, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_body_is_an_empty_raw_tensor_where_the_model_takes_one() {
+    let one = |data_type: &str, dims: &str| {
+        format!(
+            "input {{ name: \"IN0\" data_type: {data_type} dims: {dims} }} output {{ name: \"OUT0\" data_type: {data_type} dims: {dims} }}"
+        )
+    };
+    for (config, expected) in [
+        (one("TYPE_INT32", "[ -1 ]"), 200),
+        (format!("max_batch_size: 4 {}", one("TYPE_FP32", "[ -1 ]")), 200),
+        (one("TYPE_INT32", "[ 2 ]"), 400),
+        (one("TYPE_STRING", "[ -1 ]"), 400),
+        (CONFIG.to_owned(), 400),
+    ] {
+        let serving = serve(server(&config, echo), http_options()).await;
+        for headers in ["", "Inference-Header-Content-Length: 0\r\n"] {
+            let answer = serving.ask("POST", "/v2/models/m/infer", headers, "").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {expected} ")), "{config} {headers}: {answer}");
+        }
+        let answer = serving.post("/v2/models/m/generate", "").await;
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    }
+}
