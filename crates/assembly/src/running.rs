@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
@@ -14,7 +14,7 @@ use nereid_cuda::{PoolUsage, Pools};
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -184,8 +184,8 @@ impl OwnRuntime {
         if let Some(handle) = given {
             return Ok(Self { handle, own: None });
         }
-        let runtime = Builder::new_multi_thread().thread_name("nereid-io").enable_all().build();
-        let runtime = runtime.map_err(StartError::Runtime)?;
+        let threads = available_parallelism().map_or(1, usize::from);
+        let runtime = nereid_io_runtime::start(threads).map_err(StartError::Runtime)?;
         Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
     }
 }

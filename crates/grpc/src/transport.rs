@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http2::Builder;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nereid_listener::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -84,7 +84,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
             () = shutdown.cancelled() => break,
         };
         let (calls, shutdown) = (calls.clone(), shutdown.clone());
-        connections.spawn(async move {
+        connections.spawn(nereid_io_runtime::relayed(async move {
             let opened = tokio::select! {
                 opened = arrival.open() => opened,
                 () = shutdown.cancelled() => return,
@@ -93,7 +93,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                 Ok(connection) => serve_connection(connection, calls, options, shutdown).await,
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
-        });
+        }));
     }
     connections.close();
     connections.wait().await;
@@ -105,7 +105,7 @@ where
 {
     let guarded = Guarded::new(stream, options.pings);
     let begun = guarded.begun();
-    let mut protocol = Builder::new(TokioExecutor::new());
+    let mut protocol = Builder::new(nereid_io_runtime::Spawner);
     protocol
         .timer(TokioTimer::new())
         .keep_alive_interval(options.keepalive_time)

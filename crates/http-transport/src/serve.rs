@@ -10,7 +10,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_listener::{Arrival, Listener};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -65,10 +65,10 @@ pub async fn serve<M: Mount>(
             () = shutdown.cancelled() => break,
         };
         let transport = Arc::clone(&transport);
-        connections.spawn(async move {
+        connections.spawn(nereid_io_runtime::relayed(async move {
             open(transport, arrival).await;
             drop(slot);
-        });
+        }));
     }
     connections.close();
     connections.wait().await;
@@ -126,7 +126,7 @@ where
             };
         let stream = TokioIo::new(stream);
         if http2 {
-            let mut protocol = http2::Builder::new(TokioExecutor::new());
+            let mut protocol = http2::Builder::new(nereid_io_runtime::Spawner);
             // Detects clients that vanished without closing the connection.
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);

@@ -6,7 +6,6 @@ use nereid_assembly::{LoadOutcome, Process, Running, start};
 use nereid_core::Server;
 use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
-use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::options::Options;
@@ -26,11 +25,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let config = options.config()?;
     // From here on a signal ends the server, even while models are still being loaded.
     let stop = signals::listen(options.exit_timeout())?;
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(options.http.threads())
-        .thread_name("nereid-io")
-        .enable_all()
-        .build()
+    let runtime = nereid_io_runtime::start(options.http.threads())
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     let outcome = runtime.block_on(async {
         let memory_faults = FaultHandler::install()

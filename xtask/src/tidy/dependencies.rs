@@ -135,8 +135,20 @@ const RULES: &[Rule] = &[
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },
     Rule {
+        of: "nereid-io-runtime",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["hyper", "pin-project-lite", "rustix", "tokio"]),
+        never: &["tonic*"],
+        why: "io-runtime schedules I/O tasks and knows nothing of what they do",
+    },
+    Rule {
         of: "nereid-http-transport",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-listener", "nereid-protocol"]),
+        rooms: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-io-runtime",
+            "nereid-listener",
+            "nereid-protocol",
+        ]),
         libraries: Allowed::Any,
         never: &["axum*", "tonic*", "tract*"],
         why: "http-transport serves routes over HTTP and knows neither a server nor what faces answer",
@@ -160,6 +172,7 @@ const RULES: &[Rule] = &[
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
+            "nereid-io-runtime",
             "nereid-listener",
             "nereid-model-config",
             "nereid-protocol",

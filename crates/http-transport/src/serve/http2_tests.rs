@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Method, StatusCode};
+use nereid_io_runtime::Spawner;
 use smallvec::SmallVec;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +23,7 @@ async fn connected(face: Echo) -> Client {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown })));
-    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
+    let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
     client
 }

@@ -1,0 +1,161 @@
+//! Wakes tasks of the I/O threads from other threads.
+
+use std::cell::RefCell;
+use std::io;
+use std::mem::swap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use pin_project_lite::pin_project;
+use rustix::fd::OwnedFd;
+use rustix::io::write;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+
+thread_local! {
+    /// The relay of the runtime whose I/O thread this is.
+    static HERE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
+}
+
+/// The relay of one runtime.
+pub(crate) struct Relay {
+    threads: usize,
+    /// How many of the threads are parked: waiting for events, or for others to unpark them.
+    parked: AtomicUsize,
+    /// How often one of them was unparked.
+    #[cfg(test)]
+    unparks: AtomicUsize,
+    /// The end of a pipe: a byte in it tells the driver that there are tasks to wake.
+    event: OwnedFd,
+    /// The tasks that are to be woken. A byte is written when it gets its first.
+    woken: Mutex<Vec<Arc<Task>>>,
+}
+
+/// A task as other threads wake it.
+struct Task {
+    waker: Waker,
+    relay: Arc<Relay>,
+}
+
+impl Relay {
+    /// A relay for that many threads, and what [`listen`](Self::listen) needs.
+    pub(crate) fn new(threads: usize) -> io::Result<(Arc<Self>, OwnedFd)> {
+        let (listener, event) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let relay = Self {
+            threads,
+            parked: AtomicUsize::new(0),
+            #[cfg(test)]
+            unparks: AtomicUsize::new(0),
+            event,
+            woken: Mutex::default(),
+        };
+        Ok((Arc::new(relay), listener))
+    }
+
+    /// The calling thread is an I/O thread of the runtime.
+    pub(crate) fn enter(self: &Arc<Self>) {
+        HERE.set(Some(Arc::clone(self)));
+    }
+
+    pub(crate) fn parked(&self) {
+        self.parked.fetch_add(1, SeqCst);
+    }
+
+    pub(crate) fn unparked(&self) {
+        self.parked.fetch_sub(1, SeqCst);
+        #[cfg(test)]
+        self.unparks.fetch_add(1, SeqCst);
+    }
+
+    /// Whether the calling thread is an I/O thread of the runtime.
+    fn is_here(&self) -> bool {
+        let same = |here: &RefCell<Option<Arc<Self>>>| {
+            here.borrow().as_ref().is_some_and(|here| std::ptr::eq(&**here, self))
+        };
+        HERE.try_with(same).unwrap_or(false)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Task>>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, task: Arc<Task>) {
+        // Only then does one of them surely wait for events.
+        if self.is_here() || self.parked.load(SeqCst) < self.threads {
+            return task.waker.wake_by_ref();
+        }
+        let mut woken = self.lock();
+        woken.push(task);
+        if woken.len() == 1 {
+            drop(woken);
+            // It only fails when the pipe is full, which wakes the driver as well.
+            let _ = write(&self.event, &[0]);
+        }
+    }
+
+    /// Wakes the tasks on an I/O thread, for as long as the runtime lives.
+    ///
+    /// # Errors
+    /// The system cannot watch for the event.
+    pub(crate) fn listen(self: Arc<Self>, listener: OwnedFd) -> io::Result<impl Future<Output = ()> + Send> {
+        let mut event = Receiver::from_owned_fd(listener)?;
+        Ok(async move {
+            // Longer than what is in the pipe as a rule, so that one read tells that it is empty.
+            let mut bytes = [0; 16];
+            let mut woken = Vec::new();
+            while event.read(&mut bytes).await.is_ok() {
+                swap(&mut *self.lock(), &mut woken);
+                woken.drain(..).for_each(|task: Arc<Task>| task.waker.wake_by_ref());
+            }
+        })
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.relay.clone().wake(self);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.relay.wake(Arc::clone(self));
+    }
+}
+
+/// Polls a future so that other threads wake it at little cost.
+pub fn relayed<F: Future>(future: F) -> Relayed<F> {
+    Relayed { future, task: None }
+}
+
+pin_project! {
+    /// See [`relayed`].
+    pub struct Relayed<F> {
+        #[pin]
+        future: F,
+        // The task that polled it last, and how it is woken.
+        task: Option<(Waker, Waker)>,
+    }
+}
+
+impl<F: Future> Future for Relayed<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let known = this.task.as_ref().is_some_and(|(own, _)| own.will_wake(context.waker()));
+        if !known {
+            let relay = HERE.with_borrow(Clone::clone);
+            let own = context.waker().clone();
+            *this.task = relay.map(|relay| (own.clone(), Waker::from(Arc::new(Task { waker: own, relay }))));
+        }
+        match this.task {
+            Some((_, waker)) => this.future.poll(&mut Context::from_waker(waker)),
+            None => this.future.poll(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
