@@ -54,7 +54,7 @@ fn every_wake_up_of_many_threads_arrives() {
 fn an_answer_wakes_one_thread() {
     const ROUNDS: usize = 200;
     let (runtime, relay) = runtime(4);
-    let (question, mut questions) = tokio::sync::mpsc::unbounded_channel();
+    let (question, mut questions) = tokio::sync::mpsc::channel(1);
     let (answer, answers) = mpsc::channel();
     runtime.spawn(relayed(async move {
         while questions.recv().await.is_some() {
@@ -64,7 +64,7 @@ fn an_answer_wakes_one_thread() {
     settle(&relay);
     let before = relay.unparks.load(SeqCst);
     for _ in 0..ROUNDS {
-        question.send(()).unwrap();
+        question.blocking_send(()).unwrap();
         answers.recv().unwrap();
         settle(&relay);
     }
