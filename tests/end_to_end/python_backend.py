@@ -88,7 +88,7 @@ FLAGS = [f"--backend-directory={BACKENDS}"]
 def nvidia_server(repository, *flags):
     """Runs NVIDIA's server, and gives `host:port` of its HTTP once it is ready."""
     prepare()
-    http, grpc, metrics = _free_ports(3)
+    http, grpc, metrics = free_ports(3)
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
     command = [_SERVER / "bin" / "tritonserver", f"--model-repository={repository}", *ports, *flags]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -112,7 +112,7 @@ def nvidia_server(repository, *flags):
         reader.join()
 
 
-def _free_ports(count):
+def free_ports(count):
     """Free ports. NVIDIA's server cannot choose its own, so they lie below the system's ephemeral range, and each worker has
     a range of its own."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
 import pytest
+import tritonclient.grpc as grpcclient
 
 import nereid_server
 from http_requests import LIMIT_S, infer, request, tensor
@@ -41,9 +42,44 @@ def test_a_port_in_use_is_refused_with_one_clear_line(repository):
     assert_one_clear_complaint(server, str(port))
 
 
-def test_a_missing_repository_is_refused_with_one_clear_line(repository):
+MODES = ["--model-control-mode=none", "--model-control-mode=explicit", "--model-control-mode=poll"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_missing_repository_is_refused_with_one_clear_line(repository, mode):
     missing = repository / "no" / "such" / "folder"
-    assert_one_clear_complaint(nereid_server.refused_start(missing), str(missing))
+    assert_one_clear_complaint(nereid_server.refused_start(missing, mode), str(missing))
+    # Nor does another one help.
+    server = nereid_server.refused_start(repository, mode, f"--model-repository={missing}")
+    assert_one_clear_complaint(server, str(missing))
+
+
+def health(server):
+    """The statuses of liveness and readiness over HTTP, and the answers over gRPC."""
+    http = tuple(request(server, "GET", f"/v2/health/{check}").status for check in ("live", "ready"))
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        return http, (client.is_server_live(), client.is_server_ready())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_missing_repository_may_be_survived_without_being_live(repository, mode):
+    scale_model("scale").write(repository)
+    missing = repository.parent / "missing"
+    flags = (mode, "--repository-poll-secs=1", f"--model-repository={missing}", "--exit-on-error=false")
+    server = nereid_server.Server(repository, *flags)
+    try:
+        server.wait_until_listening()
+        server.wait_for_log("the server is not live: ")
+        assert health(server) == ((400, 400), (False, False))
+        assert len(server.complaints) == 1 and str(missing) in server.complaints[0]
+        assert infer(server, "scale", GOOD).status == 404
+        missing.mkdir()
+        if "poll" in mode:
+            assert eventually(lambda: health(server) == ((200, 200), (True, True)))
+            assert infer(server, "scale", GOOD).status == 200
+        server.stop()
+    finally:
+        server.kill()
 
 
 def test_a_repository_that_is_a_file_is_refused_with_one_clear_line(repository):

@@ -5,8 +5,9 @@ use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
@@ -32,6 +33,9 @@ use crate::trace_settings::TraceSettings;
 
 /// Fetches mostly wait, so more of them run side by side than loads.
 const DEFAULT_FETCHES: usize = 16;
+
+/// So many models are unloaded side by side when the server stops: a backend may take seconds for one.
+const UNLOADS: usize = 16;
 
 /// What is fixed when the server starts.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +102,8 @@ pub struct Server {
     trace: TraceControl,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
+    /// Set while the server could not start, because its source cannot be read.
+    failed: AtomicBool,
 }
 
 impl Server {
@@ -134,7 +140,14 @@ impl Server {
         Arc::new_cyclic(|server| {
             let services = Services { peers: Arc::new(ServerPeers::new(Weak::clone(server))), ..services };
             let models = LifeCycle::new(backends.into(), source, services, limits);
-            Self { options, models, slots, trace, open: AtomicBool::new(false) }
+            Self {
+                options,
+                models,
+                slots,
+                trace,
+                open: AtomicBool::new(false),
+                failed: AtomicBool::new(false),
+            }
         })
     }
 
@@ -168,6 +181,11 @@ impl Server {
     pub fn asks_backends(&self) -> bool {
         self.options.strict_readiness
             && self.models().ready().any(|model| model.executor().reports_readiness())
+    }
+
+    /// Whether the server works, be it ready or not. It does not where its source cannot be read at start.
+    pub fn is_live(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their
@@ -254,14 +272,15 @@ impl Server {
     /// names of those that failed, and why.
     ///
     /// # Errors
-    /// The source cannot be listed.
+    /// The source cannot be listed. The server is not live then, nor does it load what is named.
     pub fn start(&self, only: Option<Vec<String>>) -> Result<Vec<(String, Error)>> {
         // Where all are loaded, so are those that ensembles consist of.
         let with_members = only.is_some();
-        let names = match only {
-            Some(names) => names,
-            None => names(&self.models.catalog().refresh())?,
-        };
+        let listed = names(&self.models.catalog().refresh());
+        self.failed.store(listed.is_err(), Ordering::Release);
+        self.models.events().notify();
+        let listed = listed?;
+        let names = only.unwrap_or(listed);
         let (done, outcomes) = channel();
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
@@ -344,6 +363,10 @@ impl Server {
     /// # Errors
     /// The source cannot be listed; everything stays as it is.
     pub fn poll(&self, patience: Duration) -> Result<bool> {
+        if !self.is_live() {
+            // As at start: nothing is loaded that a half-copied change could replace.
+            return self.start(None).map(|_| false);
+        }
         let names = names(&self.models.catalog().refresh())?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
@@ -412,10 +435,20 @@ impl Server {
         let ensembles = self.models().ensembles_before_members();
         ensembles.iter().for_each(|ensemble| ensemble.unload());
         drop(ensembles);
-        for model in self.models.clear().ready() {
-            model.unload();
-            tracing::info!("unloaded '{}' version {}", model.name(), model.version());
-        }
+        let models: Vec<_> = self.models.clear().ready().cloned().collect();
+        let threads = models.len().min(UNLOADS);
+        let models = Mutex::new(models.into_iter());
+        let next = || models.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let unload = || {
+            while let Some(model) = next() {
+                let what = format!("unloaded '{}' version {}", model.name(), model.version());
+                model.unload();
+                // Its instances end here, unless somebody else still has it.
+                drop(model);
+                tracing::info!("{what}");
+            }
+        };
+        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(unload))));
     }
 }
 

@@ -29,7 +29,7 @@ fn answer<T>(outcome: Result<T>) -> Answer<T> {
 #[async_trait]
 impl GrpcInferenceService for Service {
     async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
-        Ok(Response::new(ServerLiveResponse { live: true }))
+        Ok(Response::new(ServerLiveResponse { live: self.0.server.is_live() }))
     }
 
     async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {

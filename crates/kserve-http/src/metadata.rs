@@ -10,6 +10,11 @@ use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
 
 use crate::routes::Target;
 
+pub(crate) fn server_live(server: &Server) -> Reply {
+    // The reference's status for a server that is not live.
+    reply::empty(if server.is_live() { StatusCode::OK } else { StatusCode::BAD_REQUEST })
+}
+
 pub(crate) async fn server_ready(server: &Server) -> Reply {
     if server.ready().await {
         reply::empty(StatusCode::OK)

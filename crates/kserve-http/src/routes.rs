@@ -202,7 +202,7 @@ async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<R
         Action::RepositoryIndex => repository::index(server, body).await,
         Action::LoadModel => repository::load(server, target, body).await,
         Action::UnloadModel => repository::unload(server, target, body).await,
-        Action::Live => Ok(reply::empty(StatusCode::OK)),
+        Action::Live => Ok(metadata::server_live(server)),
         Action::Ready => Ok(metadata::server_ready(server).await),
         Action::ServerMetadata => Ok(metadata::server(server)),
         Action::OpenApi => {

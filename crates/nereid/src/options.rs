@@ -111,7 +111,8 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     strict_readiness: bool,
 
-    /// Exit if a model fails to load at start. If false, the others are served.
+    /// Exit if a model fails to load at start, or a repository cannot be read. If false, the other models are served, and
+    /// the server is not live without its repositories.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub exit_on_error: bool,
 

@@ -71,7 +71,14 @@ async fn serve(options: &Options, running: Running, mut stop: oneshot::Receiver<
 
 /// Shows the models once those to load at start were loaded.
 fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
-    let failures = loaded.map_err(|error| error.to_string())?;
+    let failures = match loaded {
+        Ok(failures) => failures,
+        Err(error) if options.server.exit_on_error => return Err(error.to_string()),
+        Err(error) => {
+            tracing::error!("the server is not live: {error}");
+            return Ok(());
+        }
+    };
     show_models(server);
     if options.server.exit_on_error && !failures.is_empty() {
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());

@@ -1,5 +1,6 @@
 //! Which instances a backend is asked to make, and which of them are given requests.
 
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nereid_backend_api::InstanceKind;
@@ -66,6 +67,43 @@ async fn a_model_of_passive_instances_alone_is_ready_and_refuses_requests() {
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert!(error.message().contains("all of its instances are passive"), "{error}");
     server.unload_all();
+}
+
+/// An instance whose end takes until as many others are ending, or a long time.
+struct SlowEnd(Arc<(Mutex<usize>, Condvar)>);
+
+impl Drop for SlowEnd {
+    fn drop(&mut self) {
+        let (ending, changed) = &*self.0;
+        let mut ending = ending.lock().unwrap();
+        *ending -= 1;
+        changed.notify_all();
+        let (ending, wait) =
+            changed.wait_timeout_while(ending, Duration::from_secs(20), |ending| *ending > 0).unwrap();
+        drop(ending);
+        assert!(!wait.timed_out(), "the others do not end meanwhile");
+    }
+}
+
+#[test]
+fn models_end_side_by_side_when_the_server_stops() {
+    for count in [1, 2, 7] {
+        let ending = Arc::new((Mutex::new(count), Condvar::new()));
+        let making = Arc::clone(&ending);
+        let backend = ScriptedBackend::new(move |_| {
+            let end = SlowEnd(Arc::clone(&making));
+            Ok(ScriptedModel::new(move |batch| {
+                let _ = &end;
+                echo(batch);
+            }))
+        });
+        let versions: Vec<_> = (1..=count as u64).collect();
+        let policy = nereid_model_config::parse_text("version_policy { all {} }").unwrap().version_policy;
+        let config = ModelConfig { version_policy: policy, ..config() };
+        let server = server(backend, vec![spec(config, &versions)]);
+        server.unload_all();
+        assert_eq!(*ending.0.lock().unwrap(), 0);
+    }
 }
 
 #[tokio::test]

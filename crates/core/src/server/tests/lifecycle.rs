@@ -12,7 +12,7 @@ use crate::source::{BlockingSource, Overrides};
 
 /// A source whose one model `m` changes as the test likes.
 #[derive(Default)]
-struct Changing(Mutex<Option<(Vec<u64>, Fingerprint)>>);
+struct Changing(Mutex<Option<(Vec<u64>, Fingerprint)>>, AtomicBool);
 
 impl Changing {
     /// The model has these versions, each with a number that tells its contents.
@@ -25,10 +25,17 @@ impl Changing {
     fn remove(&self) {
         *self.0.lock().unwrap() = None;
     }
+
+    fn set_readable(&self, readable: bool) {
+        self.1.store(!readable, AtomicOrdering::Relaxed);
+    }
 }
 
 impl BlockingSource for Changing {
     fn names(&self) -> Result<Vec<String>> {
+        if self.1.load(AtomicOrdering::Relaxed) {
+            return Err(Error::not_found("the source cannot be read"));
+        }
         Ok(self.0.lock().unwrap().iter().map(|_| "m".to_owned()).collect())
     }
 
@@ -120,6 +127,35 @@ impl World {
                 return index;
             }
             thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_source_cannot_be_read_is_not_live_until_a_poll_reads_it() {
+    for (control, only) in [
+        (ModelControl::None, None),
+        (ModelControl::Explicit, Some(vec![])),
+        (ModelControl::Explicit, Some(vec!["m".to_owned()])),
+        (ModelControl::Poll, None),
+    ] {
+        let World { server, source, .. } = world(control);
+        assert!(server.is_live() && !server.is_ready(), "{control:?}");
+        source.set_readable(false);
+        server.start(only.clone()).unwrap_err();
+        assert!(!server.is_live() && !server.is_ready(), "{control:?}");
+        assert_eq!(server.models().index().count(), 0);
+        if control == ModelControl::Poll {
+            server.poll(Duration::from_secs(60)).unwrap_err();
+            assert!(!server.is_live());
+            source.set_readable(true);
+            server.poll(Duration::from_secs(60)).unwrap();
+            assert!(server.is_live() && server.is_ready());
+            assert_eq!(index(&server), ["m/1 READY"]);
+            // Later on, what is served goes on without the source.
+            source.set_readable(false);
+            server.poll(Duration::from_secs(60)).unwrap_err();
+            assert!(server.is_live() && server.is_ready());
         }
     }
 }
