@@ -13,6 +13,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 import native_backends
+import nereid_server
 
 INT32 = "int32_false_true: [ 0, 1 ]"
 KEPT = (
@@ -49,7 +50,7 @@ class Models:
         native_backends.write_model(self._repository, name, "sequences", body)
 
     def serve(self, *flags):
-        return self._serve(f"--backend-directory={self._folder}", *flags)
+        return self._serve(f"--backend-directory={self._folder}", nereid_server.OPEN_SEQUENCES, *flags)
 
 
 @pytest.fixture

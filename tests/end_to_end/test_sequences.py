@@ -16,6 +16,7 @@ import tritonclient.http
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
+import nereid_server
 import onnx_engines
 from model_files import OnnxModel, write_model
 from scrapes import Scrape
@@ -186,7 +187,7 @@ def test_states_that_the_model_does_not_have_are_refused_at_load(repository, ser
 def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repository, serve, protocol):
     write_controls(repository, "number", extra="max_sequence_idle_microseconds: 60000000")
     write_adder(repository, "any", extra="max_sequence_idle_microseconds: 60000000")
-    client = Client(serve(), protocol)
+    client = Client(serve(nereid_server.OPEN_SEQUENCES), protocol)
     status = "400" if protocol is tritonclient.http else "StatusCode.INVALID_ARGUMENT"
 
     def refused(expected, *arguments, **how):
@@ -211,7 +212,7 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
 
 def test_an_idle_sequence_ends(repository, serve):
     write_adder(repository, "adder", extra="max_sequence_idle_microseconds: 300000")
-    client = Client(serve(), tritonclient.http)
+    client = Client(serve(nereid_server.OPEN_SEQUENCES), tritonclient.http)
     assert client.ask("adder", 1, 1, start=True) == [1]
     for _ in range(4):
         # Each request resets the idle time.
@@ -231,7 +232,7 @@ def test_an_idle_sequence_ends(repository, serve):
 
 def test_streams_carry_sequences_in_order(repository, serve):
     write_adder(repository, "adder", "oldest { max_candidate_sequences: 2 }")
-    server = serve()
+    server = serve(nereid_server.OPEN_SEQUENCES)
     answers = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("OUT").item()))
@@ -251,7 +252,7 @@ def test_streams_carry_sequences_in_order(repository, serve):
 def test_empty_slots_are_filled_and_counted_as_the_reference_counts_them(repository, serve):
     wait = "direct { max_queue_delay_microseconds: 20000000 minimum_slot_utilization: 0.5 }"
     write_controls(repository, "controls", wait, extra="max_sequence_idle_microseconds: 60000000")
-    server = serve()
+    server = serve(nereid_server.OPEN_SEQUENCES)
     client = Client(server, tritonclient.http)
     with ThreadPoolExecutor(4) as pool:
 
@@ -275,7 +276,7 @@ def test_empty_slots_are_filled_and_counted_as_the_reference_counts_them(reposit
 
 def test_sequences_without_a_slot_wait_until_one_ends_or_their_timeout_is_over(repository, serve):
     write_adder(repository, "adder", "direct { }", extra="max_sequence_idle_microseconds: 60000000")
-    server = serve()
+    server = serve(nereid_server.OPEN_SEQUENCES)
     client = Client(server, tritonclient.http)
     for sequence in (1, 2, 3, 4):
         client.ask("adder", sequence, sequence, start=True)
@@ -324,7 +325,7 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
 @STRATEGIES
 def test_open_sequences_do_not_delay_the_exit(repository, serve, strategy):
     write_adder(repository, "adder", strategy)
-    server = serve()
+    server = serve(nereid_server.OPEN_SEQUENCES)
     client = Client(server, tritonclient.http)
     # As many as there are slots.
     for sequence in range(1, 5):

@@ -51,6 +51,12 @@ pub enum StopError {
     /// Requests were still in progress.
     #[error("requests were still in progress after {} seconds", .0.as_secs())]
     Deadline(Duration),
+    /// Clients had not ended their sequences, nor were these idle for too long.
+    #[error("sequences were still open after {} seconds", .0.as_secs())]
+    Sequences(Duration),
+    /// Backends had not ended.
+    #[error("models were still being unloaded after {} seconds", .0.as_secs())]
+    Models(Duration),
     /// A task of the server panicked.
     #[error("cannot shut down in order: {0}")]
     Task(String),

@@ -39,7 +39,10 @@ pub struct FaceContext {
     pub log: Arc<LogControl>,
     /// The text of the server's metrics.
     pub exposition: Arc<Exposition>,
-    /// Cancelled when the face accepts no further connections.
+    /// Cancelled when the server begins to stop. Requests in progress and open sequences go on; what does not serve them may
+    /// end.
+    pub closing: CancellationToken,
+    /// Cancelled when nothing is in progress any more: the face accepts no further connections, and ends those it has.
     pub shutdown: CancellationToken,
 }
 

@@ -9,15 +9,15 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, ServerOptions};
+use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{PoolUsage, Pools};
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::{Config, Process};
@@ -25,6 +25,10 @@ use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::platform::Platform;
 use crate::{poll, traces};
+
+/// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
+/// announces the last one's end.
+const WORK_CHECK: Duration = Duration::from_millis(10);
 
 /// The names of the models that failed to load at start, and why; an error if the repositories cannot be read.
 pub type LoadOutcome = Result<Vec<(String, Error)>>;
@@ -34,6 +38,8 @@ pub struct Running {
     server: Arc<Server>,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
+    /// Cancelled with `shutdown`, if not before.
+    closing: CancellationToken,
     shutdown: DropGuard,
     runtime: OwnRuntime,
 }
@@ -76,12 +82,14 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         false => Regions::closed(),
     };
     let shutdown = CancellationToken::new();
+    let closing = shutdown.child_token();
     let ends = shutdown.clone().drop_guard();
     let context = FaceContext {
         server: Arc::clone(&server),
         regions: Arc::new(regions),
         log: process.log,
         exposition,
+        closing: closing.clone(),
         shutdown,
     };
     let serve = |face: BoundFace| face.serve(&runtime.handle, context.clone());
@@ -90,9 +98,9 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     if let Some(poll) = config.poll {
         let watched = poll.watch.then_some(config.repositories);
         let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
-        runtime.handle.spawn(context.shutdown.run_until_cancelled_owned(polling));
+        runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
     }
-    Ok(Running { server, faces, loaded, shutdown: ends, runtime })
+    Ok(Running { server, faces, loaded, closing, shutdown: ends, runtime })
 }
 
 impl Running {
@@ -116,28 +124,19 @@ impl Running {
         outcome(self.loaded.clone()).await
     }
 
-    /// Accepts no further connections, waits for what is in progress, and unloads all models.
+    /// Stops in order: refuses new requests of clients, waits for those in progress and for the sequences that have begun,
+    /// ends the connections, and unloads all models.
     ///
     /// # Errors
     /// It took longer than `deadline`. What is left ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
-        let Self { server, faces, shutdown, runtime, .. } = self;
+        let Self { server, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
         let stopping = handle.spawn(async move {
+            let end = Instant::now().checked_add(deadline);
             server.begin_shutdown();
-            drop(shutdown);
-            let unloading = Arc::clone(&server);
-            let drain = async {
-                for face in faces {
-                    face.task.await?;
-                }
-                spawn_blocking(move || unloading.unload_all()).await
-            };
-            let drained = match timeout(deadline, drain).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(panic)) => Err(StopError::Task(panic.to_string())),
-                Err(_) => Err(StopError::Deadline(deadline)),
-            };
+            closing.cancel();
+            let drained = drain(&server, faces, shutdown, InTime { deadline, end }).await;
             // Also where requests are still in progress: what was traced of others is kept.
             let closed = spawn_blocking(move || server.trace().close()).await;
             drained.and(closed.map_err(|panic| StopError::Task(panic.to_string())))
@@ -146,6 +145,54 @@ impl Running {
         drop(runtime);
         stopped.map_err(|panic| StopError::Task(panic.to_string()))?
     }
+}
+
+/// The limit of the time that stopping takes.
+struct InTime {
+    deadline: Duration,
+    /// `None` if it is too far away for the clock.
+    end: Option<Instant>,
+}
+
+impl InTime {
+    /// The outcome of a step; an error if the time is over before.
+    async fn step<T>(
+        &self,
+        step: impl Future<Output = std::result::Result<T, JoinError>>,
+        late: impl FnOnce(Duration) -> StopError,
+    ) -> std::result::Result<T, StopError> {
+        let outcome = match self.end {
+            Some(end) => timeout_at(end, step).await.map_err(|_| late(self.deadline))?,
+            None => step.await,
+        };
+        outcome.map_err(|panic| StopError::Task(panic.to_string()))
+    }
+}
+
+/// Lets what has begun come to its end, and then ends connections and models.
+async fn drain(
+    server: &Arc<Server>,
+    faces: Vec<ServedFace>,
+    shutdown: DropGuard,
+    in_time: InTime,
+) -> std::result::Result<(), StopError> {
+    let worked = async {
+        while server.work() != Work::Nothing {
+            sleep(WORK_CHECK).await;
+        }
+        Ok(())
+    };
+    let late = |deadline| match server.work() {
+        Work::Sequences => StopError::Sequences(deadline),
+        Work::Requests | Work::Nothing => StopError::Deadline(deadline),
+    };
+    in_time.step(worked, late).await?;
+    drop(shutdown);
+    for face in faces {
+        in_time.step(face.task, StopError::Deadline).await?;
+    }
+    let unloading = Arc::clone(server);
+    in_time.step(spawn_blocking(move || unloading.unload_all()), StopError::Models).await
 }
 
 /// The outcome of the loads at start, once there is one.

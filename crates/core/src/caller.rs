@@ -16,6 +16,8 @@ pub struct Caller {
     permits: SmallVec<[Permit; 2]>,
     /// Hears how long the request was computed, if an ensemble made it.
     computed: Option<Arc<Computed>>,
+    /// Whether a backend asks, and not a client.
+    is_backend: bool,
 }
 
 impl Caller {
@@ -24,6 +26,16 @@ impl Caller {
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.permits.push(permit);
         self
+    }
+
+    /// A backend, which may need the answer for a request that it executes.
+    pub(crate) fn backend() -> Self {
+        Self { is_backend: true, ..Self::default() }
+    }
+
+    /// Whether a backend asks.
+    pub(crate) fn is_backend(&self) -> bool {
+        self.is_backend
     }
 
     /// An ensemble, whose own request holds what there is to hold.

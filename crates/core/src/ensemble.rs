@@ -15,7 +15,7 @@ mod wave;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{ModelConfig, Request, Result};
+use nereid_backend_api::{CorrelationId, ModelConfig, Request, Result};
 use nereid_model_config::proto::ModelEnsembling;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
@@ -116,6 +116,14 @@ impl Executor for Graph {
 
     fn delegates(&self) -> bool {
         true
+    }
+
+    /// A request goes on with a sequence here if it does so in a member.
+    fn goes_on(&self, sequence: &CorrelationId) -> bool {
+        let Some(models) = self.shared.models.upgrade().map(|models| models.load_full()) else {
+            return false;
+        };
+        self.members(&models).iter().any(|member| member.has_sequence(sequence))
     }
 
     fn members<'a>(&self, models: &'a ModelTable) -> Vec<&'a Arc<Model>> {

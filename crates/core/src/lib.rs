@@ -47,7 +47,7 @@ pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
 pub use interceptors::{Decision, Interceptor, Interceptors, Step};
 pub use load_guard::{LoadGuard, LoadHooks};
-pub use model::{Labels, Model, ModelSpec, not_offered};
+pub use model::{Labels, Model, ModelSpec, Work, not_offered};
 pub use nereid_backend_api as backend_api;
 pub use nereid_backend_api::{
     FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,

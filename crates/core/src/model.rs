@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use nereid_backend_api::{
-    Activity, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result, TensorActivity,
-    TraceSubject,
+    Activity, CorrelationId, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
+    TensorActivity, TraceSubject,
 };
 
 pub(crate) use self::load::Services;
@@ -29,6 +29,17 @@ use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::signature::Signature;
 use crate::source::{ModelId, Origin};
 use crate::statistics::ModelStatistics;
+
+/// What a server or a model still has to do, most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// Requests are in progress.
+    Requests,
+    /// No request is in progress, but clients may go on with sequences.
+    Sequences,
+    /// There is none.
+    Nothing,
+}
 
 /// A version of a model that can be asked.
 pub struct Model {
@@ -230,11 +241,39 @@ impl Model {
         let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
-        if let Some(gate) = &self.gate {
-            return gate.enter(inflight, request);
+        let stream = match &self.gate {
+            Some(gate) => gate.enter(inflight, request)?,
+            None => {
+                let ticket = inflight.enqueue(request)?;
+                ResponseStream::new(inflight, ticket)
+            }
+        };
+        self.statistics.begun();
+        Ok(stream)
+    }
+
+    /// Whether a request goes on with a sequence that has begun.
+    pub(crate) fn goes_on(&self, request: &InferRequest) -> bool {
+        let id = &request.correlation_id;
+        *id != CorrelationId::None && !request.sequence.start && self.has_sequence(id)
+    }
+
+    /// Whether clients may go on with that sequence here, or where it began.
+    pub(crate) fn has_sequence(&self, id: &CorrelationId) -> bool {
+        self.executor.goes_on(id)
+            || self.gate.as_ref().is_some_and(|gate| gate.holds(id))
+            || self.predecessor.load().as_ref().is_some_and(|predecessor| predecessor.has_sequence(id))
+    }
+
+    /// Whether a request of it has not ended, or one of its sequences.
+    pub(crate) fn work(&self) -> Work {
+        if self.statistics.in_flight() > 0 {
+            return Work::Requests;
         }
-        let ticket = inflight.enqueue(request)?;
-        Ok(ResponseStream::new(inflight, ticket))
+        let predecessor = self.predecessor.load();
+        let has_sequences = self.executor.has_sequences()
+            || predecessor.as_ref().is_some_and(|predecessor| predecessor.work() != Work::Nothing);
+        if has_sequences { Work::Sequences } else { Work::Nothing }
     }
 
     /// Tells the trace of a request, if it has one, that it is taken and queued.

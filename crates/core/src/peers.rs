@@ -134,7 +134,7 @@ impl PeerModel for Peer {
     fn infer(&self, inner: InnerRequest) -> Result<Box<dyn Answers>> {
         let server = self.server.upgrade().ok_or_else(gone)?;
         let (request, parent) = inner.into_parts();
-        let stream = server.infer(&self.model, request, Caller::default())?;
+        let stream = server.infer(&self.model, request, Caller::backend())?;
         let parent = parent.and_then(|parent| {
             let waker = Waker::from(Arc::new(CancelInner(stream.canceller())));
             let mut watch = parent.watch();

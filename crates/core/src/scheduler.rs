@@ -60,6 +60,11 @@ pub trait Scheduler: Send + Sync {
         false
     }
 
+    /// Whether clients may go on with a sequence here.
+    fn has_sequences(&self) -> bool {
+        false
+    }
+
     /// Calls `done` once no client can go on with a sequence here, perhaps at once. Only the latest one is called.
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         done();

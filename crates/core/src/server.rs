@@ -21,7 +21,7 @@ use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::interceptors::Interceptors;
 use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
-use crate::model::{Model, Services};
+use crate::model::{Model, Services, Work};
 use crate::peers::ServerPeers;
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
@@ -104,6 +104,8 @@ pub struct Server {
     open: AtomicBool,
     /// Set while the server could not start, because its source cannot be read.
     failed: AtomicBool,
+    /// Set when shutdown begins.
+    stopping: AtomicBool,
 }
 
 impl Server {
@@ -147,6 +149,7 @@ impl Server {
                 trace,
                 open: AtomicBool::new(false),
                 failed: AtomicBool::new(false),
+                stopping: AtomicBool::new(false),
             }
         })
     }
@@ -248,7 +251,8 @@ impl Server {
     /// so, may be executed on the calling thread.
     ///
     /// # Errors
-    /// What keeps the request from being queued: a request that does not fit the model, or too many requests in progress.
+    /// What keeps the request from being queued: a request that does not fit the model, too many requests in progress, or
+    /// a server that is stopping.
     /// A queue that is full answers through the stream.
     pub fn infer(
         &self,
@@ -256,6 +260,12 @@ impl Server {
         request: InferRequest,
         mut caller: Caller,
     ) -> Result<ResponseStream> {
+        if self.stopping.load(Ordering::Acquire) {
+            // What has begun may come to its end.
+            if !caller.is_backend() && !model.goes_on(&request) {
+                return Err(stopping("inference requests"));
+            }
+        }
         if let Some(slots) = &self.slots {
             let slot = slots.try_acquire(1).ok_or_else(|| {
                 Error::unavailable(format!(
@@ -346,6 +356,9 @@ impl Server {
     }
 
     fn check_control(&self) -> Result<()> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(stopping("loads and unloads"));
+        }
         match self.options.model_control {
             ModelControl::Explicit => Ok(()),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
@@ -422,10 +435,17 @@ impl Server {
         self.models.fetches().status()
     }
 
-    /// Asks for no further requests: the server is no longer ready. Those that come all the same are still answered.
+    /// Begins to stop: the server is no longer ready, and refuses new requests of clients. Requests in progress go on, with
+    /// all that backends and ensembles ask for them, and clients may go on with their sequences.
     pub fn begin_shutdown(&self) {
         self.open.store(false, Ordering::Release);
+        self.stopping.store(true, Ordering::Release);
         self.models.events().notify();
+    }
+
+    /// What the models that are served still have to do.
+    pub fn work(&self) -> Work {
+        self.models().ready().map(|model| model.work()).min().unwrap_or(Work::Nothing)
     }
 
     /// Executes what is queued and ends all instances.
@@ -462,6 +482,10 @@ impl Future for Resolving {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
+}
+
+fn stopping(what: &str) -> Error {
+    Error::unavailable(format!("Server is stopping: new {what} are not accepted"))
 }
 
 fn names(listing: &Listing) -> Result<Vec<String>> {

@@ -170,6 +170,16 @@ impl ModelStatistics {
         self.counters.snapshot()
     }
 
+    /// Counts a request that was taken in, and whose end is going to be recorded or was already.
+    pub(crate) fn begun(&self) {
+        self.counters.own().begun();
+    }
+
+    /// How many requests were taken in and have not ended.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.counters.in_flight()
+    }
+
     /// Counts the end of a request. How long it was computed may follow, with [`record_compute`](Self::record_compute).
     pub(crate) fn record(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
         self.counters.own().ended(ending, batch_size, total, queue);

@@ -26,4 +26,4 @@ pub use mount::{Found, Mount};
 pub use pace::Busy;
 pub use reply::Reply;
 pub use routes::{Params, Route, decode};
-pub use serve::{PROTOCOLS, TransportOptions, serve};
+pub use serve::{End, PROTOCOLS, TransportOptions, serve};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// How long a request's head may take from its first byte, and how long its body may pause.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,6 +19,10 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How often a connection is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long an idle connection is kept when the server ends: a client that sends requests one after the other sends the
+/// next one within it, and hears in its reply that the connection ends.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How much of a head is kept for the spelling of its names, in bytes.
 const MAX_HEAD_KEPT: usize = 64 << 10;
@@ -132,6 +136,11 @@ impl Pace {
         true
     }
 
+    /// Whether clients' progress is enforced here, which it is on HTTP/1.1 alone.
+    pub(crate) fn is_enforced(&self) -> bool {
+        !matches!(self.lock().state, State::Off)
+    }
+
     /// The request is complete: nothing is expected from the client until the guard is dropped.
     pub(crate) fn busy(&self) -> Busy {
         let mut progress = self.lock();
@@ -141,6 +150,23 @@ impl Pace {
             _ => progress.enter(State::Busy { replies: 1, next: false }),
         }
         Busy(self.clone())
+    }
+
+    /// Returns when the connection may be closed although its client did not ask for that: no request has begun on it for
+    /// [`QUIET`]. To be called when replies announce the end of their connection, and no further one is accepted.
+    pub(crate) async fn quiet(&self) {
+        // Whether it was idle for long is known from the checks; otherwise it begins to count here.
+        while !self.is_long_idle() {
+            sleep(QUIET).await;
+            if matches!(self.lock().state, State::Idle) {
+                return;
+            }
+        }
+    }
+
+    fn is_long_idle(&self) -> bool {
+        let progress = self.lock();
+        matches!(progress.state, State::Idle) && progress.checks > 1
     }
 
     /// Returns when the client has stalled for too long.
@@ -155,12 +181,12 @@ impl Pace {
                 State::Idle => self.idle_timeout,
                 State::Busy { .. } | State::Off => None,
             };
-            if let Some(patience) = patience {
-                progress.checks += 1;
-                // The state was entered somewhere between two checks.
-                if CHECK_INTERVAL * progress.checks > patience + CHECK_INTERVAL {
-                    return;
-                }
+            progress.checks = progress.checks.saturating_add(1);
+            // The state was entered somewhere between two checks.
+            if patience.is_some_and(|patience| {
+                CHECK_INTERVAL.saturating_mul(progress.checks) > patience + CHECK_INTERVAL
+            }) {
+                return;
             }
         }
     }

@@ -4,16 +4,19 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_listener::{Arrival, Listener};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -47,22 +50,44 @@ impl Default for TransportOptions {
     }
 }
 
-/// Serves the faces of `mount` on `listener` until `shutdown`, then lets requests in progress end.
+/// How long connections are still accepted at the end: clients may have connected before, and sent their requests.
+const LAST_ARRIVALS: Duration = Duration::from_millis(20);
+
+/// When a transport ends. A token alone stands for both stages.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Cancelled when no further connections are accepted. Those that are open are served as before.
+    pub closing: CancellationToken,
+    /// Cancelled when connections end, once they have answered the requests that have arrived.
+    pub shutdown: CancellationToken,
+}
+
+impl From<CancellationToken> for End {
+    fn from(shutdown: CancellationToken) -> Self {
+        Self { closing: shutdown.clone(), shutdown }
+    }
+}
+
+/// Serves the faces of `mount` on `listener` until its `end`.
 ///
-/// Returns when the last connection is closed; the caller decides how long to wait for that.
-pub async fn serve<M: Mount>(
-    listener: Listener,
-    mount: M,
-    options: TransportOptions,
-    shutdown: CancellationToken,
-) {
-    let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone() });
+/// Returns when the last connection is closed; the caller decides how long to wait for that. A connection of HTTP/1.1 is
+/// closed after the next reply, which says so, or when no request came for a while; one of HTTP/2 tells its client which
+/// requests it still answers.
+pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOptions, end: impl Into<End>) {
+    let End { closing, shutdown } = end.into();
+    let ending = AtomicBool::new(false);
+    let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone(), ending });
     let slots = options.max_connections.map(|max| Arc::new(Semaphore::new(max)));
     let connections = TaskTracker::new();
+    let end_of_arrivals = async {
+        closing.cancelled().await;
+        sleep(LAST_ARRIVALS).await;
+    };
+    let mut end_of_arrivals = pin!(end_of_arrivals);
     loop {
         let (slot, arrival) = tokio::select! {
             accepted = accept(&listener, slots.as_ref()) => accepted,
-            () = shutdown.cancelled() => break,
+            () = &mut end_of_arrivals => break,
         };
         let transport = Arc::clone(&transport);
         connections.spawn(nereid_io_runtime::relayed(async move {
@@ -70,7 +95,10 @@ pub async fn serve<M: Mount>(
             drop(slot);
         }));
     }
+    drop(listener);
     connections.close();
+    shutdown.cancelled().await;
+    transport.ending.store(true, Ordering::Release);
     connections.wait().await;
 }
 
@@ -92,6 +120,17 @@ struct Transport<M> {
     mount: M,
     options: TransportOptions,
     shutdown: CancellationToken,
+    /// Whether replies announce the end of their connection. It is read for each of them, so it is not asked of the token,
+    /// which has a lock.
+    ending: AtomicBool,
+}
+
+impl<M> Transport<M> {
+    /// Returns when a connection of HTTP/1.1 may be closed.
+    async fn quiet(&self, pace: &Pace) {
+        self.shutdown.cancelled().await;
+        pace.quiet().await;
+    }
 }
 
 async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival) {
@@ -115,14 +154,20 @@ where
     let pace = Pace::new(transport.mount.keeps_spelling(), idle_timeout);
     let service = service_fn(|request: Request<Incoming>| {
         let (transport, pace) = (Arc::clone(&transport), pace.clone());
-        async move { Ok::<_, Infallible>(mount::answer(&transport.mount, request, &pace).await) }
+        async move {
+            let mut reply = mount::answer(&transport.mount, request, &pace).await;
+            if transport.ending.load(Ordering::Acquire) && pace.is_enforced() {
+                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(reply)
+        }
     });
     let mut stream = Paced::new(stream, pace.clone());
     let served = async {
         let http2 = http2
             && tokio::select! {
                 http2 = stream.detect_http2() => http2?,
-                () = shutdown.cancelled() => return Ok(()),
+                () = transport.quiet(&pace) => return Ok(()),
             };
         let stream = TokioIo::new(stream);
         if http2 {
@@ -131,10 +176,10 @@ where
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
             let connection = protocol.serve_connection(stream, service);
-            until(shutdown, connection, http2::Connection::graceful_shutdown).await?;
+            until(shutdown.cancelled(), connection, http2::Connection::graceful_shutdown).await?;
         } else {
             let connection = http1::Builder::new().serve_connection(stream, service);
-            until(shutdown, connection, http1::Connection::graceful_shutdown).await?;
+            until(transport.quiet(&pace), connection, http1::Connection::graceful_shutdown).await?;
         }
         Ok::<_, Box<dyn Error + Send + Sync>>(())
     };
@@ -147,13 +192,13 @@ where
     }
 }
 
-/// Serves a connection until its client closes it, or `shutdown`: then `end` closes it after the replies in progress.
-async fn until<C: Future>(shutdown: &CancellationToken, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
+/// Serves a connection until its client closes it, or `last` returns: then `end` closes it after the replies in progress.
+async fn until<C: Future>(last: impl Future<Output = ()>, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
         outcome = connection.as_mut() => outcome,
-        () = shutdown.cancelled() => {
+        () = last => {
             end(connection.as_mut());
             connection.await
         }

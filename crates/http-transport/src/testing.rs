@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mount::Mount;
 use crate::{
-    Busy, Call, Encoding, Face, Limit, Reply, RequestBody, Route, TransportOptions, compress, decompress,
-    reply, serve, unknown_encoding,
+    Busy, Call, Encoding, End, Face, Limit, Reply, RequestBody, Route, TransportOptions, compress,
+    decompress, reply, serve, unknown_encoding,
 };
 
 /// The longest body that [`Echo`] takes.
@@ -169,6 +169,7 @@ impl Face for Admin {
 /// A server on a port of its own.
 pub(crate) struct Serving {
     pub address: SocketAddr,
+    pub closing: CancellationToken,
     pub shutdown: CancellationToken,
     pub serving: JoinHandle<()>,
 }
@@ -185,8 +186,10 @@ pub(crate) fn serving_with(mount: impl Mount, options: TransportOptions) -> Serv
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, mount, options, shutdown.clone()));
-    Serving { address, shutdown, serving }
+    let closing = shutdown.child_token();
+    let end = End { closing: closing.clone(), shutdown: shutdown.clone() };
+    let serving = tokio::spawn(serve(listener, mount, options, end));
+    Serving { address, closing, shutdown, serving }
 }
 
 impl Serving {

@@ -1,6 +1,6 @@
 //! HTTP: KServe's protocol with Triton's extensions.
 
-use nereid_http_transport::{PROTOCOLS, TransportOptions};
+use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
 use nereid_kserve_http::{HttpOptions, KserveHttp};
 use nereid_listener::{Address, Listener, TlsFiles};
 
@@ -51,6 +51,8 @@ impl Face for Http {
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let options = HttpOptions { regions: context.regions, log: context.log, ..self.options };
         let face = KserveHttp::new(context.server, options);
-        Box::pin(nereid_http_transport::serve(listener, face, self.transport, context.shutdown))
+        // New connections are for the servers that go on; those that are open may be needed to end what has begun.
+        let end = End { closing: context.closing, shutdown: context.shutdown };
+        Box::pin(nereid_http_transport::serve(listener, face, self.transport, end))
     }
 }

@@ -96,6 +96,10 @@ impl Executor for Instances {
         self.scheduler.goes_on(sequence)
     }
 
+    fn has_sequences(&self) -> bool {
+        self.scheduler.has_sequences()
+    }
+
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         self.scheduler.when_sequences_end(done);
     }

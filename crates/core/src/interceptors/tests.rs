@@ -334,7 +334,7 @@ fn the_end_of_the_server_answers_those_that_wait() {
     server.begin_shutdown();
     assert!(answers.iter_mut().all(|answers| poll(answers).is_pending()));
     server.unload_all();
-    let late = server.infer(&model, request(1), Caller::default()).unwrap();
+    let late = model.infer(request(1), Caller::default()).unwrap();
     for mut answers in answers.into_iter().chain([late]) {
         let Poll::Ready(Err(error)) = poll(&mut answers) else { panic!("it is answered") };
         assert_eq!(error.code(), ErrorCode::Unavailable);

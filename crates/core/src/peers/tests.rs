@@ -195,6 +195,21 @@ fn an_inner_request_is_cancelled_with_its_parent_or_by_itself() {
 }
 
 #[test]
+fn backends_may_ask_while_the_server_stops() {
+    let world = world();
+    let peers = world.server.peers();
+    let mut held = world.begin("held");
+    world.held.recv().unwrap();
+    world.server.begin_shutdown();
+    ask(&*peers, "echo", InnerRequest::new(request())).unwrap();
+    let echo = world.server.model("echo", None).unwrap();
+    let refused = world.server.infer(&echo, request(), Caller::default()).map(drop);
+    assert_eq!(refused.unwrap_err().code(), ErrorCode::Unavailable);
+    held.canceller().cancel();
+    block_on(held.single()).unwrap_err();
+}
+
+#[test]
 fn what_cannot_be_asked_is_refused() {
     let world = world();
     assert_eq!(world.refusal("nobody").0, ErrorCode::NotFound);

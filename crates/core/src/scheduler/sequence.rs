@@ -203,6 +203,10 @@ impl Scheduler for SequenceScheduler {
         self.lock().sequences.is_open(sequence)
     }
 
+    fn has_sequences(&self) -> bool {
+        self.lock().sequences.has_open()
+    }
+
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         let mut state = self.lock();
         state.when_all_end = Some(done);

@@ -6,6 +6,7 @@ mod instances;
 mod lifecycle;
 mod schedulers;
 mod sequences;
+mod stopping;
 mod traces;
 
 use std::collections::BTreeMap;

@@ -77,6 +77,15 @@ impl Sets {
         sum
     }
 
+    /// How many requests were taken in and have not ended.
+    pub(super) fn in_flight(&self) -> u64 {
+        // A request may end before it is counted as begun.
+        let ended =
+            |counters: &Counters| counters.success.count.load(Relaxed) + counters.fail.count.load(Relaxed);
+        let ended: u64 = self.all().map(ended).sum();
+        self.all().map(|counters| counters.begun.load(Relaxed)).sum::<u64>().saturating_sub(ended)
+    }
+
     /// The sum, for metrics.
     pub(super) fn totals(&self) -> Totals {
         let mut sum = Totals::default();
@@ -94,6 +103,8 @@ pub(super) struct Counters {
     last_inference_ms: AtomicU64,
     inference_count: AtomicU64,
     execution_count: AtomicU64,
+    /// Requests that were taken in; each of them ends as a success or as a failure.
+    begun: AtomicU64,
     success: Counter,
     fail: Counter,
     cancel: Counter,
@@ -111,6 +122,11 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Counts a request that was taken in.
+    pub(super) fn begun(&self) {
+        self.begun.fetch_add(1, Relaxed);
+    }
+
     /// Counts the end of a request.
     pub(super) fn ended(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
         match ending {

@@ -22,7 +22,8 @@ type Client = SendRequest<AnyBody>;
 async fn connected(face: Echo) -> Client {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
-    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown })));
+    let ending = AtomicBool::new(false);
+    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending })));
     let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
     client

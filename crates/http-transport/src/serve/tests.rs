@@ -89,7 +89,7 @@ async fn a_head_that_trickles_in_is_given_up_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_closes_idle_connections_and_accepts_no_new_ones() {
-    let Serving { address, shutdown, serving } = serving(Echo::default());
+    let Serving { address, shutdown, serving, .. } = serving(Echo::default());
     let mut idle = TcpStream::connect(address).await.unwrap();
     assert!(is_live(&mut idle).await);
     shutdown.cancel();
@@ -98,11 +98,85 @@ async fn shutdown_closes_idle_connections_and_accepts_no_new_ones() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
+/// The head of the reply to one more request, and whether the connection ends with it; nothing if it has ended before.
+async fn reply_and_end(stream: &mut TcpStream) -> Option<(String, bool)> {
+    stream.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.ok()?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let ends = tokio::time::timeout(Duration::from_secs(5), stream.read_u8()).await.is_ok();
+    Some((String::from_utf8(head).unwrap().to_ascii_lowercase(), ends))
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_the_next_reply_of_a_connection_is_its_last_and_says_so() {
+    for (pause_ms, is_answered) in
+        [(0, true), (1, true), (500, true), (990, true), (1100, false), (9000, false)]
+    {
+        for asked_before in [false, true] {
+            let serving = serving(Echo::default());
+            let mut stream = serving.connect().await;
+            if asked_before {
+                let (head, ends) = reply_and_end(&mut stream).await.unwrap();
+                assert!(!head.contains("connection: close") && !ends, "{head}");
+            }
+            sleep(Duration::from_millis(30)).await;
+            serving.shutdown.cancel();
+            // Lets the transport see it.
+            sleep(Duration::from_millis(30)).await;
+            sleep(Duration::from_millis(pause_ms).saturating_sub(Duration::from_millis(30))).await;
+            let reply = reply_and_end(&mut stream).await;
+            assert_eq!(reply.is_some(), is_answered, "after {pause_ms} ms");
+            if let Some((head, ends)) = reply {
+                assert!(
+                    head.starts_with("http/1.1 200 ") && head.contains("connection: close") && ends,
+                    "{head}"
+                );
+            }
+            serving.serving.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_idle_for_long_is_closed_at_once() {
+    let serving = serving(Echo::default());
+    let mut idle = serving.connect().await;
+    assert!(is_live(&mut idle).await);
+    sleep(Duration::from_secs(25)).await;
+    let start = Instant::now();
+    serving.shutdown.cancel();
+    serving.serving.await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_transport_serves_its_connections_and_those_on_their_way_and_accepts_no_others() {
+    let Serving { address, closing, shutdown, serving } = serving(Echo::default());
+    let mut open = TcpStream::connect(address).await.unwrap();
+    assert!(is_live(&mut open).await);
+    // The system has accepted it; the transport has not seen it yet.
+    let mut on_its_way = TcpStream::connect(address).await.unwrap();
+    closing.cancel();
+    for _ in 0..3 {
+        for stream in [&mut open, &mut on_its_way] {
+            let (head, ends) = reply_and_end(stream).await.unwrap();
+            assert!(head.starts_with("http/1.1 200 ") && !head.contains("connection:") && !ends, "{head}");
+        }
+    }
+    assert!(TcpStream::connect(address).await.is_err());
+    assert!(!serving.is_finished());
+    shutdown.cancel();
+    serving.await.unwrap();
+    assert!(!is_live(&mut open).await);
+}
+
 #[tokio::test]
 async fn shutdown_waits_for_requests_in_progress() {
     let face = Echo::default();
     let (held, release) = (Arc::clone(&face.held), Arc::clone(&face.release));
-    let Serving { address, shutdown, serving } = serving(face);
+    let Serving { address, shutdown, serving, .. } = serving(face);
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request_head("POST", "/hold", "", 0).as_bytes()).await.unwrap();
     held.notified().await;
