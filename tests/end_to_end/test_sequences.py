@@ -187,7 +187,7 @@ def test_states_that_the_model_does_not_have_are_refused_at_load(repository, ser
 def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repository, serve, protocol):
     write_controls(repository, "number", extra="max_sequence_idle_microseconds: 60000000")
     write_adder(repository, "any", extra="max_sequence_idle_microseconds: 60000000")
-    client = Client(serve(nereid_server.OPEN_SEQUENCES), protocol)
+    client = Client(serve(), protocol)
     status = "400" if protocol is tritonclient.http else "StatusCode.INVALID_ARGUMENT"
 
     def refused(expected, *arguments, **how):
@@ -212,7 +212,7 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
 
 def test_an_idle_sequence_ends(repository, serve):
     write_adder(repository, "adder", extra="max_sequence_idle_microseconds: 300000")
-    client = Client(serve(nereid_server.OPEN_SEQUENCES), tritonclient.http)
+    client = Client(serve(), tritonclient.http)
     assert client.ask("adder", 1, 1, start=True) == [1]
     for _ in range(4):
         # Each request resets the idle time.
@@ -232,7 +232,7 @@ def test_an_idle_sequence_ends(repository, serve):
 
 def test_streams_carry_sequences_in_order(repository, serve):
     write_adder(repository, "adder", "oldest { max_candidate_sequences: 2 }")
-    server = serve(nereid_server.OPEN_SEQUENCES)
+    server = serve()
     answers = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("OUT").item()))
@@ -323,15 +323,15 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
 
 
 @STRATEGIES
-def test_open_sequences_do_not_delay_the_exit(repository, serve, strategy):
+def test_open_sequences_delay_the_exit_no_longer_than_they_may_be_idle(repository, serve, strategy):
     write_adder(repository, "adder", strategy)
-    server = serve(nereid_server.OPEN_SEQUENCES)
+    server = serve()
     client = Client(server, tritonclient.http)
     # As many as there are slots.
     for sequence in range(1, 5):
         assert client.ask("adder", sequence, sequence, start=True) == [sequence]
     with ThreadPoolExecutor(2) as threads:
-        # They wait for slots whose sequences go on for ever, as far as the server knows.
+        # They wait for slots whose sequences end when they were idle for a second.
         waiting = [
             threads.submit(Client(server, protocol).ask, "adder", sequence, sequence, start=True)
             for sequence, protocol in ((5, tritonclient.http), (6, tritonclient.grpc))

@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an idle connection is kept when the server ends: a client that sends requests one after the other sends the
 /// next one within it, and hears in its reply that the connection ends.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(500);
 
 /// How much of a head is kept for the spelling of its names, in bytes.
 const MAX_HEAD_KEPT: usize = 64 << 10;
