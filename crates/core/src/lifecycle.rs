@@ -389,6 +389,11 @@ impl LifeCycle {
         self.services.events.notify();
     }
 
+    #[cfg(test)]
+    pub(crate) fn limiter(&self) -> Option<Arc<crate::rate_limiter::RateLimiter>> {
+        self.services.limiter.clone()
+    }
+
     pub(crate) fn events(&self) -> &Events {
         &self.services.events
     }

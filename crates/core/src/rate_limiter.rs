@@ -165,6 +165,12 @@ impl RateLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many instances wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     /// Serves those who wait, as far as there is enough.
     fn serve(&self, state: &mut State) {
         if state.waiting.is_empty() {
@@ -222,6 +228,15 @@ impl State {
         Ok(())
     }
 
+    /// Counts an execution, and takes back what it needed, if the instance was allowed to execute.
+    fn executed(&mut self, id: u64) -> bool {
+        let held = self.give_back(id);
+        if let Some(instance) = self.instances.get_mut(&id).filter(|_| held) {
+            instance.executions += 1;
+        }
+        held
+    }
+
     fn give_back(&mut self, id: u64) -> bool {
         let Some(instance) = self.instances.get_mut(&id) else { return false };
         if !std::mem::take(&mut instance.holds) {
@@ -236,11 +251,23 @@ impl State {
     }
 }
 
+/// Whether an instance may execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Permit {
+    /// It has not asked.
+    None,
+    /// It may, once.
+    Granted,
+    /// It has executed, if it was allowed to, and not given back what it needed.
+    Used,
+}
+
 impl Permits {
-    /// Waits until the instance may execute.
+    /// Waits until the instance may execute. What it holds from an execution before goes back in the same step.
     pub(crate) fn acquire(&self, instance: usize) {
         let id = self.ids[instance];
         let mut state = self.limiter.lock();
+        state.executed(id);
         state.waiting.push(id);
         self.limiter.serve(&mut state);
         let Some(granted) = state.instances.get(&id).map(|instance| Arc::clone(&instance.granted)) else {
@@ -253,12 +280,8 @@ impl Permits {
 
     /// The instance has executed, if it was allowed to.
     pub(crate) fn executed(&self, instance: usize) {
-        let id = self.ids[instance];
         let mut state = self.limiter.lock();
-        if state.give_back(id) {
-            if let Some(instance) = state.instances.get_mut(&id) {
-                instance.executions += 1;
-            }
+        if state.executed(self.ids[instance]) {
             self.limiter.serve(&mut state);
         }
     }

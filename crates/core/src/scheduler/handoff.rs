@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use super::{Claim, Enqueued, Item, Queue, Readiness, Refusal, Ticket};
-use crate::rate_limiter::Permits;
+use crate::rate_limiter::{Permit, Permits};
 use crate::timer::Alarm;
 
 /// A queue, and the instances that take batches from it.
@@ -103,19 +103,18 @@ impl<Q: Queue> Handoff<Q> {
 
     /// See [`Scheduler::next`](super::Scheduler::next).
     pub(crate) fn next(&self, instance: usize) -> Option<Vec<Q::Item>> {
-        if let Some(permits) = &self.permits {
-            permits.executed(instance);
-        }
-        let mut permitted = self.permits.is_none();
+        // An instance that goes on asks anew in the step in which it gives its resources back: otherwise those that wait
+        // would always be served before it, whatever their priorities.
+        let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
         let mut state = self.lock();
         loop {
             let now = Instant::now();
             state = self.refuse_expired(state, now);
             match (state.queue.readiness(now), &self.permits) {
-                (Readiness::Now, Some(permits)) if !permitted => {
+                (Readiness::Now, Some(permits)) if permit != Permit::Granted => {
                     drop(state);
                     permits.acquire(instance);
-                    permitted = true;
+                    permit = Permit::Granted;
                     state = self.lock();
                 }
                 (Readiness::Now, _) => {
@@ -124,11 +123,17 @@ impl<Q: Queue> Handoff<Q> {
                     self.notify(state, now);
                     return Some(batch);
                 }
-                (_, Some(permits)) if permitted => {
+                (_, Some(permits)) if permit == Permit::Used => {
+                    drop(state);
+                    permits.executed(instance);
+                    permit = Permit::None;
+                    state = self.lock();
+                }
+                (_, Some(permits)) if permit == Permit::Granted => {
                     // Another instance was faster.
                     drop(state);
                     permits.give_back(instance);
-                    permitted = false;
+                    permit = Permit::None;
                     state = self.lock();
                 }
                 (Readiness::Nothing, _) if state.closed => return None,

@@ -20,7 +20,7 @@ use self::outfit::RequestOutfit;
 use self::rules::Sequences;
 use super::sync::wait;
 use super::{Enqueued, Item, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
-use crate::rate_limiter::Permits;
+use crate::rate_limiter::{Permit, Permits};
 use crate::timer::{Alarm, Ring};
 
 /// A slot of an instance.
@@ -142,20 +142,19 @@ impl Scheduler for SequenceScheduler {
     }
 
     fn next(&self, instance: usize) -> Option<Vec<Request>> {
-        if let Some(permits) = &self.permits {
-            permits.executed(instance);
-        }
-        let mut permitted = self.permits.is_none();
+        // An instance that goes on asks anew in the step in which it gives its resources back: otherwise those that wait
+        // would always be served before it, whatever their priorities.
+        let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
         let mut state = self.lock();
         state.sequences.executed(instance, Instant::now());
         loop {
             let now = Instant::now();
             state = self.refuse_expired(state, now);
             match (state.sequences.readiness(instance, now), &self.permits) {
-                (Readiness::Now, Some(permits)) if !permitted => {
+                (Readiness::Now, Some(permits)) if permit != Permit::Granted => {
                     drop(state);
                     permits.acquire(instance);
-                    permitted = true;
+                    permit = Permit::Granted;
                     state = self.lock();
                 }
                 (Readiness::Now, _) => {
@@ -163,11 +162,17 @@ impl Scheduler for SequenceScheduler {
                     self.notify(state);
                     return Some(batch);
                 }
-                (_, Some(permits)) if permitted => {
+                (_, Some(permits)) if permit == Permit::Used => {
+                    drop(state);
+                    permits.executed(instance);
+                    permit = Permit::None;
+                    state = self.lock();
+                }
+                (_, Some(permits)) if permit == Permit::Granted => {
                     // What was to be executed was cancelled meanwhile.
                     drop(state);
                     permits.give_back(instance);
-                    permitted = false;
+                    permit = Permit::None;
                     state = self.lock();
                 }
                 (Readiness::Nothing, _) if state.closed && state.sequences.is_done(instance) => return None,

@@ -4,6 +4,7 @@ mod answers;
 mod batching;
 mod instances;
 mod lifecycle;
+mod priorities;
 mod schedulers;
 mod sequences;
 mod stopping;
