@@ -104,6 +104,19 @@ def test_a_decoupled_model_answers_as_often_as_it_likes(server, count):
     assert status == 200 and [event["OUT"] for event in events] == list(range(count))
 
 
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_a_model_that_should_answer_once_and_does_not_fails_its_request(server, count):
+    body = {
+        "inputs": [{"name": "IN", "shape": [1], "datatype": "INT32", "data": [7]}],
+        "parameters": {"do": "many", "count": count},
+    }
+    status, answer = ask(server, "/v2/models/well/infer", body)
+    assert status == 500 and "exactly one was expected" in json.loads(answer)["error"]
+    status, answer = ask(server, "/v2/models/well/generate", {"IN": 7, "do": "many", "count": count})
+    assert status == 400 and "exactly one" in json.loads(answer)["error"]
+    assert do(server, "plain") == 0
+
+
 def test_a_model_whose_start_fails_is_not_loaded_and_says_why(server):
     _, answer = ask(server, "/v2/repository/index", {})
     index = {model["name"]: model for model in json.loads(answer)}

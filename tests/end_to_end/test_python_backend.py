@@ -462,3 +462,40 @@ def test_a_missing_backend_is_reported_with_all_searched_locations(repository, s
         (model,) = client.get_model_repository_index()
         assert "backend 'nowhere' is not installed (available: " in model["reason"]
         assert f"{repository}/m/1" in model["reason"]
+
+
+SLOW_TO_END = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(request, "ORDER")]) for request in requests]
+
+    def initialize(self, arguments):
+        self.name = arguments["model_name"]
+
+    def finalize(self):
+        pb_utils.Logger.log_info(f"the end of '{self.name}' begins")
+        time.sleep(0.5)
+        pb_utils.Logger.log_info(f"the end of '{self.name}' is over")
+"""
+
+
+@pytest.mark.parametrize("end", ["unload", "stop"])
+def test_a_model_is_reported_as_unloaded_when_its_finalize_has_ended(repository, serve, end):
+    for name in ("one", "two"):
+        put(repository, name, SLOW_TO_END, OBEDIENT_CONFIG)
+    server = start(serve, "--model-control-mode=explicit", "--load-model=*")
+    if end == "unload":
+        with tritonclient.http.InferenceServerClient(server.url) as client:
+            for name in ("one", "two"):
+                client.unload_model(name)
+                server.wait_for_log(f"successfully unloaded '{name}' version 1")
+    else:
+        server.terminate()
+        server.wait_for_exit()
+    for name in ("one", "two"):
+        steps = [f"the end of '{name}' begins", f"the end of '{name}' is over", f"successfully unloaded '{name}' version 1"]
+        places = [server.log.find(step) for step in steps]
+        assert places == sorted(places) and places[0] >= 0

@@ -163,6 +163,17 @@ def test_a_name_is_registered_once(client, server, memory):
     assert_refused(request(server, "POST", "/v2/systemsharedmemory/register", "{}"), 400)
 
 
+@pytest.mark.parametrize("backend", ["python,", ""])
+def test_memory_of_the_python_backend_is_reserved_under_its_configured_name(repository, serve, memory, backend):
+    write_identity(repository, "floats", ["FP32"])
+    path = memory(8)
+    server = serve(f"--backend-config={backend}shm-region-prefix-name={path.name[:9]}")
+    for key in (path.name, "/" + path.name, "triton_python_backend_shm_region_1"):
+        assert_refused(register(server, "r", {"key": key, "byte_size": 8}), 400)
+    other = serve("--backend-config=other,shm-region-prefix-name=nereid")
+    assert register(other, "r", {"key": path.name, "byte_size": 8}).status == 200
+
+
 def test_tensors_lie_within_their_regions(client, server, memory):
     client.register_system_shared_memory("r", memory(64).name, 64)
     good = tensor("INPUT0", "FP32", [2], [1, 2])

@@ -77,8 +77,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     platform.backends.libraries.attach(&server, move |server| text.text(server));
 
     let cuda = platform.gpus.cuda.clone();
+    let python = config.platform.backends.settings_of("python");
     let regions = match config.client_shared_memory {
-        true => Regions::new(process.memory_faults, cuda),
+        true => Regions::new(process.memory_faults, cuda)
+            .with_reserved(python.get("shm-region-prefix-name").unwrap_or_default()),
         false => Regions::closed(),
     };
     let shutdown = CancellationToken::new();

@@ -461,11 +461,9 @@ impl Server {
         let next = || models.lock().unwrap_or_else(PoisonError::into_inner).next();
         let unload = || {
             while let Some(model) = next() {
-                let what = format!("unloaded '{}' version {}", model.name(), model.version());
                 model.unload();
                 // Its instances end here, unless somebody else still has it.
                 drop(model);
-                tracing::info!("{what}");
             }
         };
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(unload))));

@@ -17,12 +17,12 @@ impl Text {
         self.0
     }
 
-    /// Begins a family: its samples follow.
+    /// Begins a family: its samples follow. Without a description, it has no line for one, as in the reference.
     pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.write(format_args!(
-            "# HELP {name} {}\n# TYPE {name} {kind}\n",
-            Escaped { text: help, quotes: false }
-        ));
+        if !help.is_empty() {
+            self.write(format_args!("# HELP {name} {}\n", Escaped { text: help, quotes: false }));
+        }
+        self.write(format_args!("# TYPE {name} {kind}\n"));
     }
 
     /// Writes a sample of the current family. `suffix` follows the family's name.
@@ -140,6 +140,20 @@ mod tests {
         let expected =
             "# HELP up whether it is up\n# TYPE up gauge\nup 1\nup{model=\"a\",version=\"1\"} 0.5\n";
         assert_eq!(text.into_string(), expected);
+    }
+
+    #[test]
+    fn only_a_family_with_a_description_has_a_line_for_it() {
+        for (help, expected) in [
+            ("", "# TYPE a gauge\n"),
+            (" ", "# HELP a  \n# TYPE a gauge\n"),
+            ("\n", "# HELP a \\n\n# TYPE a gauge\n"),
+            ("x", "# HELP a x\n# TYPE a gauge\n"),
+        ] {
+            let mut text = Text::default();
+            text.family("a", "gauge", help);
+            assert_eq!(text.into_string(), expected, "{help:?}");
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::faults::FaultHandler;
 use crate::mapping::{HostSlice, Mapping};
 use crate::slice::{DeviceSlice, Place, Slice};
 
-/// The Python backend's own memory has names that begin so. Clients have no business there.
+/// The Python backend's own memory has names that begin so, unless it is configured otherwise. Clients have no business
+/// there.
 const RESERVED: &str = "triton_python_backend_shm_region_";
 
 /// What a client registered.
@@ -79,6 +80,8 @@ pub struct Regions {
     faults: Option<FaultHandler>,
     cuda: Option<Arc<Cuda>>,
     closed: bool,
+    /// A further beginning of names that clients may not register.
+    reserved: Option<String>,
 }
 
 impl Regions {
@@ -91,6 +94,14 @@ impl Regions {
     /// Regions that no client may register: there are none.
     pub fn closed() -> Self {
         Self { closed: true, ..Self::default() }
+    }
+
+    /// Keeps clients from objects whose names begin with `prefix`, too: memory of a backend. An empty one means none.
+    #[must_use]
+    pub fn with_reserved(mut self, prefix: &str) -> Self {
+        let prefix = prefix.trim_start_matches('/');
+        self.reserved = (!prefix.is_empty()).then(|| prefix.to_owned());
+        self
     }
 
     fn check_open(&self) -> Result<()> {
@@ -123,8 +134,10 @@ impl Regions {
                 "system shared memory is not available: this process installed no handler of memory faults",
             )
         })?;
-        if key.trim_start_matches('/').starts_with(RESERVED) {
-            return Err(refuse(format!("keys that begin with '{RESERVED}' are the Python backend's own")));
+        let object = key.trim_start_matches('/');
+        let mut reserved = self.reserved.as_deref().into_iter().chain([RESERVED]);
+        if let Some(prefix) = reserved.find(|prefix| object.starts_with(prefix)) {
+            return Err(refuse(format!("keys that begin with '{prefix}' are the Python backend's own")));
         }
         // Held to the end: of two that register one name, one is refused.
         let mut regions = self.write();

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use nereid_backend_api::{Answer, Error, Response, Result};
 
@@ -107,13 +107,35 @@ impl ResponseStream {
     /// The answer of a model that gives exactly one.
     ///
     /// # Errors
-    /// The answer's own error, or `Unsupported` if there were none or several.
+    /// The answer's own error, or `Internal` if there were none or several.
     pub async fn single(&mut self) -> Result<Response> {
         poll_fn(|context| self.poll_single(context)).await
     }
 
     /// [`single`](Self::single) as a poll function.
     pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let (first, more) = ready!(self.poll_first_two(context));
+        Poll::Ready(match first {
+            Some(Ok(_)) if more => Err(self.wrong_count("more than one answer")),
+            Some(answer) => answer.and_then(|response| self.classified(response)),
+            None => Err(self.wrong_count("no answer")),
+        })
+    }
+
+    /// The first answer of a model that should give exactly one, whatever follows it.
+    ///
+    /// # Errors
+    /// The answer's own error, or `Internal` if there was none.
+    pub fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let (first, _) = ready!(self.poll_first_two(context));
+        Poll::Ready(match first {
+            Some(answer) => answer.and_then(|response| self.classified(response)),
+            None => Err(self.wrong_count("no answer")),
+        })
+    }
+
+    /// The first answer, and whether there is a second one.
+    fn poll_first_two(&mut self, context: &mut Context<'_>) -> Poll<(Option<Answer>, bool)> {
         let mut state = self.inflight.lock();
         if !state.finished && !state.unread.has_several() {
             state.wait(context);
@@ -124,11 +146,7 @@ impl ResponseStream {
         self.is_over = state.is_over();
         self.ended_with_answer = self.is_over && state.finished_with_answer;
         drop(state);
-        Poll::Ready(match (first, second) {
-            (Some(Ok(_)), Some(_)) => Err(self.wrong_count("more than one answer")),
-            (Some(answer), _) => answer.and_then(|response| self.classified(response)),
-            (None, _) => Err(self.wrong_count("no answer")),
-        })
+        Poll::Ready((first, second.is_some()))
     }
 
     /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
@@ -144,7 +162,7 @@ impl ResponseStream {
 
     fn wrong_count(&self, count: &str) -> Error {
         let model = self.inflight.model.name();
-        Error::unsupported(format!("model '{model}' returned {count}, but exactly one was expected"))
+        Error::internal(format!("model '{model}' returned {count}, but exactly one was expected"))
     }
 
     fn classified(&self, mut response: Response) -> Result<Response> {

@@ -80,10 +80,12 @@ impl Drop for Retirement {
         let afterwards = self.afterwards.take();
         if *self.is_ended.get_mut() {
             drop(parts);
+            drop(std::mem::take(&mut self.guard));
+            report_unloaded(&self.id);
             afterwards.into_iter().for_each(|afterwards| afterwards());
             return;
         }
-        let ((id, version), guard) = (self.id.clone(), std::mem::take(&mut self.guard));
+        let (id, guard) = (self.id.clone(), std::mem::take(&mut self.guard));
         let spawned = Builder::new().name("nereid-drain".into()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 parts.end();
@@ -91,9 +93,12 @@ impl Drop for Retirement {
                 drop(guard);
             }));
             match ended {
-                Ok(()) => tracing::info!("unloaded '{id}' version {version}"),
+                Ok(()) => report_unloaded(&id),
                 Err(_) => {
-                    tracing::error!("the backend of '{id}' version {version} panicked when it was unloaded")
+                    let (model, version) = &id;
+                    tracing::error!(
+                        "the backend of '{model}' version {version} panicked when it was unloaded"
+                    )
                 }
             }
             afterwards.into_iter().for_each(|afterwards| afterwards());
@@ -103,4 +108,9 @@ impl Drop for Retirement {
             tracing::error!("cannot start a thread to unload '{id}', which stays in memory: {error}");
         }
     }
+}
+
+/// Logs that nothing of a version is left: its instances have ended, and the backend let go of it.
+fn report_unloaded((id, version): &(ModelId, u64)) {
+    tracing::info!("successfully unloaded '{id}' version {version}");
 }

@@ -194,7 +194,7 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
     let statistics = server.model("m", None).unwrap().statistics().snapshot();
     // Responses are counted by their place only where the configuration says that there may be several.
     assert_eq!((statistics.success.count, statistics.responses.len()), (1, 0));
-    assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Unsupported);
+    assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Internal);
 }
 
 /// A server whose model answers each request 1,000 times, 2 KiB each, unless told that nobody wants more.

@@ -113,6 +113,34 @@ async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
 }
 
 #[tokio::test]
+async fn of_several_answers_of_a_model_that_should_give_one_the_first_is_sent() {
+    let configs = [("m", NUMBER.to_owned())];
+    let serving = Serving::of_models(&configs, GrpcOptions::default(), decoupled);
+    for (count, expected) in [
+        (-1, answered("a", -1, true)),
+        (1, answered("a", 1, true)),
+        (2, answered("a", 2, true)),
+        (3000, answered("a", 3000, true)),
+        (-3, answered("a", -3, true)),
+        (-2, bare("boom", "a", true)),
+        (0, bare("model 'm' returned no answer, but exactly one was expected", "a", true)),
+    ] {
+        let requests = vec![number("m", "a", count), number("m", "b", 1)];
+        let expected = vec![expected, answered("b", 1, true)];
+        assert_eq!(serve_connection(&serving, Call::new(requests)).await, (expected, Code::Ok), "{count}");
+        let mut client = serving.client();
+        let outcome = client.model_infer(number("m", "a", count)).await;
+        let code = outcome.map_or_else(|status| status.code(), |_| Code::Ok);
+        let expected = match count {
+            -1 | 1 => Code::Ok,
+            -2 => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        assert_eq!(code, expected, "{count}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_is_told_in_the_stream_and_ends_nothing() {
     let requests = vec![number("m", "a", -1), number("m", "b", 2)];
     let expected = vec![bare("negative", "a", true), answered("b", 2, true)];

@@ -79,6 +79,31 @@ fn without_the_handler_of_faults_no_region_of_the_system_is_registered() {
 }
 
 #[test]
+fn the_memory_of_a_backend_is_reserved_under_its_default_and_its_configured_name() {
+    let object = Object::new(10);
+    let key = object.key.trim_start_matches('/');
+    for (prefix, is_reserved) in [
+        (key, true),
+        (&key[..1], true),
+        (&key[..key.len() - 1], true),
+        (&object.key[..], true),
+        (&format!("{key}x")[..], false),
+        (&key[1..], false),
+        ("", false),
+        ("/", false),
+    ] {
+        let regions = regions().with_reserved(prefix);
+        for key in [key, &object.key] {
+            let expected = is_reserved.then_some(ErrorCode::InvalidArg);
+            assert_eq!(code(regions.register("r", key, 0, 10)), expected, "{prefix} {key}");
+            regions.unregister("r").unwrap();
+        }
+        let default = regions.register("r", "/triton_python_backend_shm_region_1", 0, 10);
+        assert_eq!(code(default), Some(ErrorCode::InvalidArg), "{prefix}");
+    }
+}
+
+#[test]
 fn closed_regions_take_none() {
     let (regions, object) = (Regions::closed(), Object::new(10));
     assert_eq!(code(regions.register("r", &object.key, 0, 10)), Some(ErrorCode::Unsupported));
