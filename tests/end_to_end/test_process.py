@@ -267,6 +267,7 @@ def test_a_model_that_hangs_while_it_loads_leaves_liveness_and_the_other_models_
         assert server.ready_status() == 400
         assert infer(server, "scale", GOOD).status == 200
         assert request(server, "GET", "/v2/models/endless/ready").status == 400
+        server.wait_for_log("still loading 'endless'")
         server.terminate()
         assert server.wait_for_exit(PROMPT_S) == 0, server.log
     finally:

@@ -36,6 +36,7 @@ pub type LoadOutcome = Result<Vec<(String, Error)>>;
 /// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
 pub struct Running {
     server: Arc<Server>,
+    source: Repositories,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
     /// Cancelled with `shutdown`, if not before.
@@ -60,6 +61,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let platform = Platform::find(&config.platform, config.reading.complete)?;
     let source = Repositories::new(config.repositories.clone(), platform.reading(config.reading));
     let source = source.with_namespacing(config.namespacing);
+    source.remove_left_over_files();
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
@@ -67,7 +69,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         metrics: process.backend_metrics.clone(),
         ..config.server
     };
-    let server = Server::new(server, platform.backends.registry.clone(), Arc::new(source));
+    let server = Server::new(server, platform.backends.registry.clone(), Arc::new(source.clone()));
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
@@ -102,7 +104,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
         runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
     }
-    Ok(Running { server, faces, loaded, closing, shutdown: ends, runtime })
+    Ok(Running { server, source, faces, loaded, closing, shutdown: ends, runtime })
 }
 
 impl Running {
@@ -132,7 +134,7 @@ impl Running {
     /// # Errors
     /// It took longer than `deadline`. What is left ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
-        let Self { server, faces, closing, shutdown, runtime, .. } = self;
+        let Self { server, source, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
         let stopping = handle.spawn(async move {
             let end = Instant::now().checked_add(deadline);
@@ -140,7 +142,11 @@ impl Running {
             closing.cancel();
             let drained = drain(&server, faces, shutdown, InTime { deadline, end }).await;
             // Also where requests are still in progress: what was traced of others is kept.
-            let closed = spawn_blocking(move || server.trace().close()).await;
+            let closed = spawn_blocking(move || {
+                server.trace().close();
+                source.remove_sent_files();
+            });
+            let closed = closed.await;
             drained.and(closed.map_err(|panic| StopError::Task(panic.to_string())))
         });
         let stopped = stopping.await;

@@ -25,6 +25,7 @@ mod model;
 mod peers;
 mod rate_limiter;
 mod readiness;
+mod reminder;
 mod scheduler;
 mod server;
 mod signature;

@@ -11,6 +11,7 @@
 mod catalog;
 mod ensembles;
 mod fetch;
+mod forget;
 mod records;
 mod tasks;
 mod workers;
@@ -26,6 +27,7 @@ use self::catalog::Catalog;
 pub(crate) use self::catalog::Listing;
 use self::ensembles::Pending;
 use self::fetch::ModelToLoad;
+use self::forget::Forgetting;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
@@ -46,6 +48,7 @@ pub(crate) struct LifeCycle {
     limits: Limits,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
+    forgetting: Forgetting,
 }
 
 /// How much runs in parallel, and how often a failed load is retried.
@@ -111,6 +114,7 @@ impl LifeCycle {
             limits,
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
+            forgetting: Forgetting::default(),
         })
     }
 
@@ -137,9 +141,22 @@ impl LifeCycle {
     }
 
     /// Reads a model and loads it; an ensemble is only read, and reconciled when its members are loaded.
-    fn load(self: &Arc<Self>, model: ModelToLoad, anew: bool, known: &mut Record) -> Result<()> {
+    fn load(
+        self: &Arc<Self>,
+        model: ModelToLoad,
+        anew: bool,
+        is_required: bool,
+        known: &mut Record,
+    ) -> Result<()> {
         let ModelToLoad { id, fingerprint, files } = model;
-        let spec = match files.and_then(|files| files.read()) {
+        let read = files.and_then(|files| files.read());
+        // A folder that is there and has nothing to load in it is not a model.
+        let is_model =
+            fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
+        if is_required && is_model {
+            self.change(|table| table.require(&id));
+        }
+        let spec = match read {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("failed to load '{id}': {error}");
@@ -191,7 +208,10 @@ impl LifeCycle {
         };
         let unchanged = |version: &u64| {
             !anew
-                && matches!(table.version(id, *version), Some(VersionState::Ready(_)))
+                && matches!(
+                    table.version(id, *version),
+                    Some(VersionState::Ready(model)) if model.origin() == spec.origin
+                )
                 && served.is_some_and(|served| {
                     served.config == spec.fingerprint.config && same_files(served, *version)
                 })
@@ -324,6 +344,7 @@ impl LifeCycle {
             .map(|(version, _)| (version, None))
             .collect();
         self.change(|table| {
+            table.release(id);
             table.clear_failure(id);
             table.clear_unavailable(id, &[]);
         });
@@ -338,7 +359,10 @@ impl LifeCycle {
             let mut table = ModelTable::clone(table);
             for (version, model) in &versions {
                 let state = match model {
-                    Some(model) => VersionState::Ready(Arc::clone(model)),
+                    Some(model) => {
+                        table.require(id);
+                        VersionState::Ready(Arc::clone(model))
+                    }
                     None => VersionState::Unloading(number),
                 };
                 table.set_version(id, *version, state);

@@ -139,6 +139,11 @@ impl Model {
             && self.executor.instances().is_some()
     }
 
+    /// Where its files are from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Its name and namespace.
     pub fn id(&self) -> &ModelId {
         &self.id

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::thread;
@@ -24,6 +24,7 @@ use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
 use crate::peers::ServerPeers;
 use crate::rate_limiter::{RateLimit, RateLimiter};
+use crate::reminder::Reminder;
 use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
 use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
@@ -191,8 +192,8 @@ impl Server {
         !self.failed.load(Ordering::Acquire)
     }
 
-    /// Whether requests are welcome and, with `strict_readiness`, every model is loaded. What backends say of their
-    /// models is not asked for, see [`ready`](Self::ready).
+    /// Whether requests are welcome and, with `strict_readiness`, every model is served that is to be: see
+    /// [`ModelTable::all_ready`]. What backends say of their models is not asked for, see [`ready`](Self::ready).
     pub fn is_ready(&self) -> bool {
         self.open.load(Ordering::Acquire) && (!self.options.strict_readiness || self.models().all_ready())
     }
@@ -292,14 +293,29 @@ impl Server {
         let listed = listed?;
         let names = only.unwrap_or(listed);
         let (done, outcomes) = channel();
+        let mut unfinished: BTreeSet<_> = names.iter().cloned().collect();
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
-            (name, Task::Load { overrides: Overrides::default(), with_members }, ended)
+            (name, Task::Load { overrides: Overrides::default(), with_members, is_required: true }, ended)
         });
         self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
-        let failures = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
+        let (mut failures, mut reminder) = (Vec::new(), Reminder::new(Instant::now()));
+        loop {
+            match outcomes.recv_timeout(reminder.left(Instant::now())) {
+                Ok((name, outcome)) => {
+                    unfinished.remove(&name);
+                    failures.extend(outcome.err().map(|error| (name, error)));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if reminder.is_due(Instant::now()) {
+                        self.models.remind_of(&unfinished);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
         self.open.store(true, Ordering::Release);
         self.models.events().notify();
         Ok(failures)
@@ -317,7 +333,7 @@ impl Server {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
         self.check_control()?;
-        let task = Task::Load { overrides, with_members: true };
+        let task = Task::Load { overrides, with_members: true, is_required: false };
         self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
     }
@@ -396,7 +412,8 @@ impl Server {
         Ok(self.models.awaits_poll())
     }
 
-    /// The repository's index: every version that is known, and the models of the source of which none is. A name
+    /// The repository's index: every version of the models of the source and of those that are served, and the models of the
+    /// source of which no version is known. What became of other models is forgotten. A name
     /// that stands for several of the source, which cannot be served, is there with that as the reason.
     ///
     /// The calling thread reads no source. Where the server polls, the last poll tells what the source has; otherwise it
@@ -411,6 +428,7 @@ impl Server {
                 Some(listing) => listing,
                 None => models.catalog().refreshed().await,
             };
+            models.forget_gone(&listing);
             index(&models.table().load(), &listing)
         }
     }
@@ -421,6 +439,7 @@ impl Server {
     /// See there.
     pub fn blocking_index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
         let listing = self.polled().unwrap_or_else(|| self.models.catalog().refresh());
+        self.models.forget_gone(&listing);
         index(&self.models(), &listing)
     }
 
@@ -493,7 +512,10 @@ fn names(listing: &Listing) -> Result<Vec<String>> {
 
 fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<ModelStatus>)>> {
     let listed = listing.as_ref().map_err(Error::clone)?;
-    let mut index: Vec<_> = table.index().map(|status| (status.id.clone(), Some(status))).collect();
+    let names: BTreeSet<_> = listed.iter().map(|listed| listed.name.as_str()).collect();
+    let gone: BTreeSet<_> = table.idle().filter(|id| !names.contains(id.name.as_str())).collect();
+    let there = table.index().filter(|status| !gone.contains(&status.id));
+    let mut index: Vec<_> = there.map(|status| (status.id.clone(), Some(status))).collect();
     let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
     for Listed { name, ids } in listed {
         match ids {

@@ -61,7 +61,7 @@ pub trait FetchedModel: Send {
     /// Reads the model. It may block.
     ///
     /// # Errors
-    /// What is wrong with its description.
+    /// What is wrong with its description; `NotFound` if it has none, so that it is not a model.
     fn read(self: Box<Self>) -> Result<ModelSpec>;
 }
 

@@ -22,6 +22,8 @@ struct Entry {
     versions: BTreeMap<u64, VersionState>,
     /// Set if the model failed before any version was looked at.
     failure: Option<Error>,
+    /// Whether the server is ready only while this is served: see [`ModelTable::all_ready`].
+    is_required: bool,
 }
 
 /// The state of one version.
@@ -183,12 +185,41 @@ impl ModelTable {
         ordered
     }
 
-    /// Whether no model failed to load. Models unloaded on request do not count as failed.
+    /// Whether every model that is required is served, in whatever version, or is being loaded.
+    ///
+    /// Required are the models that the server was told to serve: those to load at start, those that a poll found, and
+    /// those that were loaded since. A load that a client asked for and that failed makes none required: the client has
+    /// its answer. An unload ends it.
     pub fn all_ready(&self) -> bool {
-        self.models.values().flat_map(BTreeMap::values).all(|entry| {
-            entry.failure.is_none()
-                && entry.versions.values().all(|state| !matches!(state, VersionState::Unavailable(_)))
-        })
+        let entries = self.models.values().flat_map(BTreeMap::values);
+        entries.filter(|entry| entry.is_required).all(Entry::is_served)
+    }
+
+    /// Marks a model as one without which the server is not ready.
+    pub(crate) fn require(&mut self, id: &ModelId) {
+        self.entry_mut(id).is_required = true;
+    }
+
+    /// Ends [`require`](Self::require).
+    pub(crate) fn release(&mut self, id: &ModelId) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.is_required = false;
+        }
+    }
+
+    /// The models of which no version is loaded, being loaded or unloaded, and none is required.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = ModelId> {
+        self.entries().filter(|(_, entry)| entry.is_idle()).map(|(id, _)| id)
+    }
+
+    /// Forgets what became of a model.
+    pub(crate) fn forget(&mut self, id: &ModelId) {
+        if let Some(namespaces) = self.models.get_mut(&id.name) {
+            namespaces.remove(&id.namespace);
+            if namespaces.is_empty() {
+                self.models.remove(&id.name);
+            }
+        }
     }
 
     /// The namespaces that have a model of that name.
@@ -237,13 +268,8 @@ impl ModelTable {
     pub(crate) fn clear_failure(&mut self, id: &ModelId) {
         let Some(entry) = self.get_mut(id) else { return };
         entry.failure = None;
-        if entry.versions.is_empty()
-            && let Some(namespaces) = self.models.get_mut(&id.name)
-        {
-            namespaces.remove(&id.namespace);
-            if namespaces.is_empty() {
-                self.models.remove(&id.name);
-            }
+        if entry.versions.is_empty() && !entry.is_required {
+            self.forget(id);
         }
     }
 
@@ -260,6 +286,17 @@ impl ModelTable {
 }
 
 impl Entry {
+    fn is_served(&self) -> bool {
+        let served = |state: &VersionState| matches!(state, VersionState::Ready(_) | VersionState::Loading);
+        self.versions.values().any(served)
+    }
+
+    fn is_idle(&self) -> bool {
+        let over =
+            |state: &VersionState| matches!(state, VersionState::Unloaded | VersionState::Unavailable(_));
+        !self.is_required && self.versions.values().all(over)
+    }
+
     /// Whether it is loading, ready or failed, and was not unloaded since.
     fn is_wanted(&self) -> bool {
         let wanted = |state: &VersionState| {
@@ -272,20 +309,34 @@ impl Entry {
         match version {
             Some(version) => match self.versions.get(&version) {
                 Some(VersionState::Ready(model)) => Ok(model),
-                Some(_) => Err(Error::unavailable(format!(
-                    "Request for unknown model: '{name}' version {version} is not at ready state"
+                Some(state) => Err(Error::unavailable(format!(
+                    "Request for unknown model: '{name}' version {version} is not at ready state{}",
+                    because(state.reason())
                 ))),
                 None => Err(Error::not_found(format!(
                     "Request for unknown model: '{name}' version {version} is not found"
                 ))),
             },
             None => self.ready().next_back().ok_or_else(|| {
-                Error::not_found(format!("Request for unknown model: '{name}' has no available versions"))
+                Error::not_found(format!(
+                    "Request for unknown model: '{name}' has no available versions{}",
+                    because(self.reason())
+                ))
             }),
         }
+    }
+
+    /// Why it is not served: what became of its latest version, or of the model as a whole.
+    fn reason(&self) -> Option<&str> {
+        let of_version = || self.versions.values().rev().find_map(VersionState::reason);
+        self.failure.as_ref().map(Error::message).or_else(of_version)
     }
 
     fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Model>> {
         self.versions.values().filter_map(VersionState::model)
     }
+}
+
+fn because(reason: Option<&str>) -> String {
+    reason.map_or_else(String::new, |reason| format!(": {}", reason.trim_end()))
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nereid_core::backend_api::{Error, Result};
+use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
 use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
 use nereid_model_files::{self as model_files, DATA_LIMIT, FileError, Kind, TEXT_LIMIT};
@@ -74,7 +75,8 @@ impl Default for ReadOptions {
 /// Reads the folder of the model `name`.
 ///
 /// # Errors
-/// A configuration or a label file that cannot be read or is wrong; the message names the file.
+/// `NotFound` where there is no model: nothing to read, or no configuration where there has to be one. Otherwise what is
+/// wrong with the configuration; the message names the file.
 pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<ModelSpec> {
     let path = config_path(folder, options)?;
     let given = !options.complete || exists(&path)?;
@@ -237,7 +239,8 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
         } else {
             ""
         };
-        Error::not_found(format!("cannot read '{}': {error}{hint}", path.display()))
+        let code = if error.is_missing() { ErrorCode::NotFound } else { ErrorCode::InvalidArg };
+        Error::new(code, format!("cannot read '{}': {error}{hint}", path.display()))
     })?;
     // Comments in other encodings do no harm; a name in one is simply not found.
     let text = String::from_utf8_lossy(&bytes);
@@ -338,7 +341,11 @@ pub fn entries(folder: &Path) -> Result<Vec<FolderEntry>> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    Error::not_found(format!("cannot read '{}': {error}", path.display()))
+    let code = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => ErrorCode::NotFound,
+        _ => ErrorCode::Unavailable,
+    };
+    Error::new(code, format!("cannot read '{}': {error}", path.display()))
 }
 
 /// The version whose folder has this name: a whole number without a leading zero. 0 itself is one.

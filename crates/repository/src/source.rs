@@ -1,22 +1,19 @@
 //! The repositories that a server serves from, as one source of models.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::env;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
-    FetchedModel, Fingerprint, Listed, LoadGuard, LoadHooks, ModelId, ModelSource, ModelSpec, Origin,
-    Overrides, Progress, SourceFuture,
+    FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin, Overrides,
+    Progress, SourceFuture,
 };
-use nereid_model_files as model_files;
-use tempfile::TempDir;
 
 use crate::fingerprint;
 use crate::model_folder::{ReadOptions, read_model, read_model_as};
+use crate::sent::SentFiles;
 use crate::store::{Fetch, LocalStore, Store};
 
 /// Stores that hold a folder for each model. Hidden folders are not models.
@@ -25,6 +22,7 @@ pub struct Repositories {
     stores: Vec<Arc<dyn Store>>,
     options: ReadOptions,
     namespacing: bool,
+    sent: SentFiles,
 }
 
 impl Repositories {
@@ -37,12 +35,23 @@ impl Repositories {
 
     /// The repositories in these stores.
     pub fn over(stores: Vec<Arc<dyn Store>>, options: ReadOptions) -> Self {
-        Self { stores, options, namespacing: false }
+        Self { stores, options, namespacing: false, sent: SentFiles::new(env::temp_dir()) }
     }
 
     /// Makes each repository a namespace: models of the same name in several are then served side by side.
     pub fn with_namespacing(self, namespacing: bool) -> Self {
         Self { namespacing, ..self }
+    }
+
+    /// Removes the files that came with load requests to servers that were killed.
+    pub fn remove_left_over_files(&self) {
+        self.sent.remove_left_over();
+    }
+
+    /// Removes the files that came with load requests, also those still in use. To be called when no model is loaded any
+    /// more, in case something still holds one.
+    pub fn remove_sent_files(&self) {
+        self.sent.remove();
     }
 
     /// The names of the models in a repository.
@@ -110,9 +119,13 @@ impl Repositories {
     ) -> Result<ModelFiles> {
         let (id, config, options) = (id.clone(), overrides.config.clone(), self.options.clone());
         if !overrides.files.is_empty() {
-            let (folder, origin) = keep_sent(&id.name, overrides)?;
-            let path = folder.path().to_owned();
-            let guard = LoadGuard::new(SentFiles { _folder: folder });
+            if config.is_none() {
+                return Err(Error::invalid_arg(format!(
+                    "files for model '{}' need a configuration: set 'config' as well",
+                    id.name
+                )));
+            }
+            let (path, guard, origin) = self.sent.keep(&id.name, overrides)?;
             // It is loaded again when the repository's own model changes.
             let fingerprint = self.fingerprint_of(&id).await.unwrap_or_default();
             return Ok(ModelFiles { id, path, config, options, fingerprint, origin, guard });
@@ -185,38 +198,6 @@ impl FetchedModel for ModelFiles {
         };
         Ok(ModelSpec { id, fingerprint, origin, guard, ..spec })
     }
-}
-
-/// Files that came with a load request. They go when the guard does.
-struct SentFiles {
-    _folder: TempDir,
-}
-
-impl LoadHooks for SentFiles {}
-
-/// Writes the files that came with a load request to a folder of their own.
-fn keep_sent(name: &str, overrides: &Overrides) -> Result<(TempDir, Origin)> {
-    if overrides.config.is_none() {
-        return Err(Error::invalid_arg(format!(
-            "files for model '{name}' need a configuration: set 'config' as well"
-        )));
-    }
-    let cannot = |error: io::Error| Error::internal(format!("cannot keep the files of '{name}': {error}"));
-    let folder = tempfile::Builder::new().prefix("nereid-").tempdir().map_err(cannot)?;
-    let mut digest = DefaultHasher::new();
-    for (path, contents) in &overrides.files {
-        let place = model_files::inside(folder.path(), path).map_err(|_| {
-            Error::invalid_arg(format!(
-                "'{}' is not a path within the folder of model '{name}', such as 1/model.onnx",
-                path.display()
-            ))
-        })?;
-        (path, contents).hash(&mut digest);
-        let path = place;
-        fs::create_dir_all(path.parent().unwrap_or(folder.path())).map_err(cannot)?;
-        fs::write(&path, contents).map_err(cannot)?;
-    }
-    Ok((folder, Origin::Request(digest.finish())))
 }
 
 fn not_unique(name: &str, places: &[&dyn Store]) -> Error {

@@ -6,7 +6,7 @@ mod random_graphs;
 mod streams;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use nereid_backend_api::{
@@ -31,6 +31,8 @@ struct Members {
     held: Arc<Mutex<Vec<Request>>>,
     /// Whether models whose parameter `act` is `breakable` cannot be loaded.
     broken: Arc<Mutex<bool>>,
+    /// How many models whose parameter `act` is `slow` are being loaded, and wait for the test.
+    loading: Arc<(Mutex<usize>, Condvar)>,
 }
 
 impl Members {
@@ -42,6 +44,12 @@ impl Members {
             let act = parameter("act").unwrap_or_default();
             if act == "breakable" && *members.broken.lock().unwrap() {
                 return Err(Error::internal("broken on purpose"));
+            }
+            if act == "slow" {
+                let (loading, changed) = &*members.loading;
+                *loading.lock().unwrap() += 1;
+                changed.notify_all();
+                drop(changed.wait_while(loading.lock().unwrap(), |loading| *loading > 0).unwrap());
             }
             let plus = parameter("plus").map_or(0, |plus| plus.parse().unwrap());
             let (held, acting) = (Arc::clone(&members.held), act.clone());

@@ -46,12 +46,13 @@ impl LifeCycle {
         self: &Arc<Self>,
         fetched: Vec<Fetched>,
         overrides: &Overrides,
+        is_required: bool,
         records: &mut Records,
     ) -> Result<()> {
         all(fetched.into_iter().map(|fetched| match fetched {
             Fetched::Model(model) => {
                 let id = model.id.clone();
-                self.load(model, !overrides.is_empty(), records.of(&id))
+                self.load(model, !overrides.is_empty(), is_required, records.of(&id))
             }
             Fetched::Gone(id) => {
                 self.unload(&id, records.of(&id));

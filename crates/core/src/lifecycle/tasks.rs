@@ -25,6 +25,8 @@ pub(crate) enum Task {
         overrides: Overrides,
         /// Whether to load an ensemble's members, too.
         with_members: bool,
+        /// Whether the server is not ready without it, even if it fails to load.
+        is_required: bool,
     },
     /// Reload it if two polls in a row saw the same change; unload it if it is gone.
     Poll,
@@ -61,6 +63,10 @@ pub(super) struct Tasks {
     direct: usize,
     /// Models that a job is being done of, or was fetched for.
     busy: BTreeSet<String>,
+    /// Those of them that it may load.
+    loading: BTreeSet<String>,
+    /// Those of them that are ensembles being reconciled, with the models that they came after.
+    reconciling: BTreeMap<String, BTreeSet<String>>,
     /// What cancels the fetches in progress, by model.
     fetching: BTreeMap<String, Canceller>,
     /// Jobs whose models are fetched, and what is known of these models.
@@ -99,21 +105,31 @@ impl<T> PerStage<T> {
 pub(super) struct Job {
     pub name: String,
     pub task: Task,
-    /// The models whose jobs are done first. Never in a circle: see [`Dependencies::circle`].
+    /// The models whose earlier jobs are done first. Never in a circle: see [`Dependencies::circle`].
     pub after: BTreeSet<String>,
     pub done: Done,
 }
 
 impl Tasks {
     pub(super) fn push(&mut self, job: Job) {
+        self.insert(self.waiting.len(), job);
+    }
+
+    fn insert(&mut self, index: usize, job: Job) {
         *self.counts.entry(job.name.clone()).or_default() += 1;
         if !job.task.needs_fetch() {
             self.direct += 1;
         }
-        if matches!(job.task, Task::Unload { .. }) {
+        if matches!(job.task, Task::Unload { .. }) && !self.is_awaited(&job.name) {
             self.fetching.remove(&job.name);
         }
-        self.waiting.push_back(job);
+        self.waiting.insert(index, job);
+    }
+
+    /// Where the reconciliation of an ensemble is queued: before those of the ensembles that wait for it. So a job waits for
+    /// earlier ones alone.
+    fn place_of_reconciling(&self, name: &str) -> usize {
+        self.waiting.iter().position(|job| job.after.contains(name)).unwrap_or(self.waiting.len())
     }
 
     fn remove(&mut self, index: usize) -> Option<Job> {
@@ -143,26 +159,55 @@ impl Tasks {
         }
     }
 
+    /// Whether the last of a model's jobs that wait before a place is a load.
+    fn is_being_loaded(&self, name: &str, place: usize) -> bool {
+        match self.waiting.iter().take(place).rfind(|job| job.name == name) {
+            Some(job) => job.task.needs_fetch(),
+            None => self.loading.contains(name),
+        }
+    }
+
+    /// Whether a job waits for those of a model.
+    fn is_awaited(&self, name: &str) -> bool {
+        self.waiting.iter().any(|job| job.after.contains(name))
+    }
+
+    /// Whether a job is being done of a model, or was fetched for.
+    pub(super) fn is_busy(&self, name: &str) -> bool {
+        self.busy.contains(name)
+    }
+
     pub(super) fn is_concerned(&self, name: &str) -> bool {
         self.busy.contains(name) || self.counts.contains_key(name)
     }
 
-    /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it,
-    /// and there is none of those it comes after. It is busy from now on.
+    /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it, and
+    /// none of the models that it comes after is concerned by one that is being done or waits before it. Nor does an unload
+    /// overtake the ensembles that wait for its model: they were asked for first. It is busy from now on.
     fn next(&mut self, needs_fetch: bool) -> Option<(Job, Records)> {
         let mut passed = BTreeSet::new();
+        let mut awaited: BTreeSet<_> = self.reconciling.values().flatten().map(String::as_str).collect();
         let next = self.waiting.iter().position(|job| {
-            let may_be_done = !self.busy.contains(&job.name)
-                && !passed.contains(job.name.as_str())
-                && !job.after.iter().any(|name| self.is_concerned(name))
-                && job.task.needs_fetch() == needs_fetch;
+            let is_unload = matches!(job.task, Task::Unload { .. });
+            let is_blocked = |name: &str| self.busy.contains(name) || passed.contains(name);
+            let may_be_done = job.task.needs_fetch() == needs_fetch
+                && !is_blocked(&job.name)
+                && !job.after.iter().any(|name| is_blocked(name))
+                && (!is_unload || !awaited.contains(job.name.as_str()));
             if !may_be_done {
                 passed.insert(job.name.as_str());
+                awaited.extend(job.after.iter().map(String::as_str));
             }
             may_be_done
         });
         let job = self.remove(next?)?;
         self.busy.insert(job.name.clone());
+        if job.task.needs_fetch() {
+            self.loading.insert(job.name.clone());
+        }
+        if !job.after.is_empty() {
+            self.reconciling.insert(job.name.clone(), job.after.clone());
+        }
         let records = self.known.remove(&job.name).unwrap_or_default();
         Some((job, records))
     }
@@ -175,7 +220,10 @@ impl Tasks {
         let (job, records) = self.next(true)?;
         let (canceller, cancelled) = channel();
         let is_unload = |other: &Job| other.name == job.name && matches!(other.task, Task::Unload { .. });
-        if !self.counts.contains_key(&job.name) || !self.waiting.iter().any(is_unload) {
+        let is_cancelled = self.counts.contains_key(&job.name)
+            && !self.is_awaited(&job.name)
+            && self.waiting.iter().any(is_unload);
+        if !is_cancelled {
             self.fetching.insert(job.name.clone(), canceller);
         }
         Some((job, records, cancelled))
@@ -203,6 +251,8 @@ impl Tasks {
     /// A job is done.
     pub(super) fn end(&mut self, name: &str) {
         self.busy.remove(name);
+        self.loading.remove(name);
+        self.reconciling.remove(name);
     }
 
     /// Takes out a job that a stage without threads cannot do: the one that came last.
@@ -210,7 +260,7 @@ impl Tasks {
         if stage == Stage::Load
             && let Some((job, ..)) = self.fetched.pop_back()
         {
-            self.busy.remove(&job.name);
+            self.end(&job.name);
             return Some(job);
         }
         let needs_fetch = stage == Stage::Fetch;
@@ -230,9 +280,11 @@ impl Tasks {
 
     /// Has an ensemble reconciled, unless that waits to be done already: then `done` hears of that.
     pub(super) fn reconcile(&mut self, name: &str, done: Done) {
+        let place = self.place_of_reconciling(name);
         let waiting = self
             .waiting
             .iter_mut()
+            .take(place)
             .find(|job| job.name == name && matches!(job.task, Task::Reconcile { .. }));
         if let Some(job) = waiting {
             let before = std::mem::replace(&mut job.done, Box::new(|_| {}));
@@ -244,7 +296,7 @@ impl Tasks {
         }
         let (after, circle) = self.before_reconciling(name);
         let task = Task::Reconcile { so_far: Ok(()), circle };
-        self.push(Job { name: name.to_owned(), task, after, done });
+        self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
     /// The models that an ensemble is reconciled after; none if it consists of itself, and then the way on which it does.
@@ -269,17 +321,22 @@ impl Tasks {
         done: Done,
     ) {
         let (after, circle) = self.before_reconciling(name);
+        let own = self.waiting.iter().position(|job| job.name == name).unwrap_or(self.waiting.len());
+        let mut place = own.min(self.place_of_reconciling(name));
         for member in after.iter().filter(|_| with_members) {
-            if self.is_concerned(member) {
+            if self.is_being_loaded(member, place) {
                 continue;
             }
             if !self.known.contains_key(member) {
                 self.dependencies.imply(member);
             }
-            let task = Task::Load { overrides: Overrides::default(), with_members };
-            self.push(Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) });
+            let task = Task::Load { overrides: Overrides::default(), with_members, is_required: false };
+            let job = Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) };
+            self.insert(place, job);
+            place += 1;
         }
-        self.push(Job { name: name.to_owned(), task: Task::Reconcile { so_far, circle }, after, done });
+        let task = Task::Reconcile { so_far, circle };
+        self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
     /// Unloads those of an unloaded ensemble's members that were there because of it, if `with_members`.

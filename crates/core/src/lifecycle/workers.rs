@@ -100,7 +100,7 @@ impl LifeCycle {
         self.lock().known.values().any(Records::awaits_poll)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tasks> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,7 +129,7 @@ impl LifeCycle {
                 }
                 Ok(fetched) => {
                     drop(tasks);
-                    let outcome = self.apply_fetched(fetched, &Overrides::default(), &mut records);
+                    let outcome = self.apply_fetched(fetched, &Overrides::default(), false, &mut records);
                     self.finish(job, records, outcome, false, Stage::Fetch);
                 }
                 Err(error) => {
@@ -164,8 +164,10 @@ impl LifeCycle {
         records: &mut Records,
     ) -> Result<()> {
         match task {
-            Task::Load { overrides, .. } => self.apply_fetched(fetched, overrides, records),
-            Task::Poll => self.apply_fetched(fetched, &Overrides::default(), records),
+            Task::Load { overrides, is_required, .. } => {
+                self.apply_fetched(fetched, overrides, *is_required, records)
+            }
+            Task::Poll => self.apply_fetched(fetched, &Overrides::default(), true, records),
             Task::Unload { .. } => {
                 self.unload_every(name, records);
                 Ok(())
@@ -223,6 +225,20 @@ impl LifeCycle {
         }
         self.spawn_workers(tasks, Some(stage));
         drop(report);
+        self.forget_if_many();
+    }
+
+    /// Logs which loads have not ended.
+    pub(crate) fn remind_of(&self, unfinished: &BTreeSet<String>) {
+        let tasks = self.lock();
+        let (running, waiting): (Vec<_>, Vec<_>) = unfinished.iter().partition(|name| tasks.is_busy(name));
+        drop(tasks);
+        let running: Vec<_> = running.into_iter().map(|name| format!("'{name}'")).collect();
+        let waiting = match waiting.len() {
+            0 => String::new(),
+            count => format!("; {count} more are waiting"),
+        };
+        tracing::warn!("still loading {}{waiting}", running.join(", "));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Models from folders, with and without what a client gives in their place.
 
+use std::fs;
+
 use bytes::Bytes;
 use nereid_core::backend_api::ErrorCode;
 use nereid_core::block_on;

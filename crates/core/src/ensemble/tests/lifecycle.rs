@@ -3,6 +3,8 @@
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::source::{BlockingSource, Overrides};
 use crate::{Fingerprint, ModelControl, VersionState};
@@ -163,6 +165,73 @@ fn a_member_that_goes_takes_the_ensembles_along_and_brings_them_back() {
     world.unload("two");
     world.load("two").unwrap();
     assert_eq!(world.ready(), "inner one two");
+}
+
+/// Which loads and unloads end, and how, when all are asked for at once.
+fn outcomes(world: &World, changes: &[(bool, &str)], meanwhile: impl FnOnce()) -> Vec<Result<()>> {
+    let outcomes: Vec<_> = changes
+        .iter()
+        .map(|(is_load, name)| {
+            let (done, outcome) = channel();
+            let done = move |result| done.send(result).unwrap();
+            match is_load {
+                true => world.server.load_model(name, Overrides::default(), done).unwrap(),
+                false => world.server.unload_model(name, done).unwrap(),
+            }
+            outcome
+        })
+        .collect();
+    meanwhile();
+    let limit = std::time::Duration::from_secs(60);
+    outcomes.iter().map(|outcome| outcome.recv_timeout(limit).expect("it ends")).collect()
+}
+
+#[test]
+fn a_member_that_is_unloaded_while_its_ensemble_loads_goes_when_that_is_loaded() {
+    let slow = || member("one", "X", "slow", 1);
+    for first_waits in [false, true] {
+        let world = world(ModelControl::Explicit, [inner(), slow(), member("two", "X", "add", 10)]);
+        let (loading, changed) = &*world.members.loading;
+        let wait = || drop(changed.wait_while(loading.lock().unwrap(), |loading| *loading == 0).unwrap());
+        let go_on = || {
+            wait();
+            *loading.lock().unwrap() = 0;
+            changed.notify_all();
+        };
+        let ended = if first_waits {
+            let (done, outcome) = channel();
+            let done = move |result: Result<()>| done.send(result).unwrap();
+            world.server.load_model("inner", Overrides::default(), done).unwrap();
+            wait();
+            let mut ended = outcomes(&world, &[(false, "one"), (false, "two")], go_on);
+            ended.push(outcome.recv().unwrap());
+            ended
+        } else {
+            outcomes(&world, &[(true, "inner"), (false, "two")], go_on)
+        };
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+        // What is not loaded yet when its unload comes is loaded by the ensemble afterwards.
+        assert_eq!(world.ready(), if first_waits { "" } else { "inner one two" });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is unloaded meanwhile: a load never fails by that, and nothing waits for ever.
+    #[test]
+    fn loads_and_unloads_of_ensembles_and_members_at_once_all_succeed(
+        changes in proptest::collection::vec(
+            (any::<bool>(), prop::sample::select(vec!["all", "inner", "one", "two"])), 1..16),
+        threads in 1..4_usize,
+    ) {
+        let World { source, members, .. } = world(ModelControl::Explicit, nested());
+        let options = ServerOptions { load_threads: threads, model_control: ModelControl::Explicit, ..options() };
+        let server = server_of(&members, options, Arc::new(source.clone()));
+        let world = World { server, source, members };
+        let ended = outcomes(&world, &changes, || {});
+        prop_assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ struct Plain {
     seen: Option<(u64, BTreeMap<u64, Content>)>,
     /// It has no versions at all.
     empty: bool,
+    /// Whether the server is not ready without it.
+    required: bool,
     /// Whether the last poll found it, where the repository is polled.
     polled: Option<bool>,
 }
@@ -103,12 +105,14 @@ impl Plain {
         self.states.extend(wanted.into_iter().map(|(version, content)| (version, State::Serves(content))));
         self.served = self.folder.clone();
         self.failed = None;
+        self.required = true;
         true
     }
 
     fn unload(&mut self) {
         self.states.values_mut().for_each(|state| *state = State::Unloaded);
         (self.served, self.failed, self.seen, self.empty) = (None, None, None, false);
+        self.required = false;
     }
 
     fn poll(&mut self) {
@@ -119,11 +123,18 @@ impl Plain {
         let before = std::mem::replace(&mut self.seen, self.folder.clone());
         let tried = self.failed.as_ref().or(self.served.as_ref());
         if tried != self.folder.as_ref() && before == self.folder {
+            self.required = true;
             self.load();
         }
     }
 
-    fn index(&self) -> Vec<String> {
+    fn index(&mut self) -> Vec<String> {
+        let is_listed = self.polled.unwrap_or(self.folder.is_some());
+        let is_served = self.states.values().any(|state| matches!(state, State::Serves(_)));
+        if !is_listed && !is_served && !self.required {
+            self.states.clear();
+            (self.failed, self.empty) = (None, false);
+        }
         let mut lines: Vec<_> = self
             .states
             .iter()
@@ -136,7 +147,7 @@ impl Plain {
         if self.empty {
             lines.insert(0, "m UNAVAILABLE: model 'm' has no version to serve".into());
         }
-        if lines.is_empty() && self.polled.unwrap_or(self.folder.is_some()) {
+        if lines.is_empty() && is_listed {
             lines.push("m".into());
         }
         lines
@@ -198,8 +209,8 @@ fn check(control: ModelControl, events: &[Event]) {
             };
             assert_eq!(served, expected, "version {version} after {event:?}");
         }
-        let failed = plain.empty || plain.states.values().any(|state| *state == State::Failed);
-        assert_eq!(world.server.is_ready(), !failed, "after {event:?}");
+        let is_served = plain.states.values().any(|state| matches!(state, State::Serves(_)));
+        assert_eq!(world.server.is_ready(), is_served || !plain.required, "after {event:?}");
     }
 }
 

@@ -1,0 +1,70 @@
+//! What became of models that are gone is forgotten: clients choose the names of what they load, and may do so for ever.
+//!
+//! A model is gone when the source does not list it, no version of it is loaded, being loaded or unloaded, and the server
+//! was not told to serve it. The index is made of a listing, so each index forgets. Where nobody asks for one, the source is
+//! listed when many models are idle.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
+
+use super::{LifeCycle, Listing};
+use crate::source::ModelId;
+
+/// As many idle models are not worth listing the source for.
+const FEW: usize = 256;
+
+/// When the source is listed next to forget what is gone.
+#[derive(Default)]
+pub(super) struct Forgetting {
+    /// How many idle models were left the last time.
+    left: AtomicUsize,
+    is_running: AtomicBool,
+}
+
+impl LifeCycle {
+    /// Forgets the models that are gone, by a listing of the source.
+    pub(crate) fn forget_gone(&self, listing: &Listing) {
+        let Ok(listed) = listing else { return };
+        let idle: Vec<_> = self.table().load().idle().collect();
+        if idle.is_empty() {
+            return;
+        }
+        let names: BTreeSet<_> = listed.iter().map(|listed| listed.name.as_str()).collect();
+        // No task begins while the lock is held, so what is idle stays so.
+        let mut tasks = self.lock();
+        let table = self.table().load();
+        let is_gone = |id: &ModelId| !names.contains(id.name.as_str()) && !tasks.is_concerned(&id.name);
+        let gone: Vec<_> = table.idle().filter(is_gone).collect();
+        if gone.is_empty() {
+            return;
+        }
+        self.change(|table| gone.iter().for_each(|id| table.forget(id)));
+        let table = self.table().load();
+        for name in gone.iter().map(|id| &id.name).filter(|name| table.namespaces(name).next().is_none()) {
+            tasks.known.remove(name);
+            tasks.dependencies.set(name, BTreeSet::new());
+        }
+    }
+
+    /// Forgets what is gone once there are twice as many idle models as were left the last time.
+    pub(super) fn forget_if_many(self: &Arc<Self>) {
+        let enough = 2 * self.forgetting.left.load(Ordering::Relaxed).max(FEW);
+        if self.table().load().idle().nth(enough).is_none()
+            || self.forgetting.is_running.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        let this = Arc::clone(self);
+        let spawned = Builder::new().name("nereid-list".into()).spawn(move || {
+            this.forget_gone(&this.catalog().refresh());
+            this.forgetting.left.store(this.table().load().idle().count(), Ordering::Relaxed);
+            this.forgetting.is_running.store(false, Ordering::Release);
+        });
+        if let Err(error) = spawned {
+            tracing::warn!("cannot start a thread to list the models: {error}");
+            self.forgetting.is_running.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Folders of load requests: private, removed at the end, and removed later where there was no end.
+
+use std::os::unix::fs::symlink;
+
+use bytes::Bytes;
+
+use super::*;
+
+fn overrides(files: &[&str]) -> Overrides {
+    let files = files.iter().map(|path| (PathBuf::from(path), Bytes::from_static(b"contents"))).collect();
+    Overrides { config: Some("{}".into()), files }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn nobody_else_may_read_what_is_kept_and_it_goes_with_the_last_load() {
+    let temporary = tempfile::tempdir().unwrap();
+    let sent = SentFiles::new(temporary.path().to_owned());
+    assert_eq!(names(temporary.path()), [""; 0]);
+    let mut loads: Vec<_> =
+        (0..3).map(|_| sent.keep("m", &overrides(&["1/a", "1/deep/b"])).unwrap()).collect();
+    let [own] = names(temporary.path()).try_into().unwrap();
+    for (path, _, _) in &loads {
+        assert!(path.starts_with(temporary.path().join(&own)));
+        assert_eq!(fs::read(path.join("1/deep/b")).unwrap(), b"contents");
+        for folder in [path.as_path(), path.parent().unwrap()] {
+            assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700, "{}", folder.display());
+        }
+    }
+    let (path, guard, _) = loads.swap_remove(0);
+    drop(guard);
+    assert!(!path.exists());
+    drop(sent);
+    assert!(loads.iter().all(|(path, ..)| path.exists()));
+    drop(loads);
+    assert_eq!(names(temporary.path()), [""; 0]);
+}
+
+#[test]
+fn what_is_still_in_use_at_the_end_is_removed_all_the_same() {
+    let temporary = tempfile::tempdir().unwrap();
+    let sent = SentFiles::new(temporary.path().to_owned());
+    let (_, _guard, _) = sent.keep("m", &overrides(&["1/a"])).unwrap();
+    sent.clone().remove();
+    assert_eq!(names(temporary.path()), [""; 0]);
+    sent.remove();
+}
+
+#[test]
+fn a_refused_load_leaves_nothing_in_the_servers_folder_but_its_lock() {
+    let temporary = tempfile::tempdir().unwrap();
+    let sent = SentFiles::new(temporary.path().to_owned());
+    for files in [&["../a"][..], &["1/a", "/b"], &["1/a", "1/a/b"]] {
+        sent.keep("m", &overrides(files)).unwrap_err();
+        let [own] = names(temporary.path()).try_into().unwrap();
+        assert_eq!(names(&temporary.path().join(own)), [LOCK], "{files:?}");
+    }
+}
+
+#[test]
+fn only_folders_of_servers_that_no_longer_live_are_removed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let at = |name: &str| temporary.path().join(name);
+    let living = SentFiles::new(temporary.path().to_owned());
+    let (path, _guard, _) = living.keep("m", &overrides(&["1/a"])).unwrap();
+    // As a server leaves it that is killed: the lock file is there, and nobody holds it.
+    let killed = at("nereid-sent-killed");
+    fs::create_dir_all(killed.join("load/1")).unwrap();
+    fs::write(killed.join("load/1/model.onnx"), "weights").unwrap();
+    File::create(killed.join(LOCK)).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    File::create(elsewhere.path().join(LOCK)).unwrap();
+    symlink(elsewhere.path(), at("nereid-sent-link")).unwrap();
+    symlink(elsewhere.path(), killed.join("load/link")).unwrap();
+    fs::create_dir(at("nereid-sent-young")).unwrap();
+    let old = at("nereid-sent-old");
+    fs::create_dir(&old).unwrap();
+    File::open(&old).unwrap().set_modified(std::time::SystemTime::now() - 2 * UNLOCKED).unwrap();
+    fs::create_dir(at("others")).unwrap();
+    File::create(at("others").join(LOCK)).unwrap();
+    File::create(at("nereid-sent-file")).unwrap();
+    SentFiles::new(temporary.path().to_owned()).remove_left_over();
+    assert!(!killed.exists() && !old.exists());
+    for kept in ["nereid-sent-link", "nereid-sent-young", "others", "nereid-sent-file"] {
+        assert!(at(kept).exists(), "{kept}");
+    }
+    assert!(elsewhere.path().join(LOCK).exists());
+    assert!(path.join("1/a").exists());
+}
