@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use nereid_backend_api::{Error, ModelConfig, Result};
+use nereid_backend_api::{ModelConfig, Result};
+
+use crate::limits::parameter;
 
 /// The parameter of a model's configuration that says how many plans are kept.
 const PLAN_CACHE_SIZE: &str = "plan_cache_size";
@@ -15,16 +17,12 @@ const PLANS_MEMORY: usize = 1 << 30;
 /// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
 /// that many bytes.
 pub(crate) fn plan_cache_size(config: &ModelConfig, weights: usize) -> Result<NonZeroUsize> {
-    let Some(parameter) = config.parameters.get(PLAN_CACHE_SIZE) else {
-        let fitting = NonZeroUsize::new(PLANS_MEMORY / weights.max(1));
-        return Ok(fitting.map_or(FEWEST_PLANS, |plans| plans.clamp(FEWEST_PLANS, MOST_PLANS)));
-    };
-    parameter.string_value.trim().parse().map_err(|_| {
-        Error::invalid_arg(format!(
-            "parameter '{PLAN_CACHE_SIZE}' is '{}', but should be a whole number of 1 or more",
-            parameter.string_value
-        ))
-    })
+    if let Some(plans) = parameter(config, PLAN_CACHE_SIZE)? {
+        let plans = usize::try_from(plans).unwrap_or(usize::MAX);
+        return Ok(NonZeroUsize::new(plans).unwrap_or(FEWEST_PLANS));
+    }
+    let fitting = NonZeroUsize::new(PLANS_MEMORY / weights.max(1));
+    Ok(fitting.map_or(FEWEST_PLANS, |plans| plans.clamp(FEWEST_PLANS, MOST_PLANS)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of requests, nor of what the model's configuration says about its tensors.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use nereid_graph_executor::Signature;
 use nereid_model_files::{self as model_files, FileError, PROTOBUF_LIMIT};
 use prost::Message;
 use tract_onnx::model::ParseResult;
+use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
 use tract_onnx::pb::type_proto::Value as Type;
-use tract_onnx::pb::{GraphProto, ModelProto, TensorProto};
+use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use tract_onnx::prelude::{
     DatumType, InferenceFact, InferenceModel, InferenceModelExt, IntoRunnable, TVec, Tensor as EngineTensor,
     TractResult, TypedRunnableModel,
@@ -23,9 +25,12 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::DEFAULT_FILENAME;
+use crate::analysis::{self, Rules};
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
-use crate::{operators, signature};
+use crate::symbols::{self, Symbols};
+use crate::values::ValueChecks;
+use crate::{operators, signature, verify};
 
 /// What helps where the embedded engine does not serve a model.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
@@ -96,7 +101,7 @@ impl OnnxFile {
     }
 
     /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
-    pub(crate) fn into_graph(mut self, outputs: &[&str]) -> Result<Graph> {
+    pub(crate) fn into_graph(mut self, outputs: &[String]) -> Result<Graph> {
         let engine = Onnx {
             provider: Arc::new(RegularFiles),
             // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
@@ -111,13 +116,18 @@ impl OnnxFile {
                 Vec::from_iter(unsupported).join(", ")
             )));
         }
+        self.check_names()?;
+        let symbols = symbols::of_graph(&self.graph);
         forget_dimension_names(&mut self.graph);
+        self.graph.node.iter_mut().for_each(complete);
+        let extremes = self.graph.node.iter().filter(|node| EXTREMES.contains(&node.op_type.as_str()));
+        let extremes = extremes.filter_map(|node| Some(engine_name(node)?.to_owned())).collect();
         self.proto.graph = Some(std::mem::take(&mut self.graph));
-        let template = guarded(|| {
+        let parsed = guarded(|| {
             let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
                 engine.parse(&self.proto, self.directory())?;
             ensure!(unresolved_inputs.is_empty(), "nothing produces the tensors {unresolved_inputs:?}");
-            let outlets = outputs.iter().map(|&name| {
+            let outlets = outputs.iter().map(|name| {
                 outlets_by_name
                     .get(name)
                     .copied()
@@ -125,13 +135,56 @@ impl OnnxFile {
             });
             let outlets = outlets.collect::<TractResult<Vec<_>>>()?;
             model.select_output_outlets(&outlets)?;
-            Ok(model)
+            let rules = self.proto.graph.as_ref().map(|graph| Rules::new(graph, &outlets_by_name));
+            Ok((model, rules.unwrap_or_default()))
         });
-        let template = template.map_err(|why| {
+        let (template, rules) = parsed.map_err(|why| {
             Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
         })?;
-        Ok(Graph { template })
+        Ok(Graph { template, rules, extremes, symbols })
     }
+
+    /// Checks that each tensor has one origin, which the engine takes for granted.
+    fn check_names(&self) -> Result<()> {
+        let nodes = self.graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
+        let constants = self.graph.initializer.iter().map(|constant| &constant.name);
+        let mut names = HashSet::new();
+        match nodes.chain(constants).find(|name| !names.insert(name.as_str())) {
+            Some(name) => Err(Error::invalid_arg(format!(
+                "{} makes the tensor '{name}' more than once",
+                self.path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The operators that ask for a largest or smallest value.
+const EXTREMES: [&str; 3] = ["ReduceMax", "ReduceMin", "GlobalMaxPool"];
+
+/// Adds a default that the engine takes for another one.
+fn complete(node: &mut NodeProto) {
+    if node.op_type == "ConstantOfShape" && node.attribute.is_empty() {
+        let zero = TensorProto {
+            dims: vec![1],
+            data_type: Element::Float as i32,
+            float_data: vec![0.0],
+            ..TensorProto::default()
+        };
+        let r#type = AttributeType::Tensor as i32;
+        node.attribute.push(AttributeProto {
+            name: "value".into(),
+            r#type,
+            t: Some(zero),
+            ..AttributeProto::default()
+        });
+    }
+}
+
+/// What the engine calls a node.
+fn engine_name(node: &NodeProto) -> Option<&str> {
+    let named = if node.name.is_empty() { node.output.first()? } else { &node.name };
+    Some(named)
 }
 
 fn cannot_read(path: &Path, error: &FileError) -> Error {
@@ -146,20 +199,34 @@ fn cannot_read(path: &Path, error: &FileError) -> Error {
 /// The engine's graph, from which plans are made for concrete input shapes.
 pub(crate) struct Graph {
     template: InferenceModel,
+    rules: Rules,
+    /// The nodes that ask for a largest or smallest value.
+    extremes: Vec<String>,
+    pub(crate) symbols: Symbols,
+}
+
+/// The graph, optimised for input shapes, and what to check while it runs.
+pub(crate) struct Optimised {
+    pub(crate) runnable: Arc<TypedRunnableModel>,
+    pub(crate) checks: ValueChecks,
 }
 
 impl Graph {
-    /// The graph optimised for inputs of these types and shapes, which come in the file's order.
-    pub(crate) fn optimise<'a>(
-        &self,
-        inputs: impl Iterator<Item = (DatumType, &'a Shape)>,
-    ) -> TractResult<Arc<TypedRunnableModel>> {
+    /// The graph optimised for inputs of these types and shapes, which come in the file's order. The tensors of a run may
+    /// take `memory` bytes.
+    pub(crate) fn optimise(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<Optimised> {
         let mut model = self.template.clone();
-        for (index, (datum_type, shape)) in inputs.enumerate() {
+        for (index, (datum_type, shape)) in inputs.iter().enumerate() {
             let dims = shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<TVec<_>, _>>()?;
-            model.set_input_fact(index, InferenceFact::dt_shape(datum_type, &dims))?;
+            model.set_input_fact(index, InferenceFact::dt_shape(*datum_type, &dims))?;
         }
-        model.into_optimized()?.into_runnable()
+        analysis::analyse(&mut model, &self.rules, memory)?;
+        let typed = model.into_typed()?;
+        verify::verify(&typed, memory)?;
+        let optimised = typed.into_optimized()?;
+        verify::check_memory(&optimised, memory)?;
+        let checks = ValueChecks::new(&optimised, &self.extremes);
+        Ok(Optimised { runnable: optimised.into_runnable()?, checks })
     }
 }
 

@@ -10,19 +10,29 @@
 //! its kernels. The parameter `plan_cache_size` of a model's configuration limits how many plans are kept: by default
 //! 32, or fewer (at least 4) where their weights would take more than 1 GiB.
 //!
+//! A request cannot make the engine run without end, allocate without limit or read what is not its own: `operators`
+//! says what is served, `analysis` and `verify` check shapes and sizes before a plan is made, `bounded` limits the time that
+//! takes, and `values` checks what operators hold while a plan runs.
+//!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
 #![forbid(unsafe_code)]
 
+mod analysis;
+mod bounded;
 mod cache_size;
 mod convert;
 mod engine;
 mod external_data;
 mod graph;
 mod guard;
+mod limits;
 mod operators;
 mod plans;
 mod signature;
+mod symbols;
+mod values;
+mod verify;
 
 use std::sync::Arc;
 
@@ -34,8 +44,10 @@ use nereid_graph_executor::{Executor, GraphModel, Port, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 use tract_onnx::prelude::TValue;
 
+use crate::bounded::Bounded;
 use crate::engine::TractEngine;
 use crate::graph::OnnxFile;
+use crate::limits::Limits;
 use crate::plans::Plans;
 use crate::signature::datum_type;
 
@@ -123,14 +135,17 @@ fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel
     let mut model = GraphModel::new(&context.name, &config, signature, &optional)?;
     // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
     model.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
-    let names: Vec<_> = model.outputs.iter().map(|output| output.port.name.as_str()).collect();
+    let names: Vec<_> = model.outputs.iter().map(|output| output.port.name.clone()).collect();
     let plan_cache_size = cache_size::plan_cache_size(&config, file.weights())?;
-    let graph = file.into_graph(&names)?;
+    let (limits, bounded) = (Limits::new(&config)?, Bounded::default());
+    let graph = bounded
+        .run(limits.planning, move || Ok(file.into_graph(&names)))
+        .map_err(|why| Error::invalid_arg(format!("the embedded engine cannot load it: {why}")))??;
 
     let defaults =
         model.inputs.iter().map(|input| default(&input.port, &mut defaults)).collect::<Result<_>>()?;
     let types = model.inputs.iter().map(|input| (input.port.name.clone(), datum_type(input.port.data_type)));
-    let plans = Arc::new(Plans::new(graph, types.collect(), plan_cache_size));
+    let plans = Arc::new(Plans::new(graph, types.collect(), plan_cache_size, limits, bounded));
     // A graph that cannot run fails the load rather than its first request, if its shapes are known now.
     if let Some(shapes) = model.fixed_shapes() {
         plans.get(&shapes)?;

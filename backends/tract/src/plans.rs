@@ -6,22 +6,28 @@
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use lru::LruCache;
 use nereid_backend_api::{Error, Result, Shape};
 use smallvec::SmallVec;
-use tract_onnx::prelude::{DatumType, TValue, TVec, TypedRunnableModel};
-use tract_onnx::tract_core::internal::TypedSimpleState;
+use tract_onnx::prelude::{DatumType, TValue, TVec};
+use tract_onnx::tract_core::internal::{TypedSimpleState, anyhow};
+use tract_onnx::tract_core::plan;
 
-use crate::graph::Graph;
+use crate::bounded::Bounded;
+use crate::graph::{Graph, Optimised};
 use crate::guard::guarded;
+use crate::limits::Limits;
 
 /// The shapes of a graph's inputs, in the file's order.
 pub(crate) type Shapes = SmallVec<[Shape; 2]>;
 
 /// Builds plans and caches the most recently used.
 pub(crate) struct Plans {
-    graph: Graph,
+    graph: Arc<Graph>,
+    limits: Limits,
+    bounded: Bounded,
     inputs: Vec<(String, DatumType)>,
     kept: Mutex<LruCache<Shapes, Arc<Plan>>>,
     /// Held while a plan is built: instances that want the same one build it once, and a burst of new shapes does not
@@ -31,15 +37,23 @@ pub(crate) struct Plans {
 
 /// The graph, optimised for one set of input shapes.
 pub(crate) struct Plan {
-    runnable: Arc<TypedRunnableModel>,
+    optimised: Optimised,
+    limits: Limits,
     /// Idle execution states; never more than there are instances.
     idle: Mutex<Vec<TypedSimpleState>>,
 }
 
 impl Plans {
-    /// Plans of `graph`, whose inputs have these names and types; at most `limit` of them are kept.
-    pub(crate) fn new(graph: Graph, inputs: Vec<(String, DatumType)>, limit: NonZeroUsize) -> Self {
-        Self { graph, inputs, kept: Mutex::new(LruCache::new(limit)), building: Mutex::new(()) }
+    /// Plans of `graph`, whose inputs have these names and types; at most `size` of them are kept.
+    pub(crate) fn new(
+        graph: Graph,
+        inputs: Vec<(String, DatumType)>,
+        size: NonZeroUsize,
+        limits: Limits,
+        bounded: Bounded,
+    ) -> Self {
+        let kept = Mutex::new(LruCache::new(size));
+        Self { graph: Arc::new(graph), limits, bounded, inputs, kept, building: Mutex::new(()) }
     }
 
     /// The plan for inputs of these shapes, built if it is not cached.
@@ -65,17 +79,23 @@ impl Plans {
         lock(&self.kept).get(shapes).cloned()
     }
 
+    /// # Errors
+    /// `InvalidArg` for shapes that the graph cannot run with: they are all that a plan depends on.
     fn build(&self, shapes: &Shapes) -> Result<Plan> {
+        let names = || self.inputs.iter().map(|(name, _)| name.as_str());
+        self.graph.symbols.check(names(), shapes)?;
         let types = self.inputs.iter().map(|(_, datum_type)| *datum_type);
-        let runnable = guarded(|| self.graph.optimise(types.zip(shapes))).map_err(|why| {
-            let names = self.inputs.iter().map(|(name, _)| name);
-            let inputs: Vec<_> = names.zip(shapes).map(|(name, shape)| format!("{name} {shape}")).collect();
-            Error::internal(format!(
+        let inputs: Vec<_> = types.zip(shapes.iter().cloned()).collect();
+        let (graph, memory) = (Arc::clone(&self.graph), self.limits.memory);
+        let work = move || guarded(|| graph.optimise(&inputs, memory));
+        let optimised = self.bounded.run(self.limits.planning, work).map_err(|why| {
+            let inputs: Vec<_> = names().zip(shapes).map(|(name, shape)| format!("{name} {shape}")).collect();
+            Error::invalid_arg(format!(
                 "the embedded engine cannot run it on inputs {}: {why}",
                 inputs.join(", ")
             ))
         })?;
-        Ok(Plan { runnable, idle: Mutex::default() })
+        Ok(Plan { optimised, limits: self.limits, idle: Mutex::default() })
     }
 }
 
@@ -83,9 +103,17 @@ impl Plan {
     /// Runs it. The inputs have the types and shapes that the plan was built for.
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>> {
         let idle = lock(&self.idle).pop();
+        let Optimised { runnable, checks } = &self.optimised;
+        let limit = self.limits.execution;
+        let start = Instant::now();
         let outcome = guarded(|| {
-            let mut state = idle.map_or_else(|| self.runnable.spawn(), Ok)?;
-            let outputs = state.run(inputs)?;
+            let mut state = idle.map_or_else(|| runnable.spawn(), Ok)?;
+            let outputs = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                if start.elapsed() > limit {
+                    return Err(anyhow!("it ran for more than {} s", limit.as_secs_f32()));
+                }
+                checks.eval(node.id, inputs, |inputs| plan::eval(context, op_state, node, inputs))
+            })?;
             Ok((outputs, state))
         });
         let (outputs, state) =

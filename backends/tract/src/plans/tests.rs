@@ -9,7 +9,13 @@ fn plans(limit: usize) -> Plans {
     let folder = crate::tests::server::folder(&file);
     let file = crate::graph::OnnxFile::read(&folder.path().join("1"), "model.onnx").unwrap();
     let inputs = ["X", "Y"].map(|name| (name.to_owned(), DatumType::F32)).to_vec();
-    Plans::new(file.into_graph(&["Z"]).unwrap(), inputs, limit.try_into().unwrap())
+    Plans::new(
+        file.into_graph(&["Z".to_owned()]).unwrap(),
+        inputs,
+        limit.try_into().unwrap(),
+        Limits::default(),
+        Bounded::default(),
+    )
 }
 
 fn shapes(dim: i64) -> Shapes {

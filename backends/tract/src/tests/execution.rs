@@ -356,7 +356,7 @@ fn an_addition_of_shapes_that_do_not_fit_fails() {
         ),
     );
     let error = model.infer(vec![fp32("X", &[3], &[1.0; 3]), fp32("Y", &[4], &[1.0; 4])]).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::Internal);
+    assert_eq!(error.code(), ErrorCode::InvalidArg);
 }
 
 #[test]

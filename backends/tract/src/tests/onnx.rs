@@ -10,10 +10,10 @@ use tract_onnx::pb::{
     TypeProto, ValueInfoProto, type_proto,
 };
 
-/// An input or output; a dimension of -1 is variable.
+/// An input or output; a dimension of -1 is variable, and has a name of its own.
 pub(crate) fn port(name: &str, element: Element, dims: &[i64]) -> ValueInfoProto {
     let dim = |(index, &size): (usize, &i64)| {
-        let size = if size < 0 { Size::DimParam(format!("dim{index}")) } else { Size::DimValue(size) };
+        let size = if size < 0 { Size::DimParam(format!("{name}_{index}")) } else { Size::DimValue(size) };
         Dimension { value: Some(size), ..Default::default() }
     };
     let shape = Some(TensorShapeProto { dim: dims.iter().enumerate().map(dim).collect() });

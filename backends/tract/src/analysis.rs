@@ -1,0 +1,204 @@
+//! Infers the shapes of a graph for concrete input shapes, one node at a time.
+//!
+//! The engine computes with constants while it infers, so a small file or a few dimensions can make it allocate any
+//! amount. Here each node's output shapes are inferred first, held against the limit, and only then computed with.
+//! Rules of ONNX that the engine relies upon without a check are checked before it sees a node.
+
+use std::collections::HashMap;
+
+use tract_onnx::pb::attribute_proto::AttributeType;
+use tract_onnx::pb::{GraphProto, NodeProto};
+use tract_onnx::prelude::{InferenceFact, InferenceModel, TVec, TractResult};
+use tract_onnx::tract_core::internal::{OutletId, TractErrorContext, bail, ensure};
+use tract_onnx::tract_hir::infer::Factoid;
+
+/// The rules for the nodes of a graph, by the engine's number of the node.
+#[derive(Default)]
+pub(crate) struct Rules {
+    nodes: HashMap<usize, Rule>,
+}
+
+/// What is known of an ONNX node.
+struct Rule {
+    operator: String,
+    /// The attributes that are a whole number.
+    numbers: Vec<(String, i64)>,
+    /// The attribute `axes`.
+    axes: Vec<i64>,
+}
+
+impl Rules {
+    /// The rules for a graph, whose tensors the engine knows as `outlets`.
+    pub(crate) fn new(graph: &GraphProto, outlets: &HashMap<String, OutletId>) -> Self {
+        let rule = |node: &NodeProto| {
+            let outlet = outlets.get(node.output.iter().find(|name| !name.is_empty())?)?;
+            Some((outlet.node, Rule::new(node)))
+        };
+        Self { nodes: graph.node.iter().filter_map(rule).collect() }
+    }
+}
+
+impl Rule {
+    fn new(node: &NodeProto) -> Self {
+        let numbers = node.attribute.iter().filter(|it| it.r#type == AttributeType::Int as i32);
+        let axes = node.attribute.iter().find(|it| it.name == "axes");
+        Self {
+            operator: node.op_type.clone(),
+            numbers: numbers.map(|it| (it.name.clone(), it.i)).collect(),
+            axes: axes.map(|it| it.ints.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<i64> {
+        self.numbers.iter().find(|(known, _)| known == name).map(|&(_, value)| value)
+    }
+
+    /// Checks the inputs of the node, as far as their shapes are known.
+    fn check(&self, inputs: &[InferenceFact]) -> TractResult<()> {
+        let dim = |input: usize, axis: usize| {
+            dims(inputs.get(input)?).and_then(|dims| dims.get(axis).copied().flatten())
+        };
+        let rank = |input: usize| inputs.get(input).and_then(|fact| fact.shape.rank().concretize());
+        if let Some(rank) = rank(0) {
+            self.check_axes(rank)?;
+        } else if self.number("axis").is_some() || !self.axes.is_empty() {
+            bail!("the rank of its input is unknown");
+        }
+        let same = |what: &str, one: Option<i64>, other: Option<i64>| {
+            let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
+            ensure!(one == other, "{what} do not fit: {one} and {other}");
+            Ok(())
+        };
+        match self.operator.as_str() {
+            "LSTM" | "GRU" | "RNN" => {
+                same("the features of X and W", dim(0, 2), dim(1, 2))?;
+                same("the directions of W and R", dim(1, 0), dim(2, 0))?;
+            }
+            "GatherND" => {
+                let (Some(data), Some(indices)) = (rank(0), rank(1)) else {
+                    bail!("the rank of an input is unknown")
+                };
+                let batch = self.number("batch_dims").unwrap_or(0);
+                ensure!(data > 0 && indices > 0, "data and indices need dimensions");
+                ensure!(
+                    (0..data.min(indices)).contains(&batch),
+                    "batch_dims {batch} is out of range for ranks {data} and {indices}"
+                );
+                for axis in 0..batch as usize {
+                    same("the batch dimensions of data and indices", dim(0, axis), dim(1, axis))?;
+                }
+                let depth = dim(1, indices as usize - 1);
+                ensure!(
+                    depth.is_some_and(|depth| (1..=data - batch).contains(&depth)),
+                    "the last dimension of the indices, {depth:?}, is out of range for data of rank {data}"
+                );
+            }
+            "TopK" => {
+                let k = inputs.get(1).and_then(|k| k.value.concretize()?.cast_to_scalar::<i64>().ok());
+                let axis = self.number("axis").unwrap_or(-1);
+                let axis = rank(0).map(|rank| if axis < 0 { axis + rank } else { axis } as usize);
+                if let (Some(k), Some(dim)) = (k, axis.and_then(|axis| dim(0, axis))) {
+                    ensure!((0..=dim).contains(&k), "{k} elements are asked of a dimension of {dim}");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Checks that attributes which name an axis name one of an input of `rank` dimensions.
+    fn check_axes(&self, rank: i64) -> TractResult<()> {
+        let served = match self.operator.as_str() {
+            // For a scalar scale the axis is without a meaning.
+            "QuantizeLinear" | "DequantizeLinear" => return Ok(()),
+            "Flatten" => -rank..=rank,
+            "OneHot" => -rank - 1..=rank,
+            "Unsqueeze" => {
+                let rank = rank + self.axes.len() as i64;
+                -rank..=rank - 1
+            }
+            // Of a tensor of one element by its own rules.
+            _ if rank == 0 => -1..=0,
+            _ => -rank..=rank - 1,
+        };
+        for axis in self.number("axis").iter().chain(&self.axes) {
+            ensure!(served.contains(axis), "axis {axis} is out of range for an input of {rank} dimensions");
+        }
+        Ok(())
+    }
+}
+
+/// The dimensions of a tensor whose rank is known, as far as they are known.
+fn dims(fact: &InferenceFact) -> Option<Vec<Option<i64>>> {
+    fact.shape.rank().concretize()?;
+    Some(fact.shape.dims().map(|dim| dim.concretize()?.to_i64().ok()).collect())
+}
+
+/// Infers the shapes of `model`, whose inputs have concrete ones. No tensor may take more than `limit` bytes.
+pub(crate) fn analyse(model: &mut InferenceModel, rules: &Rules, limit: u64) -> TractResult<()> {
+    for id in model.eval_order()? {
+        analyse_node(model, id, rules, limit).with_context(|| format!("{}", model.node(id)))?;
+    }
+    Ok(())
+}
+
+fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64) -> TractResult<()> {
+    let node = model.node(id);
+    let inputs = node.inputs.clone();
+    let outputs: TVec<_> = (0..node.outputs.len()).map(|slot| OutletId::new(id, slot)).collect();
+    let observed = node.op.observe_outlets(model, node)?;
+    let facts = |outlets: &[OutletId]| {
+        outlets.iter().map(|&outlet| model.outlet_fact(outlet).cloned()).collect::<TractResult<TVec<_>>>()
+    };
+    let before = [facts(&inputs)?, facts(&outputs)?, facts(&observed)?];
+    if let Some(rule) = rules.nodes.get(&id) {
+        rule.check(&before[0])?;
+    }
+    let known = || before.each_ref().map(|facts| facts.iter().collect());
+    if !inputs.is_empty() {
+        let [inputs, outputs, observed] = known();
+        let (_, outputs, _) = model.node(id).op.clone().infer_facts(inputs, outputs, observed)?;
+        let computes = before[0].iter().all(|input| input.value.is_concrete());
+        let expands = rules.nodes.get(&id).is_some_and(|rule| EXPANDING.contains(&rule.operator.as_str()));
+        for output in &outputs {
+            let size = size(output)?;
+            ensure!(size.is_none_or(|size| size <= limit), "a tensor would take more than {limit} bytes");
+            ensure!(
+                size.is_some() || !computes || !expands,
+                "the size of a constant is not known before it is computed"
+            );
+        }
+    }
+    let after = {
+        let [inputs, outputs, observed] = known();
+        let (inputs, outputs, observed) = model.node_mut(id).op.infer(inputs, outputs, observed)?;
+        [inputs, outputs, observed]
+    };
+    let outlets = inputs.iter().chain(&outputs).chain(&observed);
+    for (&outlet, inferred) in outlets.zip(after.iter().flatten()) {
+        let known = model.outlet_fact(outlet)?;
+        let fact = known.unify(inferred)?;
+        if fact != *known {
+            model.set_outlet_fact(outlet, fact)?;
+        }
+    }
+    Ok(())
+}
+
+/// Operators whose output may be larger than their inputs.
+const EXPANDING: [&str; 9] =
+    ["ConstantOfShape", "Expand", "EyeLike", "GridSample", "OneHot", "Pad", "Range", "Resize", "Tile"];
+
+/// The bytes that a tensor takes, if its type and shape are known.
+fn size(fact: &InferenceFact) -> TractResult<Option<u64>> {
+    let (Some(datum_type), Some(dims)) = (fact.datum_type.concretize(), fact.shape.concretize()) else {
+        return Ok(None);
+    };
+    let mut size = datum_type.size_of() as u64;
+    for dim in dims {
+        let Ok(dim) = dim.to_i64() else { return Ok(None) };
+        ensure!(dim >= 0, "a tensor would have a dimension of {dim}");
+        size = size.saturating_mul(dim as u64);
+    }
+    Ok(Some(size))
+}
