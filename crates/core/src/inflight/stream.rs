@@ -149,6 +149,11 @@ impl ResponseStream {
         Poll::Ready((first, second.is_some()))
     }
 
+    /// Whether the request left its queue to be executed. The answer of one that did not is the scheduler's.
+    pub fn was_executed(&self) -> bool {
+        self.inflight.is_started() || self.inflight.is_delegated && self.inflight.is_queued()
+    }
+
     /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
     pub fn ended_with_answer(&self) -> bool {
         self.ended_with_answer

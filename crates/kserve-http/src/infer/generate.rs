@@ -2,7 +2,8 @@
 //!
 //! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
 //! `generate` returns the only response, `generate_stream` any number of them as server-sent events. A response that is an
-//! error has status 400 whatever its code, as in the reference; the status of a stream is that of its first response.
+//! error has status 400 whatever its code, as in the reference, unless the request was refused before its execution; the
+//! status of a stream is that of its first response.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -50,7 +51,7 @@ async fn one_with(
     let mut answers = ask(call, model, body, trace)?;
     let first = answers.next().await;
     answered(trace);
-    let first = first.transpose().map_err(as_invalid_arg)?;
+    let first = first.transpose().map_err(|error| of_response(&answers, error))?;
     match (first, answers.next().await) {
         (Some(response), None) => Ok(reply::json_bytes(StatusCode::OK, flat(&answers, response)?)),
         (first, _) => {
@@ -61,6 +62,11 @@ async fn one_with(
             )))
         }
     }
+}
+
+/// The error that came as the first response, with the code for its status.
+fn of_response(answers: &ResponseStream, error: Error) -> Error {
+    if answers.was_executed() { as_invalid_arg(error) } else { error }
 }
 
 /// Replies with an event for each of the model's responses, as they come.
@@ -85,7 +91,9 @@ async fn stream_with(
         None => (StatusCode::OK, None),
         Some(answer) => {
             answered(trace.as_ref());
-            let outcome = answer.map_err(as_invalid_arg).and_then(|response| flat(&answers, response));
+            let outcome = answer
+                .map_err(|error| of_response(&answers, error))
+                .and_then(|response| flat(&answers, response));
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
             (status, Some(event(outcome)))
         }

@@ -185,6 +185,36 @@ async fn a_stream_has_an_event_for_each_response_and_the_status_of_the_first() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_refused_before_its_execution_has_the_status_of_its_error() {
+    let (begun, executing) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let config = format!("{CONFIG} dynamic_batching {{ default_queue_policy {{ max_queue_size: 1 }} }}");
+    let serving = serving(&config, move |request| {
+        let _ = begun.send(());
+        // An error once the other end is dropped.
+        let _ = released.lock().unwrap().recv();
+        request.answer(Err(Error::unavailable("not today")));
+    })
+    .await;
+    let ask = || serving.post("/v2/models/m/generate", r#"{"IN_TEXT": "a"}"#);
+    let others = async {
+        tokio::task::spawn_blocking(move || executing.recv().unwrap()).await.unwrap();
+        // One of them waits, and the other finds the queue full.
+        let (mut one, mut other) = (Box::pin(ask()), Box::pin(ask()));
+        let refused =
+            tokio::select! { answer = &mut one => answer, answer = &mut other => { other = one; answer } };
+        assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("maximum queue size"), "{refused}");
+        drop(release);
+        other.await
+    };
+    let (first, queued) = tokio::join!(ask(), others);
+    for answer in [first, queued] {
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("not today"), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_before_the_stream_is_a_plain_reply() {
     let serving = serving(CONFIG, echo).await;
     for path in ["/v2/models/m/generate", "/v2/models/m/generate_stream"] {
