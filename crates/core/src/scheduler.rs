@@ -132,6 +132,8 @@ pub(crate) enum Refusal {
     Expired,
     /// Nobody waits for the answer any more.
     Cancelled,
+    /// So many sequences wait for a slot that no further one may.
+    BacklogFull(usize),
     /// Its sequence waited longer than it may for a slot.
     NoSlot,
     /// Its sequence is not open.
@@ -150,6 +152,9 @@ impl Item for Request {
                 "Request timeout expired: it was pending for model '{model}' longer than its queue policy allows"
             )),
             Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
+            Refusal::BacklogFull(limit) => Error::unavailable(format!(
+                "Exceeds maximum queue size: {limit} sequences of model '{model}' wait for a slot; try again later"
+            )),
             Refusal::NoSlot => Error::unavailable(format!(
                 "Request timeout expired: its sequence waited for a slot of model '{model}' longer than the request \
                  timeout"

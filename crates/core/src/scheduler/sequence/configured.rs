@@ -18,6 +18,9 @@ use super::rules::{Rules, Sequences};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
+/// The most sequences of a model that may wait for a slot. Each has a request in progress, and the reference sets no limit.
+const MAX_BACKLOG: usize = 16_384;
+
 /// What a sequence batcher needs besides the configuration.
 pub(crate) struct SchedulerContext<'a> {
     /// How many instances there are.
@@ -54,6 +57,7 @@ pub(crate) fn scheduler(
     let rules = Rules {
         slots: if candidates > 0 { candidates } else { max_batch_size },
         idle: Duration::from_micros(batching.max_sequence_idle_microseconds),
+        backlog: MAX_BACKLOG,
         iterates: batching.iterative_sequence,
         wait: wait.filter(|(delay, share)| !delay.is_zero() && *share > 0.0),
         hold: if oldest.is_some() { (0, 0) } else { hold },

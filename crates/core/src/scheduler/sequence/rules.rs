@@ -60,6 +60,8 @@ pub(crate) struct Rules {
     pub slots: usize,
     /// So long may a sequence be idle.
     pub idle: Duration,
+    /// So many sequences may wait for a slot.
+    pub backlog: usize,
     /// A request that is released ends its sequence, and may come again instead.
     pub iterates: bool,
     /// In the direct strategy: how long requests wait for others, and the share of slots that have to be ready so that
@@ -186,6 +188,9 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         let flags = item.flags();
         let serial = match self.ids.get(item.sequence()) {
             Some(&serial) => serial,
+            None if flags.start && self.free.is_empty() && self.backlog.len() >= self.rules.backlog => {
+                return Err((item, Refusal::BacklogFull(self.rules.backlog)));
+            }
             None if flags.start => self.begin(item.sequence().clone()),
             None => return Err((item, Refusal::NotStarted)),
         };

@@ -111,6 +111,10 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
         let sequence = self.sequences.get_mut(&tenant)?;
         let Waiting { mut item, number, .. } = sequence.queue.pop_front()?;
+        if sequence.queue.is_empty() {
+            // What many requests needed at a time is not kept for as long as the sequence is open.
+            sequence.queue.shrink_to(1);
+        }
         slot.working = Some(Working { serial: tenant, number });
         self.waiting -= 1;
         self.outfit.prepare(&mut item, &mut sequence.kept, place);

@@ -44,6 +44,10 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
             }
             self.deadlines.insert((expiry, serial));
         }
+        if sequence.queue.capacity() == 0 {
+            // A sequence seldom has more than one request.
+            sequence.queue.reserve_exact(1);
+        }
         sequence.queue.push_back(Waiting { item, number, since: now });
         self.waiting += 1;
         number

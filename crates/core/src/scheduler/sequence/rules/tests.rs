@@ -90,7 +90,7 @@ struct Clocked {
 }
 
 fn rules(slots: usize) -> Rules {
-    Rules { slots, idle: ms(1000), iterates: false, wait: None, hold: (0, 0) }
+    Rules { slots, idle: ms(1000), backlog: usize::MAX, iterates: false, wait: None, hold: (0, 0) }
 }
 
 fn direct(rules: Rules, instances: usize) -> Clocked {
@@ -305,6 +305,39 @@ fn nothing_leaves_before_so_many_wait_as_a_test_wants() {
     assert_eq!(at.run(0), [""; 0]);
     at.pushed(&["c^"]);
     assert_eq!((at.run(0), at.run(1)), (vec!["a^"], vec!["b^"]));
+}
+
+#[test]
+fn the_backlog_is_bounded_and_has_room_again_when_a_slot_is_free() {
+    for (slots, backlog) in [(1, 0), (1, 1), (2, 3), (4, 2)] {
+        for mut at in [
+            direct(Rules { backlog, ..rules(slots) }, 1),
+            oldest(Rules { backlog, ..rules(slots) }, 1, batches_of(1)),
+        ] {
+            let push = |at: &mut Clocked, number: usize, flags| {
+                let sequence = CorrelationId::Number(number as u64);
+                let job = Job { name: "job", sequence, flags, ..Job::default() };
+                let now = at.now();
+                at.sequences.push(job, now).map(drop).map_err(|(_, why)| why)
+            };
+            let start = SequenceFlags { start: true, end: false };
+            let taken = slots + backlog;
+            (1..=taken).for_each(|number| assert_eq!(push(&mut at, number, start), Ok(())));
+            assert_eq!(push(&mut at, taken + 1, start), Err(Refusal::BacklogFull(backlog)));
+            // Those that wait may go on with their sequences.
+            (1..=taken)
+                .for_each(|number| assert_eq!(push(&mut at, number, SequenceFlags::default()), Ok(())));
+            let now = at.now();
+            at.sequences.end_all(now);
+            while at.sequences.len() > 0 {
+                at.take(0);
+                let now = at.now();
+                at.sequences.executed(0, now);
+                (0..slots).for_each(|slot| at.over(0, slot));
+            }
+            (1..=taken).for_each(|number| assert_eq!(push(&mut at, number, start), Ok(())));
+        }
+    }
 }
 
 #[test]
