@@ -32,9 +32,13 @@ impl Budget {
 
     /// A part of that weight; `None` if less than that is free.
     pub fn try_acquire(&self, weight: usize) -> Option<Permit> {
+        self.take(weight).then(|| Permit { used: Arc::clone(&self.used), weight })
+    }
+
+    /// Takes that much if it is free.
+    fn take(&self, weight: usize) -> bool {
         let room = |used: usize| used.checked_add(weight).filter(|used| *used <= self.capacity);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
-        Some(Permit { used: Arc::clone(&self.used), weight })
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
     }
 
     /// A part of that weight, for what is there already: more than the capacity may be in use afterwards.
@@ -42,6 +46,20 @@ impl Budget {
         // What is in use lies in memory, so the sum does not overflow.
         self.used.fetch_add(weight, Ordering::Relaxed);
         Permit { used: Arc::clone(&self.used), weight }
+    }
+
+    /// Makes a permit of this budget heavier by that much; false, and unchanged, if less than that is free.
+    pub fn try_grow(&self, permit: &mut Permit, weight: usize) -> bool {
+        let is_free = self.take(weight);
+        if is_free {
+            permit.weight += weight;
+        }
+        is_free
+    }
+
+    /// Whether three quarters or more are in use.
+    pub fn is_mostly_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) >= self.capacity / 4 * 3
     }
 
     /// Whether nothing is free.
@@ -52,6 +70,13 @@ impl Budget {
     /// Whether all of it is free.
     pub fn is_unused(&self) -> bool {
         self.used.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Permit {
+    /// How much it holds.
+    pub fn weight(&self) -> usize {
+        self.weight
     }
 }
 
@@ -86,6 +111,10 @@ mod tests {
         drop(large);
         assert!(budget.try_acquire(8).is_none() && budget.try_acquire(7).is_some());
         drop(small);
+        let mut grown = budget.try_acquire(1).unwrap();
+        assert!(!budget.try_grow(&mut grown, 10) && budget.try_grow(&mut grown, 9));
+        assert!(budget.is_exhausted() && budget.is_mostly_used() && grown.weight() == 10);
+        drop(grown);
         assert!(budget.is_unused() && budget.try_acquire(11).is_none());
         assert!(budget.try_acquire(usize::MAX).is_none(), "a weight that overflows the sum is refused");
     }

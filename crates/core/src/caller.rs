@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::bodies::BodyShare;
 use crate::budget::Permit;
 use crate::ensemble::Computed;
 use crate::statistics::ComputeTimes;
@@ -36,6 +37,13 @@ impl Caller {
     /// Whether a backend asks.
     pub(crate) fn is_backend(&self) -> bool {
         self.is_backend
+    }
+
+    /// The same, holding what its body takes until the request is over.
+    #[must_use]
+    pub fn with_body(mut self, share: BodyShare) -> Self {
+        self.permits.extend(share.into_permit());
+        self
     }
 
     /// An ensemble, whose own request holds what there is to hold.

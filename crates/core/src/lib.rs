@@ -8,6 +8,7 @@
 mod admission;
 mod backends;
 mod block_on;
+mod bodies;
 mod budget;
 mod caller;
 mod classification;
@@ -40,6 +41,7 @@ mod warm_up;
 
 pub use backends::Backends;
 pub use block_on::block_on;
+pub use bodies::{BodyBudget, BodyShare, Undecompressed};
 pub use budget::{Budget, Permit};
 pub use caller::Caller;
 pub use completion::{Completion, complete_config};

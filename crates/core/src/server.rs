@@ -14,6 +14,7 @@ use arc_swap::Guard;
 use nereid_backend_api::{Error, InferRequest, MetricRegistry, NoPeers, Peers, Result};
 
 use crate::backends::Backends;
+use crate::bodies::BodyBudget;
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::events::{Changes, Events};
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub rate_limit: RateLimit,
     /// The most requests in flight over all models; 0 for no limit.
     pub max_inflight_requests: usize,
+    /// The most bytes of bodies of requests in flight, over all faces; 0 for no limit.
+    pub max_inflight_bytes: usize,
     /// The most bytes of unread answers to one request, beside the first of them; 0 for no limit. A request with more
     /// fails: its backend is never held up.
     pub max_unread: usize,
@@ -100,6 +103,7 @@ pub struct Server {
     models: Arc<LifeCycle>,
     /// How many requests may be in progress, if that is limited.
     slots: Option<Budget>,
+    bodies: BodyBudget,
     trace: TraceControl,
     /// Set while requests are welcome: after the first models are loaded, until shutdown begins.
     open: AtomicBool,
@@ -134,6 +138,7 @@ impl Server {
             events: Events::default(),
         };
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
+        let bodies = BodyBudget::new(options.max_inflight_bytes);
         let limits = Limits {
             fetches: if options.max_fetches == 0 { DEFAULT_FETCHES } else { options.max_fetches },
             loads: options.load_threads,
@@ -147,6 +152,7 @@ impl Server {
                 options,
                 models,
                 slots,
+                bodies,
                 trace,
                 open: AtomicBool::new(false),
                 failed: AtomicBool::new(false),
@@ -163,6 +169,11 @@ impl Server {
     /// What was fixed when it started.
     pub fn options(&self) -> &ServerOptions {
         &self.options
+    }
+
+    /// What the bodies of requests in flight may take in memory. Faces count them as they arrive.
+    pub fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// Which requests are traced.

@@ -20,7 +20,7 @@ use tower_service::Service as Tower;
 
 use crate::companions::{Companions, HEALTH};
 use crate::inference;
-use crate::messages::{MAX_MESSAGE_SIZE, Messages};
+use crate::messages::{Inflated, MAX_MESSAGE_SIZE, Messages, compression};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::tracing::Called;
@@ -134,18 +134,42 @@ where
             request.extensions_mut().insert(Called::now());
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
-        let answer = if group == Some(ApiGroup::Inference) {
-            if codec::applies(request.headers(), self.face.options.compression) {
-                inference::call(Arc::clone(&self.face), request)
-            } else {
-                self.inference.call(request.map(Messages::new))
+        if let Some(companion) = self.companions.find(request.uri().path()) {
+            let budget = self.face.server.bodies().clone();
+            let answer = companion(request.map(|body| Body::new(Messages::new(body, budget))));
+            return Answering::Called { answer, limit };
+        }
+        let answer = match compression(request.headers_mut()) {
+            None => self.dispatch(group, request, true),
+            Some(format) => {
+                let budget = self.face.server.bodies().clone();
+                self.dispatch(group, request.map(|body| Inflated::new(body, format, budget)), false)
             }
-        } else if let Some(companion) = self.companions.find(request.uri().path()) {
-            companion(request.map(|body| Body::new(Messages::new(body))))
-        } else {
-            self.others.call(request.map(Messages::new))
         };
         Answering::Called { answer, limit }
+    }
+}
+
+impl Calls {
+    /// Answers a call of the service whose messages are not compressed, unless in an unknown format. `counts` says whether
+    /// they have to be counted.
+    fn dispatch<B>(
+        &mut self,
+        group: Option<ApiGroup>,
+        request: Request<B>,
+        counts: bool,
+    ) -> BoxFuture<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        let is_inference = group == Some(ApiGroup::Inference);
+        if is_inference && codec::applies(request.headers(), self.face.options.compression) {
+            return inference::call(Arc::clone(&self.face), request, counts);
+        }
+        let budget = self.face.body_budget(counts).clone();
+        let request = request.map(|body| Messages::new(body, budget));
+        if is_inference { self.inference.call(request) } else { self.others.call(request) }
     }
 }
 

@@ -4,24 +4,30 @@
 //! inputs are slices of the frames that arrived ([`Incoming`], [`Pieces`]), and those of outputs leave from where the
 //! backend put them ([`Outgoing`]). All other fields are prost's to decode and encode.
 //!
-//! Compressed calls are joined and copied anyway and go through tonic: [`applies`] decides.
+//! Compressed requests are decompressed before ([`Inflated`](crate::messages::Inflated)). Answers that are to be
+//! compressed are joined and copied anyway and go through tonic: [`applies`] decides.
 
 mod incoming;
 mod outgoing;
 mod pieces;
 mod reply;
+mod splitter;
 
 use std::ops::Deref;
 
 use http::HeaderMap;
 use nereid_core::backend_api::{Buffer, Buffers};
+use nereid_core::{BodyBudget, BodyShare};
+use prost::Message as _;
+use tonic::Status;
 
 pub(crate) use self::incoming::Incoming;
 pub(crate) use self::outgoing::Outgoing;
 pub(crate) use self::pieces::Pieces;
 pub(crate) use self::reply::{Reply, StreamReply};
-use crate::Compression;
+pub(crate) use self::splitter::Splitter;
 use crate::proto::ModelInferRequest;
+use crate::{Compression, status};
 
 /// A request's message.
 pub(crate) struct InferMessage {
@@ -29,12 +35,27 @@ pub(crate) struct InferMessage {
     pub message: ModelInferRequest,
     /// The raw contents of inputs, in order.
     pub raw: Vec<Buffers>,
+    /// What it takes of the server's budget.
+    pub share: BodyShare,
+}
+
+impl InferMessage {
+    /// A message that tonic decoded, with its share of the budget.
+    ///
+    /// # Errors
+    /// The budget has no room for it.
+    pub(crate) fn counted(message: ModelInferRequest, budget: &BodyBudget) -> Result<Self, Status> {
+        let mut share = BodyShare::default();
+        share.cover(budget, message.encoded_len()).map_err(|error| status::of(&error))?;
+        Ok(Self { share, ..Self::from(message) })
+    }
 }
 
 impl From<ModelInferRequest> for InferMessage {
     fn from(mut message: ModelInferRequest) -> Self {
         let raw = std::mem::take(&mut message.raw_input_contents);
-        Self { message, raw: raw.into_iter().map(|bytes| Buffers::from_buf([Buffer::host(bytes)])).collect() }
+        let raw = raw.into_iter().map(|bytes| Buffers::from_buf([Buffer::host(bytes)])).collect();
+        Self { message, raw, share: BodyShare::default() }
     }
 }
 

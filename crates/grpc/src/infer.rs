@@ -60,15 +60,16 @@ impl Submitted {
 pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
-    message: InferMessage,
+    mut message: InferMessage,
     trace: Option<&Sending>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<Submitted> {
+    let caller = Caller::default().with_body(std::mem::take(&mut message.share));
     let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(Sending::request);
-    let answers = face.server.infer(model, request, Caller::default())?;
+    let answers = face.server.infer(model, request, caller)?;
     Ok(Submitted { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use http::request::Parts;
 use http::{Request, Response};
+use nereid_core::BodyBudget;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
@@ -17,23 +18,34 @@ use crate::stream::InferStream;
 use crate::tracing::Called;
 use crate::{Face, infer, status};
 
-/// Answers a call of inference.
-pub(crate) fn call<B>(face: Arc<Face>, request: Request<B>) -> BoxFuture<Response<Body>, Infallible>
+/// Answers a call of inference. `counts` says whether its messages have to be counted.
+pub(crate) fn call<B>(
+    face: Arc<Face>,
+    request: Request<B>,
+    counts: bool,
+) -> BoxFuture<Response<Body>, Infallible>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     let (parts, body) = request.into_parts();
-    let requests = Incoming::new(body);
     if parts.uri.path().ends_with("/ModelStreamInfer") {
+        let requests = Incoming::new(body, face.body_budget(counts).clone());
         let response = stream(face, parts, requests);
         return Box::pin(async move { Ok(response) });
     }
-    Box::pin(async move { Ok(single(&face, parts, requests).await.unwrap_or_else(Status::into_http)) })
+    Box::pin(async move {
+        let requests = Incoming::new(body, face.body_budget(counts));
+        Ok(single(&face, parts, requests).await.unwrap_or_else(Status::into_http))
+    })
 }
 
 /// Answers ModelInfer.
-async fn single<B>(face: &Face, mut parts: Parts, mut requests: Incoming<B>) -> Result<Response<Body>, Status>
+async fn single<B>(
+    face: &Face,
+    mut parts: Parts,
+    mut requests: Incoming<B, &BodyBudget>,
+) -> Result<Response<Body>, Status>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: Into<StdError>,

@@ -31,7 +31,7 @@ mod transport;
 
 use std::sync::Arc;
 
-use nereid_core::Server;
+use nereid_core::{BodyBudget, Server};
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
@@ -72,4 +72,11 @@ pub(crate) struct Face {
     pub server: Arc<Server>,
     pub options: GrpcOptions,
     pub shutdown: CancellationToken,
+}
+
+impl Face {
+    /// What messages in memory may take: no limit for those that are counted elsewhere.
+    pub fn body_budget(&self, counts: bool) -> &BodyBudget {
+        if counts { self.server.bodies() } else { &BodyBudget::UNLIMITED }
+    }
 }

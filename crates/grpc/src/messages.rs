@@ -4,14 +4,20 @@
 //! once. A client that announces much and sends nothing must not make the server do so: the pieces of a long message wait
 //! here until nearly all have arrived.
 
+mod inflated;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
+use nereid_core::{BodyBudget, BodyShare};
 use tonic::Status;
 use tonic::codegen::StdError;
+
+pub(crate) use self::inflated::{Inflated, compression};
+use crate::status;
 
 /// The longest message in either direction, in bytes, as in the reference.
 pub(crate) const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
@@ -30,6 +36,10 @@ pub(crate) struct Messages<B> {
     head_length: usize,
     /// How many bytes of the message are missing behind its head.
     missing: usize,
+    /// How many bytes of the message have arrived, what they may take, and what they do.
+    arrived: usize,
+    budget: BodyBudget,
+    share: BodyShare,
     /// The pieces of a message of which too much is missing.
     held: VecDeque<Bytes>,
     /// Pieces that may be decoded.
@@ -37,15 +47,24 @@ pub(crate) struct Messages<B> {
 }
 
 impl<B> Messages<B> {
-    pub(crate) fn new(body: B) -> Self {
-        let (held, ready) = (VecDeque::new(), VecDeque::new());
-        Self { body, head: [0; HEAD], head_length: 0, missing: 0, held, ready }
+    pub(crate) fn new(body: B, budget: BodyBudget) -> Self {
+        Self {
+            body,
+            head: [0; HEAD],
+            head_length: 0,
+            missing: 0,
+            arrived: 0,
+            budget,
+            share: BodyShare::default(),
+            held: VecDeque::new(),
+            ready: VecDeque::new(),
+        }
     }
 
     /// Follows the messages through a piece and returns the offset of the message that is incomplete at its end.
     ///
     /// # Errors
-    /// `ResourceExhausted` for a message that is too long.
+    /// `ResourceExhausted` for a message that is too long, `Unavailable` for one that the budget has no room for.
     fn follow(&mut self, piece: &[u8]) -> Result<usize, Status> {
         let mut begin = 0;
         let mut rest = piece;
@@ -53,6 +72,7 @@ impl<B> Messages<B> {
             if self.missing > 0 {
                 let some = rest.len().min(self.missing);
                 self.missing -= some;
+                self.arrived += some;
                 rest.advance(some);
             } else {
                 if self.head_length == 0 {
@@ -63,10 +83,13 @@ impl<B> Messages<B> {
                 self.head_length += some;
                 if self.head_length == HEAD {
                     self.head_length = 0;
-                    self.missing = announced_length(self.head)?;
+                    self.missing = announced_length(self.head, &self.budget)?;
+                    self.arrived = 0;
+                    self.share = BodyShare::default();
                 }
             }
         }
+        self.share.cover(&self.budget, self.arrived).map_err(|error| status::of(&error))?;
         Ok(begin)
     }
 
@@ -97,8 +120,8 @@ impl<B> Messages<B> {
 /// The length that a message's head announces.
 ///
 /// # Errors
-/// `ResourceExhausted` for a message that is too long.
-pub(crate) fn announced_length(head: [u8; HEAD]) -> Result<usize, Status> {
+/// `ResourceExhausted` for a message that is too long, or that the budget could not hold if it were empty.
+pub(crate) fn announced_length(head: [u8; HEAD], budget: &BodyBudget) -> Result<usize, Status> {
     let [_, length @ ..] = head;
     // Saturates only where no message of that length could be held at all.
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
@@ -106,6 +129,9 @@ pub(crate) fn announced_length(head: [u8; HEAD]) -> Result<usize, Status> {
         return Err(Status::resource_exhausted(format!(
             "message of {length} bytes exceeds the limit of {MAX_MESSAGE_SIZE} bytes"
         )));
+    }
+    if !budget.could_hold(length as u64) {
+        return Err(Status::resource_exhausted(budget.too_long("message", length as u64)));
     }
     Ok(length)
 }

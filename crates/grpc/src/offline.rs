@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use nereid_core::BodyBudget;
 use nereid_core::backend_api::{Error, InferRequest, Result};
 use nereid_shared_memory::Regions;
 use prost::Message as _;
@@ -45,7 +46,7 @@ pub fn infer_by_prost(message: &[u8]) -> Result<InferRequest> {
 /// # Errors
 /// The code of the status that ends the call.
 pub fn messages(pieces: &[&[u8]]) -> std::result::Result<Vec<u8>, Code> {
-    let mut body = pin!(Messages::new(Arrived::of(pieces)));
+    let mut body = pin!(Messages::new(Arrived::of(pieces), BodyBudget::UNLIMITED));
     let mut context = Context::from_waker(Waker::noop());
     let mut decodable = Vec::new();
     while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut context) {

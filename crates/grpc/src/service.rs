@@ -1,7 +1,8 @@
 //! The calls of the service, each dispatched to the file that answers it.
 //!
-//! Calls of inference come here only if they are compressed; `inference.rs` answers the others.
+//! Calls of inference come here only if their answers may be compressed; `inference.rs` answers the others.
 
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -59,7 +60,8 @@ impl GrpcInferenceService for Service {
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         let (metadata, extensions, message) = request.into_parts();
         let called = extensions.get::<Called>().copied();
-        let (outcome, trace) = infer::answer(&self.0, &metadata, called, message.into()).await;
+        let message = InferMessage::counted(message, self.0.server.bodies())?;
+        let (outcome, trace) = infer::answer(&self.0, &metadata, called, message).await;
         let mut answer = answer(outcome.map(Reply::into_message));
         match (trace, &mut answer) {
             (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
@@ -77,7 +79,8 @@ impl GrpcInferenceService for Service {
     ) -> Answer<Self::ModelStreamInferStream> {
         let (metadata, extensions, requests) = request.into_parts();
         let called = extensions.get::<Called>().copied();
-        let requests = requests.map_ok(InferMessage::from);
+        let budget = self.0.server.bodies().clone();
+        let requests = requests.and_then(move |message| ready(InferMessage::counted(message, &budget)));
         let conversation = InferStream::new(Arc::clone(&self.0), metadata, called, requests);
         Ok(Response::new(Box::pin(conversation.map_ok(StreamReply::into_message))))
     }

@@ -135,6 +135,10 @@ where
         if !self.reading || self.load.is_full() {
             return Poll::Pending;
         }
+        // The server has little room left: this waits for an answer, which makes some, instead of failing the stream.
+        if self.face.server.bodies().is_scarce() && !self.load.is_empty() {
+            return Poll::Pending;
+        }
         if self.shutdown.as_mut().poll(context).is_ready() {
             (self.reading, self.cut_off) = (false, true);
             return Poll::Ready(Ok(()));

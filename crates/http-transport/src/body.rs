@@ -7,11 +7,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
+use nereid_protocol::{BodyBudget, BodyShare};
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::pace::{PATIENCE, Pace};
-use crate::reply::{Reply, error_text};
+use crate::reply::{self, Reply, error_text};
 
 /// A limit on bytes that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub struct RequestBody {
     len: usize,
     /// The short pieces that arrived last, joined.
     tail: BytesMut,
+    share: BodyShare,
 }
 
 /// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
@@ -56,13 +58,23 @@ impl RequestBody {
     /// Reads a whole body.
     ///
     /// # Errors
-    /// The reply to a body that is too long, too slow, or ends early.
-    pub(crate) async fn read(mut incoming: Incoming, limit: Limit, pace: &Pace) -> Result<Self, Box<Reply>> {
+    /// The reply to a body that is too long, too slow, or ends early, or for which the server has no room.
+    pub(crate) async fn read(
+        mut incoming: Incoming,
+        limit: Limit,
+        budget: &BodyBudget,
+        pace: &Pace,
+    ) -> Result<Self, Box<Reply>> {
         let refused = |status, message: &str| Box::new(error_text(status, message));
         let too_long = || refused(StatusCode::PAYLOAD_TOO_LARGE, &limit.exceeded("the request body"));
         // A length announced over the limit is refused before any of the body is read.
-        if incoming.size_hint().lower() > limit.bytes as u64 {
+        let announced = incoming.size_hint().lower();
+        if announced > limit.bytes as u64 {
             return Err(too_long());
+        }
+        if !budget.could_hold(announced) {
+            let message = budget.too_long("the request body", announced);
+            return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
         }
         let mut body = Self::default();
         let watched = pace.progressed();
@@ -85,9 +97,15 @@ impl RequestBody {
                 return Err(too_long());
             }
             body.push(piece);
+            body.share.cover(budget, body.len).map_err(|error| Box::new(reply::error(&error)))?;
         }
         body.end_tail();
         Ok(body)
+    }
+
+    /// What it takes of the budget, for who holds it until the request is over.
+    pub fn take_share(&mut self) -> BodyShare {
+        std::mem::take(&mut self.share)
     }
 
     fn push(&mut self, piece: Bytes) {

@@ -1,17 +1,20 @@
-//! Compressed bodies: gzip and deflate (which in HTTP is the zlib format).
+//! Compressed bodies: gzip and deflate (in HTTP the zlib format; the bare one, which some clients send, is read, too).
 //!
 //! Short bodies are compressed and decompressed in place, longer ones on a blocking thread. Decompression stops at a
 //! limit, so a small body cannot become a huge one.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, Read, Write};
 
+use bytes::buf::Reader;
 use bytes::{Buf, Bytes};
 use flate2::Compression;
-use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
 use nereid_backend_api::{Error, Result};
+use nereid_protocol::{BodyBudget, Undecompressed};
 use smallvec::SmallVec;
 use tokio::task::spawn_blocking;
 
@@ -25,8 +28,14 @@ const SHORT_COMPRESSED: usize = 4 << 10;
 /// Replies up to this size are compressed in place.
 const SHORT_PLAIN: usize = 64 << 10;
 
-/// The first byte of a gzip stream, which no zlib stream begins with.
+/// The first byte of a gzip stream, which neither a zlib stream nor a plausible deflate stream begins with.
 const GZIP_MAGIC: u8 = 0x1f;
+
+/// Whether a stream that begins with this byte has zlib's head: the method deflate, and a window of 32 KiB at most.
+/// Others are deflate alone, which some clients send under the name, too.
+fn is_zlib(first: u8) -> bool {
+    first & 0x0f == 8 && first >> 4 <= 7
+}
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,46 +99,58 @@ pub fn unknown_encoding(encoding: &str) -> Reply {
 ///
 /// # Errors
 /// `InvalidArg` if it is not compressed, is truncated, has trailing bytes, or exceeds the limit when decompressed.
-pub async fn decompress(body: RequestBody, limit: Limit) -> Result<RequestBody> {
-    let plain = if body.len() <= SHORT_COMPRESSED {
-        decompressed(body, limit)
-    } else {
-        let task = spawn_blocking(move || decompressed(body, limit));
-        task.await.map_err(|error| Error::internal(format!("decompressing failed: {error}")))?
-    };
-    Ok(RequestBody::from(plain?))
+/// `Unavailable` if the budget has no room for it.
+pub async fn decompress(body: RequestBody, limit: Limit, budget: &BodyBudget) -> Result<RequestBody> {
+    if body.len() <= SHORT_COMPRESSED {
+        return decompressed(body, limit, budget);
+    }
+    let (turn, budget) = (budget.turn_to_decompress().await, budget.clone());
+    let task = spawn_blocking(move || {
+        // Kept to the end, even if nobody waits any more.
+        let _turn = turn;
+        decompressed(body, limit, &budget)
+    });
+    task.await.map_err(|error| Error::internal(format!("decompressing failed: {error}")))?
 }
 
-fn decompressed(body: RequestBody, limit: Limit) -> Result<Bytes> {
-    let guess = body.len().saturating_mul(4).min(limit.bytes);
-    let mut plain = Vec::with_capacity(guess);
-    let mut compressed = body.reader();
-    // One byte past the limit shows that it is exceeded.
-    let most = (limit.bytes as u64).saturating_add(1);
-    let read = match compressed.fill_buf() {
-        Ok([GZIP_MAGIC, ..]) => MultiGzDecoder::new(compressed).take(most).read_to_end(&mut plain),
-        Ok([_, ..]) => {
-            let mut decoder = ZlibDecoder::new(compressed).take(most);
-            decoder.read_to_end(&mut plain).and_then(|length| {
-                let over = decoder.limit() == 0;
-                let rest = decoder.into_inner().into_inner();
-                match rest.get_ref().remaining() {
-                    rest if rest > 0 && !over => Err(io::Error::other(format!("{rest} bytes after its end"))),
-                    _ => Ok(length),
-                }
-            })
-        }
-        _ => Err(io::Error::other("it is empty")),
+fn decompressed(mut body: RequestBody, limit: Limit, budget: &BodyBudget) -> Result<RequestBody> {
+    let (length, mut share) = (body.len(), body.take_share());
+    let mut read = |decoder: &mut dyn Read| {
+        share.decompress(budget, length, limit.bytes, decoder).map_err(|error| match error {
+            Undecompressed::Invalid(error) => invalid(error),
+            Undecompressed::TooLong => Error::invalid_arg(limit.exceeded("the decompressed request body")),
+            Undecompressed::NoRoom(error) => error,
+        })
     };
-    match read {
-        Ok(length) if length > limit.bytes => {
-            Err(Error::invalid_arg(limit.exceeded("the decompressed request body")))
+    let mut compressed = body.reader();
+    let plain = match compressed.fill_buf() {
+        Ok([GZIP_MAGIC, ..]) => read(&mut MultiGzDecoder::new(compressed))?,
+        Ok([first, ..]) if is_zlib(*first) => {
+            let mut decoder = ZlibDecoder::new(compressed);
+            let plain = read(&mut decoder)?;
+            at_end(&decoder.into_inner())?;
+            plain
         }
-        Ok(_) => Ok(Bytes::from(plain)),
-        Err(error) => {
-            Err(Error::invalid_arg(format!("the request body is not valid gzip or deflate data: {error}")))
+        Ok([_, ..]) => {
+            let mut decoder = DeflateDecoder::new(compressed);
+            let plain = read(&mut decoder)?;
+            at_end(&decoder.into_inner())?;
+            plain
         }
+        _ => return Err(invalid("it is empty")),
+    };
+    Ok(RequestBody::from(share.attached_to(plain)))
+}
+
+fn at_end(rest: &Reader<RequestBody>) -> Result<()> {
+    match rest.get_ref().remaining() {
+        0 => Ok(()),
+        rest => Err(invalid(format_args!("{rest} bytes after its end"))),
     }
+}
+
+fn invalid(reason: impl Display) -> Error {
+    Error::invalid_arg(format!("the request body is not valid gzip or deflate data: {reason}"))
 }
 
 /// The reply with its body compressed. A streamed body is left unchanged.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hyper::HeaderMap;
-use nereid_protocol::Restrictions;
+use nereid_protocol::{BodyBudget, Restrictions};
 
 use crate::body::{Limit, RequestBody};
 use crate::pace::{Busy, Pace};
@@ -31,6 +31,11 @@ pub trait Face: Send + Sync + 'static {
 
     /// The longest request body.
     fn body_limit(&self) -> Limit;
+
+    /// What the bodies of all requests in flight may take, if that is limited.
+    fn body_budget(&self) -> Option<&BodyBudget> {
+        None
+    }
 
     /// Whether [`Call::spelled_headers`] needs the names as the client wrote them. Asked once per connection.
     fn keeps_spelling(&self) -> bool {

@@ -6,6 +6,7 @@ use hyper::Method;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
+use nereid_protocol::BodyBudget;
 use std::time::Instant;
 
 use crate::body::{Limit, RequestBody};
@@ -13,6 +14,9 @@ use crate::face::{Call, Face};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
 use crate::routes::{self, Params};
+
+/// For faces that limit no more than each body.
+const NO_BUDGET: BodyBudget = BodyBudget::UNLIMITED;
 
 /// The outcome of looking for a request's route.
 pub enum Found<'a, A> {
@@ -34,6 +38,9 @@ pub trait Mount: Send + Sync + 'static {
 
     /// See [`Face::body_limit`].
     fn body_limit(&self, action: Self::Action) -> Limit;
+
+    /// See [`Face::body_budget`].
+    fn body_budget(&self, action: Self::Action) -> Option<&BodyBudget>;
 
     /// See [`Face::keeps_spelling`].
     fn keeps_spelling(&self) -> bool;
@@ -59,6 +66,10 @@ impl<F: Face> Mount for F {
 
     fn body_limit(&self, _: F::Action) -> Limit {
         Face::body_limit(self)
+    }
+
+    fn body_budget(&self, _: F::Action) -> Option<&BodyBudget> {
+        Face::body_budget(self)
     }
 
     fn keeps_spelling(&self) -> bool {
@@ -89,6 +100,10 @@ impl<M: Mount> Mount for Option<M> {
 
     fn body_limit(&self, action: M::Action) -> Limit {
         self.as_ref().map_or(Limit::NOTHING, |mount| mount.body_limit(action))
+    }
+
+    fn body_budget(&self, action: Self::Action) -> Option<&BodyBudget> {
+        self.as_ref().and_then(|mount| mount.body_budget(action))
     }
 
     fn keeps_spelling(&self) -> bool {
@@ -144,6 +159,13 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
         }
     }
 
+    fn body_budget(&self, action: Self::Action) -> Option<&BodyBudget> {
+        match action {
+            Either::First(action) => self.0.body_budget(action),
+            Either::Second(action) => self.1.body_budget(action),
+        }
+    }
+
     fn keeps_spelling(&self) -> bool {
         self.0.keeps_spelling() || self.1.keeps_spelling()
     }
@@ -176,7 +198,8 @@ pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace
     let body = if matches!(parts.method, Method::GET | Method::HEAD) {
         RequestBody::default()
     } else {
-        match RequestBody::read(body, mount.body_limit(action), pace).await {
+        let budget = mount.body_budget(action).unwrap_or(&NO_BUDGET);
+        match RequestBody::read(body, mount.body_limit(action), budget, pace).await {
             Ok(body) => body,
             Err(reply) => return *reply,
         }

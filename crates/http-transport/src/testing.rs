@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::{Method, StatusCode};
 use nereid_listener::{Address, Listener};
-use nereid_protocol::{ApiGroup, Restrictions};
+use nereid_protocol::{ApiGroup, BodyBudget, Restrictions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -29,6 +29,7 @@ pub(crate) const MAX_BODY: usize = 4096;
 /// Sends bodies back.
 #[derive(Default)]
 pub(crate) struct Echo {
+    pub budget: BodyBudget,
     /// Notified when a request to `/hold` is in progress.
     pub held: Arc<Notify>,
     /// Lets it go on.
@@ -59,6 +60,10 @@ impl Face for Echo {
         Limit { bytes: MAX_BODY, option: "--max-body" }
     }
 
+    fn body_budget(&self) -> Option<&BodyBudget> {
+        Some(&self.budget)
+    }
+
     fn keeps_spelling(&self) -> bool {
         true
     }
@@ -82,7 +87,7 @@ impl Face for Echo {
             EchoAction::Echo => {
                 match Encoding::of_request(call.headers) {
                     Ok(Encoding::Identity) => {}
-                    Ok(_) => match decompress(body, Face::body_limit(self)).await {
+                    Ok(_) => match decompress(body, Face::body_limit(self), &self.budget).await {
                         Ok(plain) => body = plain,
                         Err(error) => return reply::error(&error),
                     },

@@ -51,7 +51,7 @@ async fn answer_with(
     match Encoding::of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {
-            body = http::decompress(body, face.options.input_limit()).await?;
+            body = http::decompress(body, face.options.input_limit(), face.server.bodies()).await?;
         }
         Err(unknown) => return Ok(http::unknown_encoding(&unknown)),
     }
@@ -61,7 +61,8 @@ async fn answer_with(
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    let mut answers = face.server.infer(model, request, Caller::default())?;
+    let caller = Caller::default().with_body(body.take_share());
+    let mut answers = face.server.infer(model, request, caller)?;
     let response = answers.single().await;
     if let Some(trace) = trace {
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::{InferRequest, Result, Trace};
 use nereid_http_transport::{self as http, Face, Limit, Params, Reply, RequestBody, Route, reply};
-use nereid_protocol::{ApiGroup, Restrictions, parse_version, trace_parent};
+use nereid_protocol::{ApiGroup, BodyBudget, Restrictions, parse_version, trace_parent};
 
 use crate::infer::{self, generate};
 use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
@@ -177,6 +177,10 @@ impl Face for KserveHttp {
 
     fn body_limit(&self) -> Limit {
         Limit { bytes: self.options.max_body_size, option: "--http-max-body-size" }
+    }
+
+    fn body_budget(&self) -> Option<&BodyBudget> {
+        Some(self.server.bodies())
     }
 
     fn keeps_spelling(&self) -> bool {

@@ -11,6 +11,7 @@ pub(crate) mod grpc;
 mod host_policy;
 pub(crate) mod http;
 mod logging;
+mod memory;
 pub(crate) mod metrics;
 mod models;
 mod sagemaker;
@@ -124,6 +125,11 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_inflight_requests: usize,
 
+    /// Bytes of requests in memory at a time, over HTTP and gRPC, as they arrived and as they were decompressed; 0 for no limit.
+    /// Further requests are refused. By default half of the memory that the process may use, and at least 1 GiB.
+    #[arg(long, value_name = "BYTES")]
+    max_inflight_bytes: Option<usize>,
+
     /// Bytes of responses to one request, beyond the first response, that may wait for the client to read them before the
     /// request fails; 0 for no limit. Concerns models that send several responses to a request.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
@@ -205,6 +211,7 @@ impl Options {
             model_control: self.models.control(),
             rate_limit: self.execution.rate_limit(),
             max_inflight_requests: self.server.max_inflight_requests,
+            max_inflight_bytes: self.server.max_inflight_bytes.unwrap_or_else(memory::default_budget),
             max_unread: self.server.max_unread_response_bytes,
             hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
             hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),

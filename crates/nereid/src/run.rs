@@ -27,6 +27,8 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     let stop = signals::listen(options.exit_timeout())?;
     let runtime = nereid_io_runtime::start(options.http.threads())
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
+    nereid_heap::release_freed_memory()
+        .map_err(|error| format!("cannot start the thread that releases memory: {error}"))?;
     let outcome = runtime.block_on(async {
         let memory_faults = FaultHandler::install()
             .map_err(|error| format!("cannot install the handler of memory faults: {error}"))?;

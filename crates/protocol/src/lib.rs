@@ -21,6 +21,8 @@ pub use access::{ApiGroup, Key, Restriction, Restrictions};
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, resolve_single};
+/// What the bodies of requests in flight take, for transports, which know no server.
+pub use nereid_core::{BodyBudget, BodyShare, Undecompressed};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;
 pub use trace_settings::{TraceDocument, set_trace_level, set_trace_number};

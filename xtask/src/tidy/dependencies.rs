@@ -60,6 +60,13 @@ const RULES: &[Rule] = &[
         why: "placement holds unsafe code, so it is small; it places threads and knows nothing of what they do",
     },
     Rule {
+        of: "nereid-heap",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["libc", "rustix"]),
+        never: &[],
+        why: "heap holds unsafe code, so it is small; it knows the allocator and nothing of what is allocated",
+    },
+    Rule {
         of: "nereid-dylib",
         rooms: Allowed::Only(&[]),
         libraries: Allowed::Only(&["libloading", "thiserror"]),

@@ -14,6 +14,7 @@ const UNSAFE_ROOMS: &[&str] = &[
     "backends/onnxruntime",
     "crates/cuda",
     "crates/dylib",
+    "crates/heap",
     "crates/placement",
     "crates/plugin",
     "crates/shared-memory",

@@ -1,41 +1,37 @@
-//! Splits the body of a call into its messages (gRPC over HTTP/2: a flag, a length of four bytes, the message).
-//!
-//! No memory is reserved for a length that is announced: a message takes what arrived of it.
+//! The messages of a call of inference.
 
+use std::borrow::Borrow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures_util::stream::Stream;
 use http::HeaderMap;
 use http_body::Body;
+use nereid_core::BodyBudget;
 use tonic::codegen::StdError;
 use tonic::{Code, Status};
 
-use super::{InferMessage, Pieces};
-use crate::messages::{HEAD, announced_length};
+use super::{InferMessage, Pieces, Splitter};
 
 /// The messages of a call.
-pub(crate) struct Incoming<B> {
+pub(crate) struct Incoming<B, L = BodyBudget> {
     body: B,
-    /// The unread rest of the frame that arrived last.
-    frame: Bytes,
-    head: [u8; HEAD],
-    head_length: usize,
-    /// The message that is arriving, and how many bytes of it are missing.
-    message: Option<(Pieces, usize)>,
+    /// What the messages in memory may take.
+    budget: L,
+    splitter: Splitter,
     trailers: Option<HeaderMap>,
     ended: bool,
 }
 
-impl<B> Incoming<B>
+impl<B, L> Incoming<B, L>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<StdError>,
+    L: Borrow<BodyBudget>,
 {
-    pub(crate) fn new(body: B) -> Self {
-        let frame = Bytes::new();
-        Self { body, frame, head: [0; HEAD], head_length: 0, message: None, trailers: None, ended: false }
+    pub(crate) fn new(body: B, budget: L) -> Self {
+        Self { body, budget, splitter: Splitter::default(), trailers: None, ended: false }
     }
 
     /// The trailers of the call, once its messages have ended.
@@ -43,36 +39,10 @@ where
         self.trailers.take()
     }
 
-    /// Reads on in the frame that arrived; a message, if that completes one.
-    fn read(&mut self) -> Result<Option<Pieces>, Status> {
-        loop {
-            if let Some((pieces, missing)) = &mut self.message {
-                let arrived = self.frame.split_to(self.frame.len().min(*missing));
-                *missing -= arrived.len();
-                if !arrived.is_empty() {
-                    pieces.push(arrived);
-                }
-                if *missing > 0 {
-                    return Ok(None);
-                }
-                return Ok(self.message.take().map(|(pieces, _)| pieces));
-            }
-            let length = self.frame.len().min(HEAD - self.head_length);
-            self.frame.copy_to_slice(&mut self.head[self.head_length..][..length]);
-            self.head_length += length;
-            if self.head_length < HEAD {
-                return Ok(None);
-            }
-            self.head_length = 0;
-            check_flag(self.head[0])?;
-            self.message = Some((Pieces::default(), announced_length(self.head)?));
-        }
-    }
-
     fn poll_pieces(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Pieces, Status>>> {
         loop {
-            if let Some(outcome) = self.read().transpose() {
-                return Poll::Ready(Some(outcome));
+            if let Some((flag, pieces)) = self.splitter.read(self.budget.borrow())? {
+                return Poll::Ready(Some(check_flag(flag).map(|()| pieces)));
             }
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
@@ -81,23 +51,13 @@ where
                     // The client takes its call back.
                     return Poll::Ready((status.code() != Code::Cancelled).then_some(Err(status)));
                 }
-                None => return Poll::Ready(self.cut_off().map(Err)),
+                None => return Poll::Ready(self.splitter.cut_off().map(Err)),
             };
             match frame.into_data() {
-                Ok(data) => self.frame = data,
+                Ok(data) => self.splitter.arrived(data),
                 Err(frame) => self.trailers = frame.into_trailers().ok().or(self.trailers.take()),
             }
         }
-    }
-
-    /// The error of a body that ends within a message.
-    fn cut_off(&self) -> Option<Status> {
-        let missing = match &self.message {
-            Some((_, missing)) => *missing,
-            None if self.head_length > 0 => HEAD - self.head_length,
-            None => return None,
-        };
-        Some(Status::internal(format!("the last message ends {missing} bytes too early")))
     }
 }
 
@@ -111,10 +71,11 @@ fn check_flag(flag: u8) -> Result<(), Status> {
     }
 }
 
-impl<B> Stream for Incoming<B>
+impl<B, L> Stream for Incoming<B, L>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<StdError>,
+    L: Borrow<BodyBudget> + Unpin,
 {
     type Item = Result<InferMessage, Status>;
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
+use nereid_core::BodyShare;
 use nereid_core::backend_api::{Buffer, Buffers};
 use prost::DecodeError;
 use prost::Message as _;
@@ -27,6 +28,8 @@ pub(crate) struct Pieces {
     /// Small pieces behind `rest` that are being joined.
     small: BytesMut,
     remaining: usize,
+    /// What they take of the server's budget.
+    pub(crate) share: BodyShare,
 }
 
 impl Pieces {
@@ -43,7 +46,8 @@ impl Pieces {
         }
     }
 
-    fn end_small(&mut self) {
+    /// Makes everything that was pushed readable.
+    pub(crate) fn end_small(&mut self) {
         if !self.small.is_empty() {
             self.rest.push_back(self.small.split().freeze());
         }
@@ -56,7 +60,8 @@ impl Pieces {
     pub(crate) fn decode(mut self) -> Result<InferMessage, Status> {
         self.end_small();
         let malformed = |error: DecodeError| Status::internal(error.to_string());
-        let mut decoded = InferMessage { message: ModelInferRequest::default(), raw: Vec::new() };
+        let share = std::mem::take(&mut self.share);
+        let mut decoded = InferMessage { message: ModelInferRequest::default(), raw: Vec::new(), share };
         while self.has_remaining() {
             let (tag, wire_type) = decode_key(&mut self).map_err(malformed)?;
             if tag == RAW_INPUT_CONTENTS {

@@ -38,7 +38,7 @@ fn pieces(bytes: &[u8], size: usize) -> Vec<Bytes> {
 /// What a body of these pieces holds.
 async fn decoded(pieces: Vec<Bytes>) -> Vec<Result<InferMessage, Status>> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
-    Incoming::new(StreamBody::new(iter(frames))).collect().await
+    Incoming::new(StreamBody::new(iter(frames)), BodyBudget::UNLIMITED).collect().await
 }
 
 fn bytes_of(contents: &Buffers) -> Vec<u8> {

@@ -34,7 +34,7 @@ pub(super) struct Decoded {
 /// # Errors
 /// What is wrong with the request.
 pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<Decoded> {
-    let InferMessage { message, raw } = message;
+    let InferMessage { message, raw, .. } = message;
     let mut decoded = Decoded {
         request: InferRequest { id: message.id, ..InferRequest::default() },
         memory: RequestMemory::default(),

@@ -18,7 +18,7 @@ fn message(length: usize, byte: u8) -> Vec<u8> {
 /// What a body of these pieces yields, poll by poll.
 fn through(pieces: Vec<Bytes>) -> Vec<Result<Bytes, Status>> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
-    let mut body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)));
+    let mut body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)), BodyBudget::UNLIMITED);
     let mut seen = Vec::new();
     let mut context = Context::from_waker(std::task::Waker::noop());
     while let Poll::Ready(Some(frame)) = Pin::new(&mut body).poll_frame(&mut context) {
@@ -75,7 +75,7 @@ async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
         let piece = receiver.recv().await?;
         Some((Ok::<_, Infallible>(Frame::data(piece)), receiver))
     });
-    let mut body = Box::pin(Messages::new(Box::pin(StreamBody::new(frames))));
+    let mut body = Box::pin(Messages::new(Box::pin(StreamBody::new(frames)), BodyBudget::UNLIMITED));
     let mut next = |count: usize| {
         let mut context = Context::from_waker(std::task::Waker::noop());
         let mut seen = Vec::new();
@@ -118,7 +118,7 @@ async fn trailers_pass() {
     trailers.insert("a", http::HeaderValue::from_static("b"));
     let frames = [Frame::data(Bytes::from(message(1, 1))), Frame::trailers(trailers.clone())];
     let frames = frames.map(Ok::<_, Infallible>);
-    let body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)));
+    let body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)), BodyBudget::UNLIMITED);
     let collected = body.collect().await.unwrap();
     assert_eq!(collected.trailers(), Some(&trailers));
 }

@@ -1,6 +1,9 @@
 //! Round trips, damaged bodies, and the choice of the reply's encoding.
 
+use flate2::write::DeflateEncoder;
 use hyper::StatusCode;
+use nereid_backend_api::ErrorCode;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -19,8 +22,8 @@ fn packed(plain: &[u8], encoding: Encoding) -> Vec<u8> {
 }
 
 async fn unpacked(packed: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
-    let mut plain =
-        decompress(RequestBody::from(Bytes::from(packed)), Limit { bytes: limit, option: "" }).await?;
+    let (body, limit) = (RequestBody::from(Bytes::from(packed)), Limit { bytes: limit, option: "" });
+    let mut plain = decompress(body, limit, &BodyBudget::UNLIMITED).await?;
     let length = plain.len();
     Ok(plain.take_joined(length).unwrap().to_vec())
 }
@@ -57,10 +60,54 @@ async fn decompression_stops_at_the_limit() {
     }
 }
 
+proptest! {
+    /// Whatever the contents, the level, and the format behind the name `deflate`.
+    #[test]
+    fn deflate_comes_with_and_without_zlibs_head(
+        seed in prop::collection::vec(any::<u8>(), 0..300),
+        repeats in 1..40_usize,
+        level in 0..=9_u32,
+    ) {
+        let plain = seed.repeat(repeats);
+        let level = Compression::new(level);
+        let mut zlib = ZlibEncoder::new(Vec::new(), level);
+        zlib.write_all(&plain).unwrap();
+        let mut bare = DeflateEncoder::new(Vec::new(), level);
+        bare.write_all(&plain).unwrap();
+        for packed in [zlib.finish().unwrap(), bare.finish().unwrap()] {
+            let limit = Limit { bytes: LIMIT, option: "" };
+            let body = RequestBody::from(Bytes::from(packed));
+            let mut body = decompressed(body, limit, &BodyBudget::UNLIMITED).unwrap();
+            let length = body.len();
+            prop_assert_eq!(&body.take_joined(length).unwrap(), &plain);
+        }
+    }
+}
+
+#[tokio::test]
+async fn decompressed_bodies_count_until_they_are_dropped() {
+    let limit = Limit { bytes: 8 << 20, option: "" };
+    let budget = BodyBudget::new(10 << 20);
+    for encoding in [Encoding::Gzip, Encoding::Deflate] {
+        let packed = Bytes::from(packed(&vec![0; 8 << 20], encoding));
+        let body = || decompress(RequestBody::from(packed.clone()), limit, &budget);
+        let first = body().await.unwrap();
+        let error = body().await.err().unwrap();
+        assert_eq!(error.code(), ErrorCode::Unavailable, "{error}");
+        drop(first);
+        let held = body().await.unwrap().take_joined(1).unwrap();
+        assert!(body().await.is_err(), "a part of it is still there");
+        drop(held);
+        body().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn damaged_or_uncompressed_bodies_are_refused() {
     let gzip = packed(&[7; 1000], Encoding::Gzip);
     let deflate = packed(&[7; 1000], Encoding::Deflate);
+    // Without zlib's head, it has no checksum either.
+    let bare = &deflate[2..deflate.len() - 4];
     for (what, body) in [
         ("empty", Vec::new()),
         ("plain", b"{\"inputs\":[]}".to_vec()),
@@ -68,6 +115,8 @@ async fn damaged_or_uncompressed_bodies_are_refused() {
         ("short deflate", deflate[..deflate.len() - 1].to_vec()),
         ("more after gzip", [gzip.clone(), b"more".to_vec()].concat()),
         ("more after deflate", [deflate.clone(), b"more".to_vec()].concat()),
+        ("short bare deflate", bare[..bare.len() - 1].to_vec()),
+        ("more after bare deflate", [bare, b"more"].concat()),
         ("wrong checksum", [&gzip[..gzip.len() - 8], &[0; 8]].concat()),
     ] {
         assert!(unpacked(body, LIMIT).await.is_err(), "{what}");

@@ -142,7 +142,7 @@ fn ask(
     let mut request = decode(&json, model.signature(), limit)?;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    face.server.infer(model, request, Caller::default())
+    face.server.infer(model, request, Caller::default().with_body(body.take_share()))
 }
 
 /// Decodes the request's object.

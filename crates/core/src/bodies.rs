@@ -1,0 +1,241 @@
+//! The bytes of requests in flight, over all faces and models, and their limit.
+//!
+//! What counts is what lies in memory: bytes that arrived, or came out of a decompressor. A length that a client announces
+//! counts for nothing, unless it can never fit.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nereid_backend_api::{Error, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::budget::{Budget, Permit};
+
+/// Bodies up to this length are not counted, so that small requests touch no counter that all threads share.
+const UNCOUNTED: usize = 16 << 10;
+
+/// A body's share grows by multiples of this.
+const STEP: usize = 16 << 10;
+
+/// How many bytes of requests may be in flight. Its clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct BodyBudget(Option<Limited>);
+
+#[derive(Clone, Debug)]
+struct Limited {
+    bytes: Budget,
+    /// Bodies are decompressed a few at a time: were all that arrive at once, none might get enough of the budget.
+    decompressors: Arc<Semaphore>,
+}
+
+impl BodyBudget {
+    /// One without a limit.
+    pub const UNLIMITED: Self = Self(None);
+
+    /// A budget of that many bytes; 0 for no limit.
+    pub fn new(bytes: usize) -> Self {
+        let turns = std::thread::available_parallelism().map_or(1, usize::from);
+        let limited =
+            || Limited { bytes: Budget::new(bytes), decompressors: Arc::new(Semaphore::new(turns)) };
+        Self((bytes > 0).then(limited))
+    }
+
+    fn bytes(&self) -> Option<&Budget> {
+        self.0.as_ref().map(|limited| &limited.bytes)
+    }
+
+    /// Waits for a turn to decompress a body, which lasts until the permit is dropped.
+    pub async fn turn_to_decompress(&self) -> Option<OwnedSemaphorePermit> {
+        let limited = self.0.as_ref()?;
+        // The semaphore is never closed.
+        Arc::clone(&limited.decompressors).acquire_owned().await.ok()
+    }
+
+    /// Whether a body of this length, which has not arrived yet, could fit at all.
+    pub fn could_hold(&self, bytes: u64) -> bool {
+        self.bytes().is_none_or(|budget| bytes <= budget.capacity() as u64)
+    }
+
+    /// The message for a body that could not.
+    pub fn too_long(&self, what: &str, bytes: u64) -> String {
+        let most = self.bytes().map_or(usize::MAX, Budget::capacity);
+        format!("{what} of {bytes} bytes exceeds the {most} bytes that all requests in flight may take")
+    }
+
+    /// Whether little is left: those who can wait should.
+    pub fn is_scarce(&self) -> bool {
+        self.bytes().is_some_and(Budget::is_mostly_used)
+    }
+}
+
+/// How many bytes are decompressed before the limits are checked again.
+const DECOMPRESSED_AT_ONCE: u64 = 64 << 10;
+
+/// The most memory that is reserved for a decompressed body before anything came out.
+const FIRST_RESERVE: usize = 1 << 20;
+
+/// Why a body was not decompressed.
+#[derive(Debug)]
+pub enum Undecompressed {
+    /// It is not what it should be, or ends early.
+    Invalid(io::Error),
+    /// It is longer than it may be.
+    TooLong,
+    /// The budget has no room for it.
+    NoRoom(Error),
+}
+
+/// What one request takes of a [`BodyBudget`]. Dropped, it is given back.
+#[derive(Debug, Default)]
+pub struct BodyShare(Option<Permit>);
+
+impl BodyShare {
+    /// Grows to cover a body of which that many bytes are in memory.
+    ///
+    /// # Errors
+    /// `Unavailable` if the budget has not that many left.
+    #[inline]
+    pub fn cover(&mut self, budget: &BodyBudget, bytes: usize) -> Result<()> {
+        if bytes <= UNCOUNTED { Ok(()) } else { self.cover_long(budget, bytes) }
+    }
+
+    fn cover_long(&mut self, budget: &BodyBudget, bytes: usize) -> Result<()> {
+        let Some(budget) = budget.bytes() else { return Ok(()) };
+        let has = self.0.as_ref().map_or(0, Permit::weight);
+        if bytes <= has {
+            return Ok(());
+        }
+        let more = (bytes - has).next_multiple_of(STEP);
+        let grown = match &mut self.0 {
+            Some(permit) => budget.try_grow(permit, more),
+            None => {
+                self.0 = budget.try_acquire(more);
+                self.0.is_some()
+            }
+        };
+        if grown {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "the server has reached its limit of {} bytes of requests in flight; try again later",
+            budget.capacity()
+        )))
+    }
+
+    /// Reads what comes out of a decompressor to its end, covering it as it comes. `compressed` bytes are in memory beside it.
+    ///
+    /// # Errors
+    /// See [`Undecompressed`].
+    pub fn decompress(
+        &mut self,
+        budget: &BodyBudget,
+        compressed: usize,
+        most: usize,
+        mut decoder: impl Read,
+    ) -> Result<Vec<u8>, Undecompressed> {
+        let mut plain = Vec::with_capacity(compressed.saturating_mul(4).min(most).min(FIRST_RESERVE));
+        loop {
+            let step = decoder.by_ref().take(DECOMPRESSED_AT_ONCE).read_to_end(&mut plain);
+            if step.map_err(Undecompressed::Invalid)? == 0 {
+                return Ok(plain);
+            }
+            if plain.len() > most {
+                return Err(Undecompressed::TooLong);
+            }
+            self.cover(budget, plain.len().saturating_add(compressed)).map_err(Undecompressed::NoRoom)?;
+        }
+    }
+
+    /// These bytes, which hold the share until nobody has any of them.
+    pub fn attached_to(self, bytes: impl Into<Bytes>) -> Bytes {
+        let bytes = bytes.into();
+        if self.0.is_none() { bytes } else { Bytes::from_owner(Attached { bytes, _share: self }) }
+    }
+
+    /// The permit, for the caller that holds it from now on.
+    pub(crate) fn into_permit(self) -> Option<Permit> {
+        self.0
+    }
+}
+
+struct Attached {
+    bytes: Bytes,
+    _share: BodyShare,
+}
+
+impl AsRef<[u8]> for Attached {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn short_bodies_are_not_counted_and_long_ones_as_far_as_they_arrived() {
+        let budget = BodyBudget::new(10 * STEP);
+        let mut short: Vec<_> = (0..1000).map(|_| BodyShare::default()).collect();
+        short.iter_mut().for_each(|share| share.cover(&budget, UNCOUNTED).unwrap());
+        let mut long = BodyShare::default();
+        for bytes in (1..=10 * STEP).step_by(1000) {
+            long.cover(&budget, bytes).unwrap();
+        }
+        assert!(budget.is_scarce());
+        let error = BodyShare::default().cover(&budget, UNCOUNTED + 1).unwrap_err();
+        assert!(error.message().contains("in flight"), "{error}");
+        drop(long);
+        BodyShare::default().cover(&budget, 10 * STEP).unwrap();
+        assert!(!budget.is_scarce());
+    }
+
+    #[test]
+    fn bytes_hold_their_share_until_nobody_has_any_of_them() {
+        let budget = BodyBudget::new(1 << 20);
+        let share = |bytes: usize| {
+            let mut share = BodyShare::default();
+            share.cover(&budget, bytes).map(|()| share)
+        };
+        let whole = share(1 << 20).unwrap().attached_to(vec![7; 1 << 20]);
+        let part = whole.slice(5..8);
+        drop(whole);
+        assert!(share(UNCOUNTED + 1).is_err());
+        assert_eq!(part, [7; 3].as_slice());
+        drop(part);
+        assert!(share(1 << 20).is_ok());
+        assert_eq!(BodyShare::default().attached_to("abc"), "abc");
+    }
+
+    #[test]
+    fn without_a_limit_everything_fits() {
+        let budget = BodyBudget::new(0);
+        let mut share = BodyShare::default();
+        share.cover(&budget, usize::MAX).unwrap();
+        assert!(budget.could_hold(u64::MAX) && !budget.is_scarce() && share.into_permit().is_none());
+    }
+
+    proptest! {
+        /// Bodies arrive in turns; each is refused when its bytes would exceed the budget, and gives all back.
+        #[test]
+        fn what_is_in_memory_never_exceeds_the_budget(arrivals in prop::collection::vec((0..8_usize, 0..200_000_usize), 0..100)) {
+            let budget = BodyBudget::new(1 << 20);
+            let mut bodies: Vec<(BodyShare, usize)> = (0..8).map(|_| Default::default()).collect();
+            for (body, bytes) in arrivals {
+                let (share, length) = &mut bodies[body];
+                match share.cover(&budget, *length + bytes) {
+                    Ok(()) => *length += bytes,
+                    // The body is given up.
+                    Err(_) => bodies[body] = Default::default(),
+                }
+                let counted = |length: &usize| if *length > UNCOUNTED { *length } else { 0 };
+                prop_assert!(bodies.iter().map(|(_, length)| counted(length)).sum::<usize>() <= 1 << 20);
+            }
+            drop(bodies);
+            prop_assert!(BodyShare::default().cover(&budget, 1 << 20).is_ok(), "all was given back");
+        }
+    }
+}

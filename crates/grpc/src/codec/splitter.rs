@@ -1,0 +1,69 @@
+//! Splits the bytes of a call into its messages (gRPC over HTTP/2: a flag, a length of four bytes, the message).
+//!
+//! No memory is reserved for a length that is announced: a message takes what arrived of it.
+
+use bytes::{Buf, Bytes};
+use nereid_core::BodyBudget;
+use tonic::Status;
+
+use super::Pieces;
+use crate::messages::{HEAD, announced_length};
+use crate::status;
+
+/// Finds the messages in what arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter {
+    /// The unread rest of what arrived last.
+    rest: Bytes,
+    head: [u8; HEAD],
+    head_length: usize,
+    /// The message that is arriving, and how many bytes of it are missing.
+    message: Option<(Pieces, usize)>,
+}
+
+impl Splitter {
+    /// Takes what arrived. Everything before it must have been read.
+    pub(crate) fn arrived(&mut self, bytes: Bytes) {
+        self.rest = bytes;
+    }
+
+    /// Reads on: the flag and the bytes of a message, if one is complete.
+    ///
+    /// # Errors
+    /// The message is too long, or the budget has no room for it.
+    pub(crate) fn read(&mut self, budget: &BodyBudget) -> Result<Option<(u8, Pieces)>, Status> {
+        loop {
+            if let Some((pieces, missing)) = &mut self.message {
+                let arrived = self.rest.split_to(self.rest.len().min(*missing));
+                *missing -= arrived.len();
+                if !arrived.is_empty() {
+                    pieces.push(arrived);
+                    pieces.share.cover(budget, pieces.remaining()).map_err(|error| status::of(&error))?;
+                }
+                if *missing > 0 {
+                    return Ok(None);
+                }
+                pieces.end_small();
+                return Ok(self.message.take().map(|(pieces, _)| (self.head[0], pieces)));
+            }
+            let length = self.rest.len().min(HEAD - self.head_length);
+            self.rest.copy_to_slice(&mut self.head[self.head_length..][..length]);
+            self.head_length += length;
+            if self.head_length < HEAD {
+                return Ok(None);
+            }
+            self.head_length = 0;
+            self.message = Some((Pieces::default(), announced_length(self.head, budget)?));
+        }
+    }
+
+    /// The error of a body that ends within a message.
+    pub(crate) fn cut_off(&self) -> Option<Status> {
+        let missing = match &self.message {
+            Some((_, missing)) => *missing,
+            None if self.head_length > 0 => HEAD - self.head_length,
+            None => return None,
+        };
+        Some(Status::internal(format!("the last message ends {missing} bytes too early")))
+    }
+}

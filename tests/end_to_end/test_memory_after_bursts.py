@@ -1,0 +1,55 @@
+"""Memory after a burst of large requests: the server gives it back."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import nereid_server
+from grpc_requests import message, stub
+from http_requests import infer, tensor
+from model_files import write_identity
+from waiting import eventually
+
+LIMIT_S = 60
+MIB = 1 << 20
+# Requests with answers of as many bytes each.
+REQUESTS, SIZE = 60, 16 * MIB
+
+
+def resident(server):
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) << 10
+
+
+def over_http(server):
+    values = np.zeros(SIZE // 4, np.int32)
+    header = {
+        "inputs": [tensor("INPUT0", "INT32", [values.size], binary_data_size=values.nbytes)],
+        "parameters": {"binary_data_output": True},
+    }
+    text = json.dumps(header).encode()
+    answer = infer(server, "same", text + values.tobytes(), {"Inference-Header-Content-Length": str(len(text))})
+    assert answer.status == 200 and len(answer.body) > SIZE
+
+
+def over_grpc(server):
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.grpc_url, options=options) as channel:
+        answer = stub(channel).ModelInfer(message(values=range(SIZE // 4)), timeout=LIMIT_S)
+    assert len(answer.raw_output_contents[0]) == SIZE
+
+
+@pytest.mark.parametrize("send", [over_http, over_grpc])
+def test_memory_of_a_burst_is_given_back(tmp_path, send):
+    write_identity(tmp_path, "same", ["INT32"])
+    with nereid_server.running(tmp_path) as server:
+        for _ in range(50):
+            infer(server, "same", {"inputs": [tensor("INPUT0", "INT32", [2], [1, 2])]})
+        before = resident(server)
+        with ThreadPoolExecutor(REQUESTS // 3) as pool:
+            list(pool.map(lambda _: send(server), range(REQUESTS)))
+        assert eventually(lambda: resident(server) <= 1.5 * before, limit_s=30), (before, resident(server))
