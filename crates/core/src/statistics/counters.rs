@@ -166,12 +166,14 @@ impl Counters {
             responses.resize_with(index + 1, ResponseStatistics::default);
         }
         let response = &mut responses[index];
-        response.compute_infer.add(duration.saturating_sub(output));
+        if kind != ResponseKind::Cancelled {
+            response.compute_infer.add(duration.saturating_sub(output));
+        }
+        if matches!(kind, ResponseKind::Answer | ResponseKind::Error) {
+            response.compute_output.add(output);
+        }
         let counted = match kind {
-            ResponseKind::Answer => {
-                response.compute_output.add(output);
-                &mut response.success
-            }
+            ResponseKind::Answer => &mut response.success,
             ResponseKind::Error => &mut response.fail,
             ResponseKind::Nothing => &mut response.empty_response,
             ResponseKind::Cancelled => &mut response.cancel,
@@ -327,6 +329,27 @@ mod tests {
         assert_eq!(failed, [0, 4000]);
         let totals = sets.totals();
         assert_eq!((totals.success, totals.executions, totals.queue_ns), (4000, 4000, 12_000));
+    }
+
+    #[test]
+    fn each_kind_of_response_counts_what_was_done_for_it() {
+        use ResponseKind::{Answer, Cancelled, Error, Nothing};
+        for (kind, infer, output) in [(Answer, 1, 1), (Error, 1, 1), (Nothing, 1, 0), (Cancelled, 0, 0)] {
+            for times in 1..4 {
+                let counters = Counters::default();
+                for _ in 0..times {
+                    counters.responded(0, kind, Duration::from_nanos(10), Duration::from_nanos(3));
+                }
+                let mut sum = InferStatistics::default();
+                counters.add_to(&mut sum);
+                let response = sum.responses[0];
+                let of = |done: u64, ns| DurationStatistics { count: done * times, ns: done * times * ns };
+                assert_eq!(response.compute_infer, of(infer, 7), "{kind:?}");
+                assert_eq!(response.compute_output, of(output, 3), "{kind:?}");
+                let ends = [response.success, response.fail, response.empty_response, response.cancel];
+                assert_eq!(ends.map(|end| end.count).iter().sum::<u64>(), times, "{kind:?}");
+            }
+        }
     }
 
     #[test]
