@@ -54,6 +54,8 @@ class TritonPythonModel:
                 raise RuntimeError("raised on purpose")
             if order == "hang":
                 time.sleep(5)
+            if order.startswith("exit"):
+                os._exit(int(order[4:]))
             if order == "error":
                 error = pb_utils.TritonError("failed on purpose", pb_utils.TritonError.NOT_FOUND)
                 responses.append(pb_utils.InferenceResponse(error=error))
@@ -414,6 +416,44 @@ def test_a_stub_that_dies_fails_its_requests_and_nothing_else(repository, serve)
             client.infer("obedient", text("after"))
         assert client.is_server_live()
         assert client.infer("other", text("on")).as_numpy("ANSWER")[0] == b"on"
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize("end", ["exit0", "exit7", "kill"])
+def test_a_model_whose_process_has_ended_is_not_ready_and_a_load_makes_it_anew(repository, serve, instances, end):
+    group = f"instance_group {{ count: {instances} kind: KIND_CPU }}"
+    put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + group)
+    put(repository, "other", OBEDIENT, OBEDIENT_CONFIG)
+    server = start(serve, "--model-control-mode=explicit", "--load-model=*")
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+
+        def stub(model):
+            return int(client.infer(model, text("on")).as_numpy("ANSWER")[2])
+
+        unharmed = stub("other")
+        for _ in range(2):
+            assert client.is_model_ready("obedient") and client.is_server_ready()
+            # An error of the model's own says nothing about its process.
+            with pytest.raises(InferenceServerException):
+                client.infer("obedient", text("raise"))
+            before = stub("obedient")
+            assert client.is_model_ready("obedient")
+            if end == "kill":
+                os.kill(before, signal.SIGKILL)
+            ends = 0
+            while client.is_model_ready("obedient"):
+                # With several instances, the one that ended may not be asked at once.
+                try:
+                    client.infer("obedient", text("on" if end == "kill" or ends else end))
+                except InferenceServerException:
+                    ends += 1
+                assert ends < 20
+            assert not client.is_server_ready() and client.is_server_live()
+            client.load_model("obedient")
+            assert client.is_model_ready("obedient") and client.is_server_ready()
+            for _ in range(2 * instances):
+                assert stub("obedient") != before
+        assert stub("other") == unharmed
 
 
 def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve):

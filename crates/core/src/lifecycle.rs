@@ -16,6 +16,7 @@ mod records;
 mod tasks;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,7 @@ use self::forget::Forgetting;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
+use crate::block_on::block_on;
 use crate::ensemble::{self, steps_of};
 use crate::events::Events;
 use crate::model::{Model, ModelSpec, Services};
@@ -198,9 +200,16 @@ impl LifeCycle {
             served.whole == spec.fingerprint.whole
                 && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
         };
+        // Versions whose backend says that they cannot serve as they are.
+        let unhealthy: BTreeSet<_> = table
+            .versions(id)
+            .filter_map(|(version, state)| Some((version, state.model()?)))
+            .filter(|(_, model)| model.executor().reports_readiness() && block_on(model.ready()).is_err())
+            .map(|(version, _)| version)
+            .collect();
         // The serving version, if only its instances change.
         let kept = |version: u64| match table.version(id, version) {
-            Some(VersionState::Ready(model)) => {
+            Some(VersionState::Ready(model)) if !unhealthy.contains(&version) => {
                 let same = served.is_some_and(|served| same_files(served, version));
                 (same && model.differs_in_instances_only(&spec)).then_some(model)
             }
@@ -208,6 +217,7 @@ impl LifeCycle {
         };
         let unchanged = |version: &u64| {
             !anew
+                && !unhealthy.contains(version)
                 && matches!(
                     table.version(id, *version),
                     Some(VersionState::Ready(model)) if model.origin() == spec.origin

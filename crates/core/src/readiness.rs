@@ -22,8 +22,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// A model that is asked.
 pub(crate) struct Readiness {
     model: Arc<dyn Model>,
-    /// Whether the backend has an answer.
-    reports: bool,
     alarm: Alarm,
     /// The one that has no answer of the backend's yet.
     question: Mutex<Option<Arc<Question>>>,
@@ -48,15 +46,14 @@ impl Readiness {
     pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, events: Events, limit: Duration) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let alarm = timer.alarm(Weak::<Self>::clone(this));
-            let reports = model.capabilities().reports_readiness;
             let was_ready = AtomicBool::new(true);
-            Self { model, reports, alarm, question: Mutex::default(), was_ready, events, limit }
+            Self { model, alarm, question: Mutex::default(), was_ready, events, limit }
         })
     }
 
-    /// Whether the backend has anything to tell.
+    /// Whether the backend has anything to tell. It may have from some time on.
     pub(crate) fn reports(&self) -> bool {
-        self.reports
+        self.model.capabilities().reports_readiness
     }
 
     /// Asks. The answer is an error where the model is not ready, and says why.

@@ -21,6 +21,7 @@ mod exports;
 mod factory;
 mod find;
 mod handle;
+mod health;
 mod inference;
 mod input;
 mod instance;

@@ -13,6 +13,7 @@ use triton_sys::*;
 
 use crate::batching::{Batcher, Batching};
 use crate::handle::{Handle, Lent};
+use crate::health::{Facts, Health};
 use crate::instance::InstanceObject;
 use crate::loader::LoadedBackend;
 use crate::model::ModelObject;
@@ -28,8 +29,7 @@ pub(crate) struct LoadedModel {
     instances: Mutex<Vec<Weak<Living>>>,
     completed: Option<ModelConfig>,
     batcher: Option<Arc<Batcher>>,
-    /// The names of its outputs.
-    outputs: Arc<[String]>,
+    facts: Arc<Facts>,
 }
 
 /// What an instance runs on.
@@ -65,13 +65,13 @@ impl LoadedModel {
         let batcher = batcher.transpose()?.flatten();
         let completed = object.completed();
         let outputs = &completed.as_ref().unwrap_or(&context.config).output;
-        let outputs = outputs.iter().map(|output| output.name.clone()).collect();
+        let facts = Arc::new(Health::of(outputs.iter().map(|output| output.name.clone()).collect()));
         Ok(Self {
             shared,
             object,
             instances: Mutex::default(),
             completed,
-            outputs,
+            facts,
             batcher: batcher.map(Arc::new),
         })
     }
@@ -106,7 +106,7 @@ impl Model for LoadedModel {
         let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|instance| instance.strong_count() > 0);
         instances.push(Arc::downgrade(&living));
-        Ok(Box::new(LoadedInstance { living, turn, outputs: Arc::clone(&self.outputs) }))
+        Ok(Box::new(LoadedInstance { living, turn, facts: Arc::clone(&self.facts) }))
     }
 
     fn capabilities(&self) -> ModelCapabilities {
@@ -114,7 +114,8 @@ impl Model for LoadedModel {
             creates_instances_in_parallel: self.shared.backend.attributes.parallel(),
             // Triton's interface gives the memory type of each buffer.
             reads_device_memory: true,
-            reports_readiness: self.shared.backend.entries.instance_ready.is_some(),
+            reports_readiness: self.shared.backend.entries.instance_ready.is_some()
+                || self.facts.health.has_failed(),
         }
     }
 
@@ -132,7 +133,9 @@ impl Model for LoadedModel {
     }
 
     fn ready(&self) -> Result<()> {
-        let Some(ready) = self.shared.backend.entries.instance_ready else { return Ok(()) };
+        let Some(ready) = self.shared.backend.entries.instance_ready else {
+            return self.facts.health.check();
+        };
         self.instances().into_iter().try_for_each(|instance| {
             // SAFETY: a handle of the kind that the function takes, alive as long as `instance` is held.
             let act = || unsafe { ready(instance.lent.handle().as_c()) };
@@ -189,8 +192,8 @@ struct LoadedInstance {
     living: Arc<Living>,
     /// Taken to execute, where instances share a thread.
     turn: Option<Arc<Mutex<()>>>,
-    /// The names of the model's outputs.
-    outputs: Arc<[String]>,
+    /// What is known of the model.
+    facts: Arc<Facts>,
 }
 
 impl Instance for LoadedInstance {
@@ -199,7 +202,7 @@ impl Instance for LoadedInstance {
         let mut requests = Vec::new();
         for request in batch.into_requests() {
             request.responder().await_report();
-            match RequestObject::give(request, Arc::clone(&self.outputs)) {
+            match RequestObject::give(request, Arc::clone(&self.facts)) {
                 Ok(handle) => requests.push(handle),
                 // It was answered when it was dropped.
                 Err(error) => {
@@ -221,6 +224,7 @@ impl Instance for LoadedInstance {
         let outcome = call("TRITONBACKEND_ModelInstanceExecute", whose, act);
         drop(turn);
         if let Err(error) = outcome {
+            self.facts.health.note(&error);
             for request in requests {
                 // One that the backend has released all the same is answered already.
                 if let Ok(request) = request.take() {

@@ -10,11 +10,13 @@ use nereid_backend_api::{
     ResponseSink, ResponseTimes, Result,
 };
 
+use crate::health::Facts;
+
 /// The reply to one request: what its responses are sent with.
 pub(crate) struct Reply {
     responder: Responder,
-    /// The names of the outputs that the model has.
-    outputs: Arc<[String]>,
+    /// What is known of the model.
+    facts: Arc<Facts>,
 }
 
 /// Passes on the answers of a rescheduled request, while its earlier responses and factories may still use its reply.
@@ -22,14 +24,14 @@ struct Passing(Arc<Reply>);
 
 impl Reply {
     /// The reply of a request; a rescheduled one keeps the reply that it had.
-    pub(crate) fn new(responder: Responder, outputs: Arc<[String]>) -> Arc<Self> {
+    pub(crate) fn new(responder: Responder, facts: Arc<Facts>) -> Arc<Self> {
         let sink: &dyn Any = responder.sink();
         if let Some(Passing(reply)) = sink.downcast_ref() {
             let reply = Arc::clone(reply);
             drop(responder.into_sink());
             return reply;
         }
-        Arc::new(Self { responder, outputs })
+        Arc::new(Self { responder, facts })
     }
 
     /// The responder with which the server reschedules the request. `allocator` places its outputs.
@@ -42,18 +44,23 @@ impl Reply {
 
     /// The names of the outputs that the model has.
     pub(crate) fn outputs(&self) -> &[String] {
-        &self.outputs
+        &self.facts.outputs
     }
 
     /// Checks that the model has an output of that name.
     pub(crate) fn check_output(&self, name: &str) -> Result<()> {
-        if self.outputs.iter().any(|known| known == name) {
+        if self.facts.outputs.iter().any(|known| known == name) {
             return Ok(());
         }
         Err(Error::invalid_arg(format!(
             "unexpected inference output '{name}' (the model's outputs: {})",
-            self.outputs.join(", ")
+            self.facts.outputs.join(", ")
         )))
+    }
+
+    /// Notes an error that the backend answers with.
+    pub(crate) fn note(&self, error: &Error) {
+        self.facts.health.note(error);
     }
 
     /// Checks that the last answer was not sent.

@@ -9,6 +9,7 @@ use triton_sys::*;
 
 use crate::boundary::exports;
 use crate::handle::{Handle, Lent};
+use crate::health::Facts;
 use crate::input::InputObject;
 use crate::instance::{at, count};
 use crate::names::memory_to_c;
@@ -47,10 +48,10 @@ impl RequestObject {
     ///
     /// # Errors
     /// There are too many objects; the request is answered with an error.
-    pub(crate) fn give(request: Request, outputs: Arc<[String]>) -> Result<Handle<Self>> {
+    pub(crate) fn give(request: Request, facts: Arc<Facts>) -> Result<Handle<Self>> {
         let batch_size = request.batch_size();
         let (request, responder, turn) = request.into_parts();
-        let object = Self::new(request, Reply::new(responder, outputs))?;
+        let object = Self::new(request, Reply::new(responder, facts))?;
         Handle::give(Arc::new(Self { batch_size, turn, ..object }))
     }
 

@@ -233,6 +233,9 @@ exports! {
             true => response.finish(),
             false => Err(error.get().map_or_else(|wrong| wrong, |error| error.as_error())),
         };
+        if let Err(error) = &answer {
+            response.reply.note(error);
+        }
         if last {
             response.reply.finish_with(answer);
         } else {

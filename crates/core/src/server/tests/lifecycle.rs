@@ -207,6 +207,43 @@ fn only_what_has_changed_is_loaded_anew() {
     assert_eq!(world.loads(), 2);
 }
 
+#[test]
+fn a_load_makes_a_version_anew_whose_backend_says_that_it_is_not_ready() {
+    for versions in [vec![1], vec![1, 2, 3]] {
+        let loads = Arc::new(Mutex::new(Vec::new()));
+        let unhealthy = Arc::new(Mutex::new(Vec::<u64>::new()));
+        let (seen, broken) = (Arc::clone(&loads), Arc::clone(&unhealthy));
+        let backend = ScriptedBackend::new(move |context| {
+            seen.lock().unwrap().push(context.version);
+            let (version, broken) = (context.version, Arc::clone(&broken));
+            // What is made anew is well again.
+            broken.lock().unwrap().retain(|broken| *broken != version);
+            Ok(ScriptedModel::new(echo).ready(move || {
+                let is_broken = broken.lock().unwrap().contains(&version);
+                if is_broken { Err(Error::unavailable("its process has ended")) } else { Ok(()) }
+            }))
+        });
+        let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
+        let models: BTreeMap<_, _> = [spec(config(), &versions)].into();
+        let server = Server::new(options, backends(backend), Arc::new(models));
+        assert_eq!(server.start(Some(vec!["m".to_owned()])).unwrap(), []);
+        let load = || {
+            let (done, outcome) = channel();
+            server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+            outcome.recv().unwrap().unwrap();
+            std::mem::take(&mut *loads.lock().unwrap())
+        };
+        loads.lock().unwrap().clear();
+        assert_eq!(load(), [0_u64; 0]);
+        for round in 0..versions.len() {
+            unhealthy.lock().unwrap().extend(&versions[round..]);
+            assert_eq!(load(), versions[round..]);
+            assert!(nereid_backend_api::block_on(server.ready()));
+            assert_eq!(load(), [0_u64; 0]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_load_that_fails_leaves_what_is_served() {
     let world = world(ModelControl::Explicit);

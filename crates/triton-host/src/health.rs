@@ -1,0 +1,82 @@
+//! What the server knows of a model's health where its backend cannot be asked.
+//!
+//! Releases of NVIDIA's Python backend that do not have `TRITONBACKEND_ModelInstanceReady` tell of a Python process that has
+//! ended in the errors of its requests alone, and never start it again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nereid_backend_api::{Error, Result};
+
+/// What all requests of a model share: the names of its outputs, and how its instances are.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    pub outputs: Vec<String>,
+    pub health: Health,
+}
+
+/// Whether a model's instances can serve, as far as the answers of their backend tell.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    has_failed: AtomicBool,
+    /// Why they cannot.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Health {
+    pub(crate) fn of(outputs: Vec<String>) -> Facts {
+        Facts { outputs, health: Self::default() }
+    }
+
+    /// An error that the backend gave for a request.
+    pub(crate) fn note(&self, error: &Error) {
+        if is_of_dead_process(error.message()) {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+            self.has_failed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether anything is known.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// # Errors
+    /// Why an instance cannot serve. It stays so: the backend does not start the process again.
+    pub(crate) fn check(&self) -> Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Whether these are the words of the Python backend for an instance whose process has ended.
+fn is_of_dead_process(message: &str) -> bool {
+    message.find("Stub process '").is_some_and(|start| message[start..].contains("' is not healthy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_a_process_is_held_against_a_model() {
+        let dead = "Stub process 'die_0_0' is not healthy.";
+        let within = format!("Failed to process the request(s) for model instance 'm': {dead}");
+        for (message, fails) in [
+            (dead, true),
+            (within.as_str(), true),
+            ("Stub process '' is not healthy", true),
+            ("Failed to process the request(s): the patient is not healthy", false),
+            ("' is not healthy: Stub process '", false),
+            ("Stub process 'm' was started", false),
+            ("", false),
+        ] {
+            let health = Health::default();
+            assert!(health.check().is_ok() && !health.has_failed());
+            health.note(&Error::internal(message.to_owned()));
+            assert_eq!((health.has_failed(), health.check().is_err()), (fails, fails), "{message}");
+            health.note(&Error::internal("another error"));
+            assert_eq!(health.has_failed(), fails);
+        }
+    }
+}
