@@ -14,9 +14,9 @@ from http.client import HTTPConnection
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
-_STARTED = re.compile(r"Started HTTPService at \S+:(\d+)")
-_STARTED_METRICS = re.compile(r"Started Metrics Service at \S+:(\d+)")
-_STARTED_GRPC = re.compile(r"Started GRPCInferenceService at \S+:(\d+)")
+_STARTED = re.compile(r'Started HTTPService at [^\s"]+:(\d+)')
+_STARTED_METRICS = re.compile(r'Started Metrics Service at [^\s"]+:(\d+)')
+_STARTED_GRPC = re.compile(r'Started GRPCInferenceService at [^\s"]+:(\d+)')
 # Tests that leave sequences open start their servers with this: a server waits for their end.
 OPEN_SEQUENCES = "--exit-timeout-secs=1"
 _SEQUENCES_LEFT = "sequences were still open after 1 seconds"

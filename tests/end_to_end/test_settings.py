@@ -1,14 +1,23 @@
 """Log and trace settings over HTTP: Triton's client reads and changes them, and the log follows."""
 
+import json
+import os
+import re
 import socket
 import time
 
+import numpy
 import pytest
+import tritonclient.grpc as grpcclient
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
-from model_files import write_identity
+from http_requests import request, tensor
+from model_files import scale_model, write_identity
+from waiting import eventually
+
+INPUTS = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
 
 
 @pytest.fixture
@@ -55,7 +64,7 @@ def test_the_log_follows_its_settings_at_once(server, client):
     assert not verbose_lines()
     client.update_log_settings({"log_verbose_level": 1, "log_format": "ISO8601"})
     break_off()
-    server.wait_for_log(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ V \d+ serve\.rs:\d+\] "an HTTP connection failed')
+    server.wait_for_log(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ serve\.rs:\d+\] "an HTTP connection failed')
     client.update_log_settings({"log_verbose_level": 0, "log_format": "default", "log_info": False})
     before = verbose_lines()
     break_off()
@@ -63,6 +72,56 @@ def test_the_log_follows_its_settings_at_once(server, client):
     assert verbose_lines() == before
     server.stop()
     assert "all requests are answered" not in server.log
+
+
+def requests_in(server):
+    """The lines of the log of requests, without those of the tests' own probes."""
+    lines = (json.loads(line) for line in server.log.splitlines() if line.startswith("{"))
+    return [line for line in lines if "status" in line and "/health/" not in line["message"]]
+
+
+def test_requests_are_logged_as_json_where_an_option_says_so(repository):
+    scale_model("scale").write(repository)
+    with nereid_server.running(repository, "--log-requests=true", "--log-format=JSON") as server:
+        body = json.dumps(INPUTS).encode()
+        answers = [
+            request(server, "POST", "/v2/models/scale/infer?a=b", body),
+            request(server, "POST", "/v2/models/none/infer", body),
+            request(server, "GET", "/nowhere"),
+        ]
+        with grpcclient.InferenceServerClient(server.grpc_url) as client:
+            client.get_server_metadata()
+            with pytest.raises(InferenceServerException):
+                client.get_model_metadata("none")
+        assert eventually(lambda: len(requests_in(server)) == 5)
+        http, grpc = requests_in(server)[:3], requests_in(server)[3:]
+    assert [line["message"] for line in http] == [
+        "HTTP POST /v2/models/scale/infer",
+        "HTTP POST /v2/models/none/infer",
+        "HTTP GET /nowhere",
+    ]
+    assert [(line["status"], line["bytes"]) for line in http] == [(str(it.status), len(it.body)) for it in answers]
+    assert [(line["message"].rsplit("/")[-1], line["status"]) for line in grpc] == [
+        ("ServerMetadata", "Ok"),
+        ("ModelMetadata", "NotFound"),
+    ]
+    assert all(line["level"] == "info" and line["microseconds"] > 0 for line in http + grpc)
+
+
+def test_a_hook_delays_answers_over_grpc_but_for_inference(repository):
+    scale_model("scale").write(repository)
+    env = os.environ | {"TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC": "1", "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"}
+    with nereid_server.running(repository, env=env) as server:
+        assert re.search(r"\] Started HTTPService at ", server.log)
+        with grpcclient.InferenceServerClient(server.grpc_url) as client:
+            with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+                client.is_server_live(client_timeout=0.2)
+            start = time.monotonic()
+            assert client.is_server_live()
+            assert time.monotonic() - start >= 1
+            numbers = grpcclient.InferInput("X", [1, 3], "FP32")
+            numbers.set_data_from_numpy(numpy.ones([1, 3], numpy.float32))
+            client.infer("scale", [numbers], client_timeout=0.9)
 
 
 def test_a_log_file_takes_the_lines(repository, tmp_path):

@@ -15,6 +15,7 @@ mod infer;
 mod inference;
 mod messages;
 mod metadata;
+mod observed;
 pub mod offline;
 mod proto;
 mod repository;

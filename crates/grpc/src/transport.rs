@@ -23,6 +23,7 @@ pub(crate) use self::frames::Scanner;
 use self::guarded::Guarded;
 pub use self::pings::PingRules;
 use crate::calls::Calls;
+use crate::observed::Observed;
 
 /// The ALPN protocols of the connections.
 pub const PROTOCOLS: &[&str] = &["h2"];
@@ -59,6 +60,8 @@ pub struct TransportOptions {
     pub max_age: Option<Duration>,
     /// The further time after which it is closed with its calls; `None` for none.
     pub max_age_grace: Option<Duration>,
+    /// How long answers to calls other than inference are held back, for tests of clients; `None` for not at all.
+    pub delay: Option<Duration>,
 }
 
 impl Default for TransportOptions {
@@ -69,6 +72,7 @@ impl Default for TransportOptions {
             pings: None,
             max_age: None,
             max_age_grace: None,
+            delay: None,
         }
     }
 }
@@ -114,7 +118,10 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS);
-    let connection = protocol.serve_connection(TokioIo::new(guarded), TowerToHyperService::new(calls));
+    let connection = protocol.serve_connection(
+        TokioIo::new(guarded),
+        TowerToHyperService::new(Observed { calls, delay: options.delay }),
+    );
     tokio::pin!(connection);
     let served = async {
         let old = async {

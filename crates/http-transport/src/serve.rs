@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_listener::{Arrival, Listener};
+use nereid_protocol::LoggedRequest;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
@@ -155,7 +156,12 @@ where
     let service = service_fn(|request: Request<Incoming>| {
         let (transport, pace) = (Arc::clone(&transport), pace.clone());
         async move {
+            let logged =
+                LoggedRequest::begin(|| format!("HTTP {} {}", request.method(), request.uri().path()));
             let mut reply = mount::answer(&transport.mount, request, &pace).await;
+            if let Some(logged) = logged {
+                logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
+            }
             if transport.ending.load(Ordering::Acquire) && pace.is_enforced() {
                 reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -1,16 +1,17 @@
 //! Log lines in the reference's forms, on standard error or in a file: `I1121 05:17:31.424305 19339 run.rs:42] "message"`,
-//! or `2026-11-21T05:17:31Z I 19339 run.rs:42] "message"`.
+//! or `2026-11-21T05:17:31Z I 19339 run.rs:42] "message"`; or else as JSON objects, one on each line.
 
 use std::fmt::{self, Write};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::{io, panic, process, thread};
+use std::{env, io, panic, process, thread};
 
-use nereid_protocol::{LogControl, LogFormat, LogSettings};
+use nereid_protocol::{LogControl, LogFormat, LogSettings, REQUEST_LOG};
+use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -23,6 +24,9 @@ use tracing_subscriber::{Layer, Registry};
 /// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of this
 /// project's own crates; what libraries say of themselves takes level 2.
 fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
+    if target == REQUEST_LOG {
+        return settings.requests || settings.verbose_level >= 1;
+    }
     match level {
         Level::ERROR => settings.error,
         Level::WARN => settings.warning,
@@ -45,13 +49,12 @@ pub(crate) fn start(control: &Arc<LogControl>) -> Result<(), String> {
             BoxMakeWriter::new(Mutex::new(file.map_err(|error| format!("cannot log to {path}: {error}"))?))
         }
     };
-    let filter = FilterFn::new({
-        let control = Arc::clone(control);
-        move |metadata| wants(&control.settings(), *metadata.level(), metadata.target())
-    });
-    let line = Line(Arc::clone(control));
-    let lines =
-        subscriber::layer().event_format(line).with_ansi(false).with_writer(target).with_filter(filter);
+    let line = Line { control: Arc::clone(control), escapes: escapes(env::var(UNESCAPED).ok().as_deref()) };
+    let lines = subscriber::layer()
+        .event_format(line)
+        .with_ansi(false)
+        .with_writer(target)
+        .with_filter(filter(control));
     Registry::default().with(lines).init();
     // A panic is caught where it can be and fails one request or one model. It is worth a line like any other.
     panic::set_hook(Box::new(|info| {
@@ -63,7 +66,26 @@ pub(crate) fn start(control: &Arc<LogControl>) -> Result<(), String> {
     Ok(())
 }
 
-struct Line(Arc<LogControl>);
+/// Passes the events that the current settings want.
+fn filter(control: &Arc<LogControl>) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + use<>> {
+    let control = Arc::clone(control);
+    FilterFn::new(move |metadata: &Metadata<'_>| {
+        wants(&control.settings(), *metadata.level(), metadata.target())
+    })
+}
+
+/// With the value 0, messages are written as they are, without quotes.
+const UNESCAPED: &str = "TRITON_SERVER_ESCAPE_LOG_MESSAGES";
+
+fn escapes(variable: Option<&str>) -> bool {
+    variable != Some("0")
+}
+
+struct Line {
+    control: Arc<LogControl>,
+    /// Whether messages are quoted, so that each is one line whatever a client or a file put into it.
+    escapes: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -72,71 +94,149 @@ where
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let metadata = event.metadata();
-        let now = OffsetDateTime::now_utc();
-        let letter = match *metadata.level() {
-            Level::ERROR => 'E',
-            Level::WARN => 'W',
-            Level::INFO => 'I',
-            Level::DEBUG | Level::TRACE => 'V',
-        };
-        let (month, day) = (u8::from(now.month()), now.day());
-        let (hour, minute, second) = now.to_hms();
-        match self.0.settings().format {
-            LogFormat::Default => write!(
-                line,
-                "{letter}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{:06}",
-                now.microsecond()
-            )?,
-            LogFormat::Iso8601 => write!(
-                line,
-                "{}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {letter}",
-                now.year()
-            )?,
-        }
         let mut message = Message::default();
         event.record(&mut message);
-        let file = message.file.as_deref().or(metadata.file()).unwrap_or("unknown");
+        let own = message.file.take();
+        let file = own.as_deref().or(metadata.file()).unwrap_or("unknown");
         let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
         let number = message.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into());
-        write!(line, " {} {file}:{number}] ", process::id())?;
-        // A table stands on lines of its own; anything else is one line, whatever a client or a file put into it.
-        match message.text.strip_prefix('\n') {
+        let place =
+            Place { level: *metadata.level(), now: OffsetDateTime::now_utc(), file: &file, line: number };
+        match self.control.settings().format {
+            LogFormat::Default => place.write_default(&mut line)?,
+            LogFormat::Iso8601 => place.write_iso8601(&mut line)?,
+            LogFormat::Json => return writeln!(line, "{}", place.object(message)),
+        }
+        // A table stands on lines of its own.
+        let text = message.text();
+        match text.strip_prefix('\n') {
             Some(table) => writeln!(line, "\n{table}"),
-            None => writeln!(line, "{:?}", message.text),
+            None if self.escapes => writeln!(line, "{text:?}"),
+            None => writeln!(line, "{text}"),
         }
     }
 }
 
-/// The message of an event; its other fields follow as `name=value`.
+/// When and where a message was logged.
+struct Place<'a> {
+    level: Level,
+    now: OffsetDateTime,
+    file: &'a str,
+    line: i64,
+}
+
+impl Place<'_> {
+    /// The severity's letter. Verbose messages are information, as in the reference.
+    fn letter(&self) -> char {
+        match self.level {
+            Level::ERROR => 'E',
+            Level::WARN => 'W',
+            Level::INFO | Level::DEBUG | Level::TRACE => 'I',
+        }
+    }
+
+    fn write_default(&self, line: &mut impl Write) -> fmt::Result {
+        let (month, day) = (u8::from(self.now.month()), self.now.day());
+        let (hour, minute, second) = self.now.to_hms();
+        let (letter, micros) = (self.letter(), self.now.microsecond());
+        write!(line, "{letter}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")?;
+        write!(line, " {} {}:{}] ", process::id(), self.file, self.line)
+    }
+
+    fn write_iso8601(&self, line: &mut impl Write) -> fmt::Result {
+        write!(line, "{}Z {} {} {}:{}] ", self.seconds(), self.letter(), process::id(), self.file, self.line)
+    }
+
+    /// The time in ISO 8601, in seconds and without a zone.
+    fn seconds(&self) -> String {
+        let (year, month, day) = (self.now.year(), u8::from(self.now.month()), self.now.day());
+        let (hour, minute, second) = self.now.to_hms();
+        format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
+    }
+
+    /// The line as a JSON object. The fields of a message that has any are members of their own.
+    fn object(&self, message: Message) -> Value {
+        let level = match self.level {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG | Level::TRACE => "verbose",
+        };
+        let mut object = Map::new();
+        for (name, value) in message.fields {
+            object.insert(name.to_owned(), value);
+        }
+        let time = format!("{}.{:06}Z", self.seconds(), self.now.microsecond());
+        object.insert("time".into(), time.into());
+        object.insert("level".into(), level.into());
+        object.insert("pid".into(), process::id().into());
+        object.insert("file".into(), self.file.into());
+        object.insert("line".into(), self.line.into());
+        object.insert("message".into(), message.head.trim_matches('\n').into());
+        object.into()
+    }
+}
+
+/// What an event says.
 #[derive(Default)]
 struct Message {
-    text: String,
+    head: String,
+    /// Its other fields.
+    fields: Vec<(&'static str, Value)>,
     /// Where the message comes from, if that is not the place of the event: a backend that is a library has a place of
     /// its own.
     file: Option<String>,
     line: Option<i64>,
 }
 
+impl Message {
+    /// The message, and its other fields as `name=value`.
+    fn text(mut self) -> String {
+        for (name, value) in self.fields {
+            // Writing to a string does not fail.
+            let _ = match value.as_str() {
+                Some(text) => write!(self.head, " {name}={text}"),
+                None => write!(self.head, " {name}={value}"),
+            };
+        }
+        self.head
+    }
+}
+
 impl Visit for Message {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "log.file" => self.file = Some(value.to_owned()),
-            _ => self.record_debug(field, &value),
+            "message" => self.head.push_str(value),
+            name => self.fields.push((name, value.into())),
         }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         match field.name() {
             "log.line" => self.line = Some(value),
-            _ => self.record_debug(field, &value),
+            name => self.fields.push((name, value.into())),
         }
     }
 
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.fields.push((field.name(), value.into()));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.fields.push((field.name(), value.into()));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string does not fail.
-        let _ = match field.name() {
-            "message" => write!(self.text, "{value:?}"),
-            name => write!(self.text, " {name}={value:?}"),
-        };
+        match field.name() {
+            "message" => {
+                // Writing to a string does not fail.
+                let _ = write!(self.head, "{value:?}");
+            }
+            name => self.fields.push((name, format!("{value:?}").into())),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ mod logging;
 mod model;
 pub mod parameters;
 pub mod repository;
+mod request_log;
 mod status;
 mod trace_context;
 mod trace_settings;
@@ -23,6 +24,7 @@ pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, resolve_single};
 /// What the bodies of requests in flight take, for transports, which know no server.
 pub use nereid_core::{BodyBudget, BodyShare, Undecompressed};
+pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;
 pub use trace_settings::{TraceDocument, set_trace_level, set_trace_number};

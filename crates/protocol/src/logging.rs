@@ -16,17 +16,19 @@ pub enum LogFormat {
     Default,
     /// The time in ISO 8601, in seconds, then the severity's letter.
     Iso8601,
+    /// A JSON object, which the reference does not have.
+    Json,
 }
 
 impl LogFormat {
     /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Default, Self::Iso8601].into_iter().find(|format| format.name() == name)
+        [Self::Default, Self::Iso8601, Self::Json].into_iter().find(|format| format.name() == name)
     }
 
     /// The message for an unknown format.
     pub fn unknown(name: &str) -> String {
-        format!("unknown log_format '{name}' (known: 'default', 'ISO8601')")
+        format!("unknown log_format '{name}' (known: 'default', 'ISO8601', 'JSON')")
     }
 
     /// Its name in options and protocols.
@@ -34,6 +36,7 @@ impl LogFormat {
         match self {
             Self::Default => "default",
             Self::Iso8601 => "ISO8601",
+            Self::Json => "JSON",
         }
     }
 }
@@ -53,6 +56,8 @@ pub struct LogSettings {
     pub verbose_level: u32,
     /// The form of a line.
     pub format: LogFormat,
+    /// Whether requests are logged below verbose level 1, too. Fixed at start; clients do not see it.
+    pub requests: bool,
 }
 
 impl Default for LogSettings {
@@ -64,6 +69,7 @@ impl Default for LogSettings {
             error: true,
             verbose_level: 0,
             format: LogFormat::Default,
+            requests: false,
         }
     }
 }
@@ -151,6 +157,7 @@ impl LogControl {
             error: update.error.unwrap_or(settings.error),
             verbose_level: update.verbose_level.unwrap_or(settings.verbose_level),
             format: update.format.unwrap_or(settings.format),
+            requests: settings.requests,
         });
         // Each call site caches whether it is enabled.
         tracing::callsite::rebuild_interest_cache();
@@ -180,6 +187,8 @@ mod tests {
     fn formats_have_names() {
         assert_eq!(LogFormat::named("ISO8601"), Some(LogFormat::Iso8601));
         assert_eq!(LogFormat::named("default"), Some(LogFormat::Default));
+        assert_eq!(LogFormat::named("JSON"), Some(LogFormat::Json));
         assert_eq!(LogFormat::named("iso8601"), None);
+        assert_eq!(LogFormat::named("json"), None);
     }
 }

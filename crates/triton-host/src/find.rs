@@ -10,6 +10,9 @@ use nereid_plugin::{Kind, SearchPath, is_file_name};
 /// A backend written in Python has this file instead of a library; the library is that of the backend `python`.
 const PYTHON_FILE: &str = "model.py";
 const PYTHON: &str = "python";
+/// How to get NVIDIA's library for that backend.
+const PYTHON_HINT: &str =
+    "; it comes with `pip install nvidia-pytriton`: see 'Python models' in docs/models.md";
 /// A backend written in Python may come with its own environment, in a file of this name.
 const PYTHON_ENVIRONMENT: &str = "pb_exec_env_model.py.tar.gz";
 /// The parameter of a configuration that names the library that chooses batches.
@@ -93,6 +96,8 @@ impl Places {
         let missing =
             missing.map_or_else(|| format!("'{PYTHON}' is not written in Python"), |error| error.to_string());
         let missing = if is_named { format!("model '{}': {missing}", config.name) } else { missing };
+        let hint = if file == Kind::BACKEND.library_name(PYTHON) { PYTHON_HINT } else { "" };
+        let missing = missing + hint;
         Err(Error::invalid_arg(missing))
     }
 
@@ -101,7 +106,7 @@ impl Places {
         let python = Kind::BACKEND.library_name(PYTHON);
         let found = SearchPath::in_directory(&self.backends, PYTHON).find(&python).map_err(|error| {
             Error::invalid_arg(format!(
-                "backend '{backend}' is written in Python and needs the backend '{PYTHON}': {error}"
+                "backend '{backend}' is written in Python and needs the backend '{PYTHON}': {error}{PYTHON_HINT}"
             ))
         })?;
         let environment = Some(directory.join(PYTHON_ENVIRONMENT)).filter(|path| path.is_file());

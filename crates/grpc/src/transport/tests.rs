@@ -240,6 +240,26 @@ async fn after_the_grace_an_old_connection_is_closed_whatever_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answers_to_calls_other_than_inference_may_be_delayed() {
+    for delay in [None, Some(Duration::from_secs(2)), Some(MINUTE)] {
+        let mut connection = connected(TransportOptions { delay, ..TransportOptions::default() }).await;
+        for (call, is_delayed) in [
+            ("ServerLive", true),
+            ("ModelMetadata", true),
+            ("ServerMetadata", true),
+            ("ModelInfer", false),
+            ("ModelStreamInfer", false),
+        ] {
+            let start = Instant::now();
+            let answer = connection.call(&format!("/inference.GRPCInferenceService/{call}")).await;
+            assert!(answer.is_ok(), "{call}");
+            let expected = delay.filter(|_| is_delayed).unwrap_or_default();
+            assert_eq!(start.elapsed().as_secs(), expected.as_secs(), "{call}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_the_server_ends_watchers_hear_of_it_and_connections_end() {
     let mut connection = connected(TransportOptions::default()).await;
     let mut call = connection.watch().await;

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 12] = [
+pub(super) const OWN: [&str; 14] = [
     "config-file",
     "cuda-driver-library",
     "http-max-body-size",
@@ -21,6 +21,8 @@ pub(super) const OWN: [&str; 12] = [
     "http-server-key",
     "http-use-ssl",
     "http-use-ssl-mutual",
+    "log-requests",
+    "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
     "repository-watch",

@@ -1,5 +1,6 @@
 //! The options of gRPC: where it is served, how, and who may use which part of it.
 
+use std::env;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use super::tls::TlsChoice;
 
 /// The longest time in gRPC. It stands for no limit.
 const FOR_EVER: u32 = i32::MAX as u32;
+
+/// Triton's hook for tests of clients: seconds that answers to calls other than inference are held back.
+const DELAY: &str = "TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC";
 
 /// The options of gRPC.
 #[derive(Debug, Args)]
@@ -117,6 +121,12 @@ pub(crate) struct GrpcOptions {
     grpc_max_response_pool_size: Option<NonZeroU32>,
 }
 
+/// The seconds in a variable of the environment, if there are any.
+fn seconds(variable: &str) -> Option<Duration> {
+    let seconds = env::var(variable).ok()?.parse().ok().filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs)
+}
+
 /// A time in milliseconds.
 fn time_from(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(least..=i64::from(FOR_EVER))
@@ -177,7 +187,8 @@ impl GrpcOptions {
             },
             ..FaceOptions::default()
         };
-        Ok(Some(Grpc { address: self.address(), tls: self.tls()?, options, transport: self.transport() }))
+        let transport = TransportOptions { delay: seconds(DELAY), ..self.transport() };
+        Ok(Some(Grpc { address: self.address(), tls: self.tls()?, options, transport }))
     }
 
     /// How connections are kept and ended.
@@ -191,6 +202,7 @@ impl GrpcOptions {
             pings: self.ping_rules(),
             max_age: limit(self.grpc_max_connection_age),
             max_age_grace: limit(self.grpc_max_connection_age_grace),
+            delay: None,
         }
     }
 

@@ -25,7 +25,12 @@ pub(crate) struct LogOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     log_error: bool,
 
-    /// Format of log lines: default or ISO8601.
+    /// Log each request when it is answered: the protocol and what was asked for, status, bytes and microseconds. Verbose
+    /// messages have it anyway.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    log_requests: bool,
+
+    /// Format of log lines: default, ISO8601 or JSON.
     #[arg(long, value_name = "FORMAT", default_value = "default", value_parser = log_format)]
     log_format: LogFormat,
 
@@ -44,6 +49,7 @@ impl LogOptions {
             error: self.log_error,
             verbose_level: self.log_verbose,
             format: self.log_format,
+            requests: self.log_requests,
         }
     }
 }

@@ -48,6 +48,30 @@ fn without_a_library_all_places_are_listed() {
 }
 
 #[test]
+fn a_missing_library_for_python_is_reported_with_the_way_to_get_it() {
+    let missing = |files: &[&str], backend: &str, runtime: &str| {
+        let root = folders(files);
+        let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), backend);
+        places.find(&config(runtime), backend).unwrap_err().to_string()
+    };
+    for (files, backend, runtime, is_hinted) in [
+        (["m/config.pbtxt"], "python", "", true),
+        (["m/config.pbtxt"], "python", "libtriton_python.so", true),
+        // A backend that is written in Python.
+        (["backends/vllm/model.py"], "vllm", "", true),
+        (["m/config.pbtxt"], "x", "", false),
+        (["m/config.pbtxt"], "python", "libother.so", false),
+    ] {
+        let error = missing(&files, backend, runtime);
+        assert_eq!(
+            error.contains("`pip install nvidia-pytriton`"),
+            is_hinted,
+            "{backend} {runtime}: {error}"
+        );
+    }
+}
+
+#[test]
 fn the_runtime_names_another_library() {
     let files = ["backends/x/libtriton_x.so", "backends/x/libtriton_x_special.so"];
     assert_eq!(found(&files, "libtriton_x_special.so").unwrap(), files[1]);

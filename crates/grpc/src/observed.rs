@@ -1,0 +1,88 @@
+//! Calls as they are observed from outside: logged, and delayed where a test of clients asks for it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body as _;
+use nereid_protocol::LoggedRequest;
+use tokio::time::sleep;
+use tonic::Code;
+use tonic::body::Body;
+use tonic::codegen::BoxFuture;
+use tower_service::Service;
+
+use crate::calls::{Answering, Calls};
+
+/// The calls of a connection.
+#[derive(Clone)]
+pub(crate) struct Observed {
+    pub calls: Calls,
+    /// How long answers to calls other than inference are held back.
+    pub delay: Option<Duration>,
+}
+
+impl<B> Service<Request<B>> for Observed
+where
+    Calls: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Observing;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.calls.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Observing {
+        let path = request.uri().path();
+        let logged = LoggedRequest::begin(|| format!("gRPC {path}"));
+        let delay = self.delay.filter(|_| !path.ends_with("Infer"));
+        let answer = self.calls.call(request);
+        let answer = match delay {
+            None => Answer::Prompt(answer),
+            Some(delay) => Answer::Delayed(Box::pin(async move {
+                let answer = answer.await;
+                sleep(delay).await;
+                answer
+            })),
+        };
+        Observing { answer, logged }
+    }
+}
+
+/// The answer to a call, which is logged when its head is there.
+pub(crate) struct Observing {
+    answer: Answer,
+    logged: Option<Box<LoggedRequest>>,
+}
+
+enum Answer {
+    Prompt(Answering),
+    Delayed(BoxFuture<Response<Body>, Infallible>),
+}
+
+impl Future for Observing {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(match &mut self.answer {
+            Answer::Prompt(answer) => Pin::new(answer).poll(context),
+            Answer::Delayed(answer) => answer.as_mut().poll(context),
+        });
+        if let (Some(logged), Ok(response)) = (self.logged.take(), &answer) {
+            logged.answered(code(response), response.body().size_hint().exact());
+        }
+        Poll::Ready(answer)
+    }
+}
+
+/// The code of a response: an error has it in its head; a stream may still fail.
+fn code(response: &Response<Body>) -> String {
+    let code =
+        response.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+    format!("{code:?}")
+}

@@ -1,0 +1,133 @@
+//! Lines of the log, in each form.
+
+use nereid_protocol::LogUpdate;
+use proptest::prelude::*;
+use tracing::subscriber::with_default;
+
+use super::*;
+
+/// What is written to it can be read.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is logged meanwhile, with these settings.
+fn logged(settings: LogSettings, escapes: bool, log: impl FnOnce(&LogControl)) -> String {
+    let (control, written) = (Arc::new(LogControl::new(settings)), Written::default());
+    let target = written.clone();
+    let lines = subscriber::layer()
+        .event_format(Line { control: Arc::clone(&control), escapes })
+        .with_ansi(false)
+        .with_writer(move || target.clone())
+        .with_filter(filter(&control));
+    with_default(Registry::default().with(lines), || log(&control));
+    String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+}
+
+fn with_format(format: LogFormat) -> LogSettings {
+    LogSettings { format, verbose_level: 1, ..LogSettings::default() }
+}
+
+/// The letters or names of the severities of all levels.
+fn log_all_levels() {
+    tracing::error!("e");
+    tracing::warn!("w");
+    tracing::info!("i");
+    tracing::debug!("v");
+}
+
+#[test]
+fn verbose_messages_are_information_in_the_references_forms() {
+    let lines = logged(with_format(LogFormat::Default), true, |_| log_all_levels());
+    let letters: Vec<_> = lines.lines().map(|line| &line[..1]).collect();
+    assert_eq!(letters, ["E", "W", "I", "I"]);
+    assert!(lines.lines().all(|line| line.contains(" tests.rs:")), "{lines}");
+    let lines = logged(with_format(LogFormat::Iso8601), true, |_| log_all_levels());
+    let letters: Vec<_> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(letters, ["E", "W", "I", "I"]);
+    let lines = logged(with_format(LogFormat::Json), true, |_| log_all_levels());
+    let objects = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let levels: Vec<_> = objects.map(|line| line["level"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(levels, ["error", "warning", "info", "verbose"]);
+}
+
+#[test]
+fn a_variable_writes_messages_as_they_are() {
+    for (variable, expected) in
+        [(None, true), (Some("0"), false), (Some("1"), true), (Some(""), true), (Some("false"), true)]
+    {
+        assert_eq!(escapes(variable), expected, "{variable:?}");
+    }
+    for (escapes, expected) in [(true, r#"] "a \"b\" c""#), (false, r#"] a "b" c"#)] {
+        let line = logged(LogSettings::default(), escapes, |_| tracing::info!("a \"b\" c"));
+        assert!(line.trim_end().ends_with(expected), "{line}");
+    }
+}
+
+#[test]
+fn requests_are_logged_where_an_option_or_the_verbose_level_says_so() {
+    let request = |_: &LogControl| {
+        let answered = nereid_protocol::LoggedRequest::begin(|| "HTTP GET /a b".to_owned());
+        if let Some(answered) = answered {
+            answered.answered(404, Some(12));
+        }
+        drop(nereid_protocol::LoggedRequest::begin(|| "gRPC /x".to_owned()));
+    };
+    assert_eq!(logged(LogSettings::default(), true, request), "");
+    for settings in [
+        LogSettings { requests: true, ..LogSettings::default() },
+        LogSettings { verbose_level: 1, ..LogSettings::default() },
+        // A log of requests alone.
+        LogSettings { requests: true, info: false, warning: false, error: false, ..LogSettings::default() },
+    ] {
+        let lines = logged(settings, true, request);
+        let lines: Vec<_> = lines.lines().collect();
+        let [answered, abandoned] = lines[..] else { panic!("{lines:?}") };
+        assert!(answered.contains(r#""HTTP GET /a b status=404 bytes=12 microseconds="#), "{answered}");
+        assert!(abandoned.contains(r#""gRPC /x status=abandoned microseconds="#), "{abandoned}");
+    }
+    // From the change of a client on.
+    let lines = logged(LogSettings::default(), true, |control| {
+        request(control);
+        control.update(LogUpdate {
+            verbose_level: Some(1),
+            format: Some(LogFormat::Json),
+            ..LogUpdate::default()
+        });
+        request(control);
+        control.update(LogUpdate { verbose_level: Some(0), ..LogUpdate::default() });
+        request(control);
+    });
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!((&lines[0]["message"], &lines[0]["bytes"]), (&"HTTP GET /a b".into(), &12.into()));
+    assert_eq!((&lines[0]["status"], lines[1].get("bytes")), (&"404".into(), None));
+    assert!(lines[0]["microseconds"].is_u64());
+}
+
+proptest! {
+    /// Whatever a message has, it is one line that can be read back.
+    #[test]
+    fn a_message_is_one_json_object_on_one_line(message: String, field: String, number: i64, flag: bool) {
+        let line = logged(with_format(LogFormat::Json), true, |_| {
+            tracing::warn!(field, number, flag, debug = ?message, "{message}");
+        });
+        prop_assert_eq!(line.matches('\n').count(), 1);
+        let object: Value = serde_json::from_str(&line).unwrap();
+        prop_assert_eq!(object["message"].as_str().unwrap(), message.trim_matches('\n'));
+        prop_assert_eq!(object["field"].as_str().unwrap(), field);
+        prop_assert_eq!(object["number"].as_i64().unwrap(), number);
+        prop_assert_eq!(object["flag"].as_bool().unwrap(), flag);
+        prop_assert_eq!(object["debug"].as_str().unwrap(), format!("{message:?}"));
+        prop_assert_eq!((object["pid"].as_u64(), object["level"].as_str()), (Some(process::id().into()), Some("warning")));
+    }
+}
