@@ -24,11 +24,13 @@ def write(repository, warm_up, file=None):
     [("zero_data: true", None), ("random_data: true", None), ('input_data_file: "data"', np.ones(3, np.float32).tobytes())],
     ids=["zeros", "random", "file"],
 )
-def test_a_model_is_served_after_its_warm_up_which_is_not_counted(repository, serve, warm_up, file):
+def test_a_model_is_served_after_its_warm_up_which_is_counted(repository, serve, warm_up, file):
     write(repository, warm_up, file)
     with tritonclient.http.InferenceServerClient(serve().url) as client:
         assert client.is_model_ready("scale")
-        assert client.get_inference_statistics("scale")["model_stats"][0]["execution_count"] == 0
+        statistics = client.get_inference_statistics("scale")["model_stats"][0]
+        assert (statistics["execution_count"], statistics["inference_count"]) == (3, 6)
+        assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in statistics["batch_stats"]] == [(2, 3)]
 
 
 @pytest.mark.parametrize(

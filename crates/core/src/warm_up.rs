@@ -1,17 +1,18 @@
 //! Runs a model's warm-up requests on each of its instances before it is ready.
 //!
-//! The samples bypass the scheduler and are not counted in the statistics.
+//! The samples bypass the scheduler. As in the reference, they are counted like requests of clients.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Answer, BatchMonitor, Buffer, DataType, Error, ExecutionTimes, InferRequest, ModelConfig, Phase, Request,
-    Responder, ResponseSink, Result, Shape, Tensor,
+    Answer, Buffer, DataType, Error, ExecutionTimes, InferRequest, ModelConfig, Phase, Request, Responder,
+    ResponseSink, Result, Shape, Tensor,
 };
 use nereid_model_config::proto;
 use nereid_model_config::proto::ModelWarmup;
@@ -22,6 +23,7 @@ use nereid_model_config::proto::model_warmup::input::InputDataType;
 use crate::admission::admit;
 use crate::instance::Pool;
 use crate::signature::Signature;
+use crate::statistics::{ComputeTimes, Ending, ModelStatistics};
 
 /// Warms all instances up, one after the other.
 ///
@@ -32,6 +34,7 @@ pub(crate) fn warm_up(
     config: &ModelConfig,
     signature: &Signature,
     files: &BTreeMap<String, Bytes>,
+    statistics: &Arc<ModelStatistics>,
 ) -> Result<()> {
     for sample in config.model_warmup.iter().filter(|sample| sample.batch_size > 0) {
         let failed = |error: Error| {
@@ -40,11 +43,18 @@ pub(crate) fn warm_up(
         let inputs = inputs(sample, signature, files).map_err(failed)?;
         for instance in 0..pool.len() {
             for _ in 0..sample.count.max(1) {
-                run(pool, instance, config, signature, &inputs, sample.batch_size).map_err(failed)?;
+                let sample = Sample { inputs: &inputs, batch_size: sample.batch_size };
+                run(pool, instance, config, signature, &sample, statistics).map_err(failed)?;
             }
         }
     }
     Ok(())
+}
+
+/// What each request of a warm-up has, and how many of them are one execution.
+struct Sample<'a> {
+    inputs: &'a [Tensor],
+    batch_size: u32,
 }
 
 /// One execution of as many requests as the sample's batch has, each with a batch of one.
@@ -53,9 +63,10 @@ fn run(
     instance: usize,
     config: &ModelConfig,
     signature: &Signature,
-    inputs: &[Tensor],
-    batch_size: u32,
+    sample: &Sample<'_>,
+    statistics: &Arc<ModelStatistics>,
 ) -> Result<()> {
+    let &Sample { inputs, batch_size } = sample;
     let (answers, received) = channel();
     let of_clients = |input: &&Tensor| !servers_own(config, &input.name);
     let requests = (0..batch_size).map(|_| {
@@ -64,7 +75,7 @@ fn run(
             ..InferRequest::default()
         };
         let size = admit(&mut request, signature, &config.name)?;
-        let responder = Responder::new(Arc::new(Listener(answers.clone())), None);
+        let responder = Responder::new(Arc::new(Listener::new(answers.clone(), size, statistics)), None);
         let mut request = Request::new(request, size, responder);
         let own = inputs.iter().filter(|input| !of_clients(input)).cloned();
         own.for_each(|input| request.give_input(input));
@@ -72,7 +83,7 @@ fn run(
     });
     let requests = requests.collect::<Result<_>>()?;
     drop(answers);
-    pool.execute_in_place(instance, requests, Arc::new(Uncounted))?;
+    pool.execute_in_place(instance, requests, Arc::<ModelStatistics>::clone(statistics))?;
     // Ends when every request has had its last answer, or was dropped, which is an answer too.
     received.iter().find_map(Answer::err).map_or(Ok(()), Err)
 }
@@ -149,28 +160,103 @@ fn unit(number: u64) -> f32 {
     (number >> 40) as f32 / (1 << 24) as f32
 }
 
-/// Hears the answers to one request.
-struct Listener(Sender<Answer>);
+/// Hears the answers to one request, and counts it if it succeeds.
+struct Listener {
+    answers: Sender<Answer>,
+    statistics: Arc<ModelStatistics>,
+    batch_size: usize,
+    arrived: Instant,
+    /// Nanoseconds from `arrived` to the beginning of each phase; 0 if it was not reached.
+    phases: [AtomicU64; 3],
+    /// Whether the backend reports how long the execution took.
+    awaits_report: AtomicBool,
+    state: Mutex<Heard>,
+}
 
-impl ResponseSink for Listener {
-    fn deliver(&self, answer: Option<Answer>, _last: bool) {
-        if let Some(answer) = answer {
-            // Nobody listens any more once one answer was an error.
-            let _ = self.0.send(answer);
+#[derive(Default)]
+struct Heard {
+    has_failed: bool,
+    is_counted: bool,
+    reported: Option<ComputeTimes>,
+}
+
+impl Listener {
+    fn new(answers: Sender<Answer>, batch_size: usize, statistics: &Arc<ModelStatistics>) -> Self {
+        Self {
+            answers,
+            statistics: Arc::clone(statistics),
+            batch_size,
+            arrived: Instant::now(),
+            phases: Default::default(),
+            awaits_report: AtomicBool::new(false),
+            state: Mutex::default(),
         }
     }
 
-    fn mark(&self, _: Phase, _: Instant) {}
+    /// Counts the request as a success.
+    fn count(&self, reported: Option<ComputeTimes>) {
+        let ended = self.arrived.elapsed();
+        let mut begins = [ended; 3];
+        let mut next = ended;
+        for (begin, phase) in begins.iter_mut().zip(&self.phases).rev() {
+            let nanos = phase.load(Ordering::Relaxed);
+            next = if nanos == 0 { next } else { Duration::from_nanos(nanos) };
+            *begin = next;
+        }
+        let [started, inputs_ready, outputs_ready] = begins;
+        self.statistics.begun();
+        self.statistics.record(Ending::Success, self.batch_size, ended, started);
+        let measured = || ComputeTimes {
+            input: inputs_ready.saturating_sub(started),
+            infer: outputs_ready.saturating_sub(inputs_ready),
+            output: ended.saturating_sub(outputs_ready),
+        };
+        let measures = !self.awaits_report.load(Ordering::Acquire);
+        if let Some(times) = reported.or_else(|| measures.then(measured)) {
+            self.statistics.record_compute(times);
+        }
+    }
+}
+
+impl ResponseSink for Listener {
+    fn deliver(&self, answer: Option<Answer>, last: bool) {
+        let mut heard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.has_failed |= matches!(answer, Some(Err(_)));
+        let counts = last && !heard.has_failed && !std::mem::replace(&mut heard.is_counted, last);
+        let reported = heard.reported;
+        drop(heard);
+        if counts {
+            self.count(reported);
+        }
+        if let Some(answer) = answer {
+            // Nobody listens any more once one answer was an error.
+            let _ = self.answers.send(answer);
+        }
+    }
+
+    fn mark(&self, phase: Phase, at: Instant) {
+        let since = at.saturating_duration_since(self.arrived).as_nanos();
+        self.phases[phase as usize].store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
 
     fn is_cancelled(&self) -> bool {
         false
     }
-}
 
-struct Uncounted;
+    fn await_report(&self) {
+        self.awaits_report.store(true, Ordering::Release);
+    }
 
-impl BatchMonitor for Uncounted {
-    fn executed(&self, _size: usize, _times: ExecutionTimes) {}
+    fn report(&self, times: ExecutionTimes) {
+        let times = ComputeTimes::from(times);
+        let mut heard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_late = heard.is_counted && heard.reported.is_none() && !heard.has_failed;
+        heard.reported = Some(times);
+        drop(heard);
+        if is_late {
+            self.statistics.record_compute(times);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ impl Model {
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
-        warm_up(&pool, &config, &signature, &spec.warm_up_files)?;
+        warm_up(&pool, &config, &signature, &spec.warm_up_files, &statistics)?;
         let states = match &config.scheduling_choice {
             Some(SchedulingChoice::SequenceBatching(batching)) => {
                 initial_states(&config, batching, &spec.state_files)?

@@ -455,9 +455,20 @@ async fn a_model_is_warmed_up_on_each_instance_before_it_is_ready() {
         echo(batch);
     });
     assert_eq!(*SIZES.lock().unwrap(), [(3, 3); 4]);
-    // Nobody but the instances has seen it.
-    assert_eq!(server.model("m", None).unwrap().statistics().snapshot().execution_count, 0);
+    // As in the reference, all of it is counted: four executions of three requests of one item each.
+    let counts = || {
+        let counted = server.model("m", None).unwrap().statistics().snapshot();
+        let compute = [counted.compute_input, counted.compute_infer, counted.compute_output];
+        let batches: Vec<_> =
+            counted.batches.iter().map(|(size, it)| (*size, it.compute_infer.count)).collect();
+        assert!(compute.iter().all(|phase| phase.count == counted.success.count), "{counted:?}");
+        assert!(counted.last_inference_ms > 0 && counted.fail.count == 0);
+        (counted.inference_count, counted.execution_count, counted.success.count, batches)
+    };
+    assert_eq!(counts(), (12, 4, 12, vec![(3, 4)]));
+    assert_eq!(server.work(), Work::Nothing);
     ask(&server, request()).await.unwrap();
+    assert_eq!(counts(), (13, 5, 13, vec![(1, 1), (3, 4)]));
 }
 
 #[test]
