@@ -13,6 +13,46 @@ pub(crate) fn text(body: &[u8]) -> &[u8] {
     body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
 
+/// The text with `Infinity` and `NaN` in place of `Inf` and `-NaN`, which the reference reads, too; `None` if it has
+/// neither. The reader does not know them, so this is for text that it has refused.
+pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
+    let mut result = Vec::new();
+    // Up to where the result has the text.
+    let mut taken = 0;
+    let (mut at, mut in_string) = (0, false);
+    while let Some(&byte) = text.get(at) {
+        let rest = &text[at..];
+        let word = |word: &str| {
+            rest.starts_with(word.as_bytes())
+                && rest.get(word.len()).is_none_or(|byte| !byte.is_ascii_alphanumeric())
+        };
+        at += match byte {
+            b'\\' if in_string => 2,
+            b'"' => {
+                in_string = !in_string;
+                1
+            }
+            b'I' if !in_string && word("Inf") => {
+                result.extend_from_slice(&text[taken..at]);
+                result.extend_from_slice(b"Infinity");
+                taken = at + 3;
+                3
+            }
+            b'-' if !in_string && word("-NaN") => {
+                result.extend_from_slice(&text[taken..at]);
+                taken = at + 1;
+                4
+            }
+            _ => 1,
+        };
+    }
+    if taken == 0 {
+        return None;
+    }
+    result.extend_from_slice(&text[taken..]);
+    Some(result)
+}
+
 /// The error for malformed JSON.
 pub(crate) fn malformed(error: impl Display) -> Error {
     Error::internal(format!("cannot parse the request's JSON: {error}"))
@@ -28,5 +68,30 @@ pub(crate) fn syntax(error: JiterError) -> Error {
     match error.error_type {
         JiterErrorType::JsonError(JsonErrorType::InvalidUnicodeCodePoint) => not_utf8(),
         _ => malformed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_spellings_of_numbers_are_replaced_outside_of_strings() {
+        for (given, expected) in [
+            ("[Inf]", Some("[Infinity]")),
+            ("[-Inf, Inf,-NaN]", Some("[-Infinity, Infinity,NaN]")),
+            ("Inf", Some("Infinity")),
+            ("-NaN", Some("NaN")),
+            (r#"{"Inf":Inf,"\"-NaN":"\\"}"#, Some(r#"{"Inf":Infinity,"\"-NaN":"\\"}"#)),
+            (r#"["Inf\\",Inf]"#, Some(r#"["Inf\\",Infinity]"#)),
+            ("[Infinity,-Infinity,NaN]", None),
+            ("[Info,Inf1,-NaNs,--NaN2]", None),
+            (r#"["Inf","-NaN","a\"Inf"]"#, None),
+            (r#"["Inf\"#, None),
+            ("", None),
+        ] {
+            let respelled = respelled(given.as_bytes()).map(|text| String::from_utf8(text).unwrap());
+            assert_eq!(respelled.as_deref(), expected, "{given}");
+        }
     }
 }

@@ -49,8 +49,14 @@ pub(super) fn json(
         Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
     let header = json::text(&header);
-    let mut parsed = Parsed::new(regions);
-    parsed.read(&mut Jiter::new(header).with_allow_inf_nan())?;
+    let respelled;
+    let (header, parsed) = match Parsed::of(header, regions) {
+        Ok(parsed) => (header, parsed),
+        Err(error) => {
+            respelled = json::respelled(header).ok_or(error)?;
+            (&*respelled, Parsed::of(&respelled, regions)?)
+        }
+    };
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
     };
@@ -145,8 +151,10 @@ impl Declared {
 }
 
 impl<'r> Parsed<'r> {
-    fn new(regions: &'r Regions) -> Self {
-        Self {
+    /// # Errors
+    /// What is wrong with the text.
+    fn of(text: &[u8], regions: &'r Regions) -> Result<Self> {
+        let mut parsed = Self {
             regions,
             memory: RequestMemory::default(),
             request: InferRequest::default(),
@@ -155,7 +163,9 @@ impl<'r> Parsed<'r> {
             parameters_seen: false,
             id_seen: false,
             format: Format::default(),
-        }
+        };
+        parsed.read(&mut Jiter::new(text).with_allow_inf_nan())?;
+        Ok(parsed)
     }
 
     /// The first of duplicate keys counts, as in the reference.

@@ -147,8 +147,15 @@ fn ask(
 
 /// Decodes the request's object.
 pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
+    let text = json::text(json);
+    match decode_text(text, signature, limit) {
+        Ok(request) => Ok(request),
+        Err(error) => decode_text(&json::respelled(text).ok_or(error)?, signature, limit),
+    }
+}
+
+fn decode_text(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
-    let json = json::text(json);
     let mut reader = Jiter::new(json).with_allow_inf_nan();
     let is_object = object(&mut reader, |reader, key| match key {
         "id" => {

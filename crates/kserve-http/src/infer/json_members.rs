@@ -123,6 +123,8 @@ impl WireValue for JsonValue<'_, '_> {
                 }
             }
             _ => {
+                // What is no JSON at all is another error.
+                skip(json)?;
                 return Err(Error::invalid_arg(format!(
                     "parameter '{name}' is neither a string nor a number nor a boolean"
                 )));

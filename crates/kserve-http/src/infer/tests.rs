@@ -93,6 +93,12 @@ async fn numbers_too_large_for_64_bits_are_refused_wherever_they_are() {
         ("Infinity", 200),
         ("-Infinity", 200),
         ("NaN", 200),
+        ("Inf", 200),
+        ("-Inf", 200),
+        ("-NaN", 200),
+        ("Info", 500),
+        ("+Inf", 500),
+        ("-Na", 500),
         ("123456789012345678901234567890", 200),
     ] {
         let input = format!(r#"{{"name":"IN2","datatype":"FP64","shape":[1],"data":[{number}]}}"#);
@@ -100,6 +106,23 @@ async fn numbers_too_large_for_64_bits_are_refused_wherever_they_are() {
         let parameter = format!(r#","parameters":{{"x":{number}}}"#);
         assert_eq!(status(&serving, body(ONE, &parameter)).await, expected, "{number}");
     }
+}
+
+#[tokio::test]
+async fn every_spelling_of_infinity_is_read_wherever_the_type_stands() {
+    let serving = serving().await;
+    let words = "[Inf, -Inf, Infinity, NaN, -NaN]";
+    let expected = r#""data":[Infinity,-Infinity,Infinity,NaN,NaN]"#;
+    for input in [
+        format!(r#"{{"name":"IN2","datatype":"FP64","shape":[5],"data":{words}}}"#),
+        format!(r#"{{"data":{words},"name":"IN2","datatype":"FP64","shape":[5]}}"#),
+    ] {
+        let request = body(&input, r#","id":"Inf and -NaN""#);
+        let answer = serving.post("/v2/models/m/infer", &request).await;
+        assert!(answer.contains(expected) && answer.contains("\"Inf and -NaN\""), "{input}: {answer}");
+    }
+    let answer = serving.post("/v2/models/m/generate", &format!(r#"{{"IN2": {words}}}"#)).await;
+    assert!(answer.contains("\"OUT2\":[Infinity,-Infinity,Infinity,NaN,NaN]"), "{answer}");
 }
 
 #[tokio::test]
