@@ -34,9 +34,9 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     reuse_http_port: bool,
 
-    /// I/O threads, for all protocols. Default: one per processor.
+    /// I/O threads, for all protocols. Default, and with 0: one per processor.
     #[arg(long, value_name = "COUNT")]
-    http_thread_count: Option<NonZeroUsize>,
+    http_thread_count: Option<usize>,
 
     /// Maximum size in bytes of the JSON part of a request, of a tensor in JSON or in a raw body, and of a decompressed
     /// body.
@@ -80,7 +80,8 @@ pub(crate) struct HttpOptions {
 impl HttpOptions {
     /// Threads that read and write HTTP.
     pub(crate) fn threads(&self) -> usize {
-        self.http_thread_count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+        let count = self.http_thread_count.and_then(NonZeroUsize::new);
+        count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
     }
 
     /// Where HTTP is served.
@@ -168,7 +169,7 @@ mod tests {
             "--http-max-input-size=0",
             "--http-max-input-size=-1",
             "--reuse-http-port=perhaps",
-            "--http-thread-count=0",
+            "--http-thread-count=-1",
             "--http-port=70000",
         ] {
             assert!(parsed(&[argument]).is_err(), "{argument}");

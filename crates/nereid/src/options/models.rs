@@ -1,6 +1,5 @@
 //! The options about models: where they come from, which are loaded, and when.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,9 +40,9 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     repository_watch: bool,
 
-    /// How many models are loaded in parallel.
-    #[arg(long, value_name = "COUNT", default_value = "4")]
-    model_load_thread_count: NonZeroUsize,
+    /// How many models are loaded in parallel; with 0, one after the other.
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    model_load_thread_count: usize,
 
     /// How often a failed load is retried.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -100,7 +99,7 @@ impl ModelOptions {
     }
 
     pub(super) fn load_threads(&self) -> usize {
-        self.model_load_thread_count.get()
+        self.model_load_thread_count.max(1)
     }
 
     pub(super) fn load_retries(&self) -> usize {

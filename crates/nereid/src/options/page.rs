@@ -22,6 +22,9 @@ Give each option
 - in the environment: `NEREID_HTTP_PORT=9000`, with one value per line for an option that may be given several times;
 - in a TOML file that `--config-file` names: `http-port = 9000`, with a list for an option that may be given several times.
 
+On the command line, a name may be cut short where no other option of Triton begins so (`--http-po=9000`). `true`, `on` and `1`,
+`false`, `off` and `0` are booleans, in upper or lower case, as are all words but the log's format.
+
 The command line goes before the environment, the environment before the file, and the file before the default. An unknown
 option is an error on the command line and in the file. Options without a value are `true` or `false` elsewhere. `nereid
 check` reads its options from the same places, and ignores those of the server.

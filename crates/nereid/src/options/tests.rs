@@ -189,7 +189,9 @@ fn what_is_wrong_is_refused() {
         "--http-port=70000",
         "--strict-readiness=maybe",
         "--repository-poll-secs=x",
-        "--http-thread-count=0",
+        "--http-thread-count=-1",
+        "--model-load-thread-count=-1",
+        "--exit-timeout-secs=3x",
         "--rate-limit=sometimes",
         "--log-verbose=-1",
         "--log-verbose=2147483648",
@@ -266,6 +268,18 @@ fn enumerations_are_the_references_words_in_any_case() {
     }
     let poll = parsed(&["--model-control-mode=Poll"]).unwrap().config().unwrap();
     assert_eq!(poll.poll.unwrap().interval, Duration::from_secs(15));
+}
+
+#[test]
+fn a_count_of_no_threads_is_the_least_that_works() {
+    for (count, loads) in [("0", 1), ("1", 1), ("7", 7)] {
+        let options =
+            parsed(&[&format!("--model-load-thread-count={count}"), &format!("--http-thread-count={count}")]);
+        let options = options.unwrap();
+        assert_eq!(options.models.load_threads(), loads);
+        let threads = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(options.http.threads(), if count == "0" { threads } else { loads });
+    }
 }
 
 #[test]
