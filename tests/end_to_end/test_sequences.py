@@ -210,6 +210,18 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
         client.client.infer("any", tensors, sequence_id=5, sequence_start=True)
 
 
+@pytest.mark.parametrize("same_buffer", ["", "use_same_buffer_for_input_output: true"])
+@pytest.mark.parametrize("dims", ["1", "-1"])
+def test_states_that_may_grow_are_kept_without_a_gpu(repository, serve, same_buffer, dims):
+    write_adder(repository, "adder", initial=f"use_growable_memory: true {same_buffer}", dims=dims)
+    client = Client(serve(), tritonclient.http)
+    assert client.ask("adder", 1, 1, start=True) == [1]
+    assert client.ask("adder", 2, 2, start=True) == [2]
+    assert client.ask("adder", 10, 1) == [11]
+    assert client.ask("adder", 20, 2, end=True) == [22]
+    assert client.ask("adder", 100, 1, end=True) == [111]
+
+
 def test_an_idle_sequence_ends(repository, serve):
     write_adder(repository, "adder", extra="max_sequence_idle_microseconds: 300000")
     client = Client(serve(), tritonclient.http)
@@ -319,7 +331,7 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
     assert client.ask("adder", 5, 7, start=True) == [5]
     reasons = {model["name"]: model.get("reason", "") for model in client.client.get_model_repository_index()}
     assert "no input 'SUM_OUT'" in reasons["unknown"]
-    assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 1
+    assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 3
 
 
 @STRATEGIES

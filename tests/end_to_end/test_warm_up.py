@@ -37,8 +37,8 @@ def test_a_model_is_served_after_its_warm_up_which_is_counted(repository, serve,
     ("warm_up", "file", "reason"),
     [
         ('input_data_file: "data"', b"short", "takes 12 bytes, but file 'data' has 5"),
-        ('input_data_file: "other"', b"short", "no such file"),
-        ('input_data_file: "../config.pbtxt"', b"short", "outside the model's folder"),
+        ('input_data_file: "other"', b"short", "No such file"),
+        ('input_data_file: "../config.pbtxt"', b"short", "must stay within the model's folder"),
     ],
     ids=["too short", "missing", "elsewhere"],
 )

@@ -1,7 +1,8 @@
 //! The identity backend: returns its inputs as its outputs, without copying them. For tests and benchmarks, with the
 //! options of Triton's backend of that name.
 //!
-//! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Parameters of the configuration:
+//! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Of an optional input that a request leaves out, the output has the
+//! configured shape and zeros, or empty strings. Parameters of the configuration:
 //! - `execute_delay_ms`: delays each execution;
 //! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
 //! - `creation_delay_sec`: delays loading.
@@ -18,13 +19,14 @@
 
 mod gate;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use nereid_backend_api::{
-    Backend, Batch, Error, Instance, InstanceContext, Model, ModelConfig, ModelContext, ParameterValue,
-    Parameters, Request, Response, Result, Tensor,
+    Backend, Batch, DataType, Error, Instance, InstanceContext, Model, ModelConfig, ModelContext,
+    ParameterValue, Parameters, Request, Response, Result, Shape, Tensor,
 };
 
 use crate::gate::Gate;
@@ -46,6 +48,7 @@ impl Backend for IdentityBackend {
             delay_multiplier: u32::try_from(number(config, "instance_wise_delay_multiplier")?)
                 .unwrap_or(u32::MAX),
             gate: Gate::configured(config, "gate"),
+            optional: optional_inputs(config),
             instances: AtomicU32::new(0),
         };
         Ok(Box::new(model))
@@ -56,6 +59,7 @@ struct IdentityModel {
     execute_delay: Duration,
     delay_multiplier: u32,
     gate: Option<Gate>,
+    optional: Arc<[OptionalInput]>,
     instances: AtomicU32,
 }
 
@@ -64,7 +68,8 @@ impl Model for IdentityModel {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
         let factor = self.delay_multiplier.saturating_mul(number).max(1);
         let delay = self.execute_delay.saturating_mul(factor);
-        Ok(Box::new(IdentityInstance { name: context.name, delay, gate: self.gate.clone() }))
+        let (gate, optional) = (self.gate.clone(), Arc::clone(&self.optional));
+        Ok(Box::new(IdentityInstance { name: context.name, delay, gate, optional }))
     }
 
     fn runs_at_once(&self, _request: &Request) -> bool {
@@ -76,6 +81,7 @@ struct IdentityInstance {
     name: String,
     delay: Duration,
     gate: Option<Gate>,
+    optional: Arc<[OptionalInput]>,
 }
 
 impl Instance for IdentityInstance {
@@ -88,17 +94,62 @@ impl Instance for IdentityInstance {
             sleep(self.delay);
         }
         batch.outputs_ready();
-        let responses: Vec<_> = batch.requests().iter().map(|request| Ok(respond(request))).collect();
+        let responses: Vec<_> =
+            batch.requests().iter().map(|request| Ok(respond(request, &self.optional))).collect();
         batch.complete(responses);
     }
 }
 
-fn respond(request: &Request) -> Response {
+/// An input that requests may leave out.
+struct OptionalInput {
+    name: String,
+    data_type: DataType,
+    /// Without the batch dimension.
+    dims: Vec<i64>,
+    is_batched: bool,
+}
+
+fn optional_inputs(config: &ModelConfig) -> Arc<[OptionalInput]> {
+    let optional = config.input.iter().filter(|input| input.optional);
+    let described = optional.filter_map(|input| {
+        let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+        Some(OptionalInput {
+            name: input.name.clone(),
+            data_type: DataType::from_proto(input.data_type())?,
+            // A dimension of any size has one element.
+            dims: dims.iter().map(|&dim| if dim < 0 { 1 } else { dim }).collect(),
+            is_batched: config.max_batch_size > 0,
+        })
+    });
+    described.collect()
+}
+
+impl OptionalInput {
+    /// The output of a request that leaves the input out; `None` if it is too large for this machine.
+    fn blank(&self, name: String, batch_size: usize) -> Option<Tensor> {
+        let batch = self.is_batched.then(|| i64::try_from(batch_size)).transpose().ok()?;
+        let shape: Shape = batch.into_iter().chain(self.dims.iter().copied()).collect();
+        // A string of no bytes takes the four bytes of its length.
+        let element = self.data_type.byte_size().unwrap_or(4);
+        let mut contents = Vec::new();
+        let size = shape.element_count()?.checked_mul(element)?;
+        contents.try_reserve_exact(size).ok()?;
+        contents.resize(size, 0);
+        Some(Tensor::new(name, self.data_type, shape, contents))
+    }
+}
+
+fn respond(request: &Request, optional: &[OptionalInput]) -> Response {
+    let left_out = optional.iter().filter(|it| request.inputs.iter().all(|input| input.name != it.name));
+    let blanks = left_out.filter_map(|it| {
+        let name = output_name(&it.name)?;
+        if request.wants(&name) { it.blank(name, request.batch_size()) } else { None }
+    });
     let outputs = request.inputs.iter().filter_map(|input| {
         let name = output_name(&input.name)?;
         request.wants(&name).then(|| Tensor { name, ..input.clone() })
     });
-    Response { outputs: outputs.collect(), parameters: response_parameters() }
+    Response { outputs: outputs.chain(blanks).collect(), parameters: response_parameters() }
 }
 
 /// One parameter of each type, as Triton's backend sends them.

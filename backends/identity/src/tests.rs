@@ -52,6 +52,48 @@ fn inputs_come_back_as_outputs_without_a_copy() {
 }
 
 #[test]
+fn an_optional_input_that_is_left_out_comes_back_as_zeros_of_the_configured_shape() {
+    let types = [("TYPE_INT8", 1), ("TYPE_FP32", 4), ("TYPE_INT64", 8), ("TYPE_BOOL", 1), ("TYPE_STRING", 4)];
+    for (name, element) in types {
+        for (dims, reshaped, shape) in [
+            ("2, 3", "", vec![2, 3]),
+            ("-1, 3", "", vec![1, 3]),
+            ("1", "reshape { shape: [ ] }", vec![]),
+            ("0", "", vec![0]),
+        ] {
+            for max_batch_size in [0, 4] {
+                let pair = format!("data_type: {name} dims: [ {dims} ] {reshaped}");
+                let model = load(&format!(
+                    r#"max_batch_size: {max_batch_size} {PAIR} input {{ name: "INPUT1" {pair} optional: true }}
+                       output {{ name: "OUTPUT1" {pair} }}"#
+                ))
+                .unwrap();
+                let request =
+                    InferRequest { inputs: vec![input("INPUT0", b"abc")], ..InferRequest::default() };
+                let (mut answers, _) = execute(&mut *instance(&*model), vec![request]);
+                let answer = answers.remove(0).unwrap();
+                let names: Vec<_> = answer.outputs.iter().map(|output| output.name.as_str()).collect();
+                assert_eq!(names, ["OUTPUT0", "OUTPUT1"]);
+                let batch = (max_batch_size > 0).then_some(1);
+                let expected: Vec<i64> = batch.into_iter().chain(shape.iter().copied()).collect();
+                assert_eq!(&answer.outputs[1].shape[..], expected, "{name} {dims}");
+                let bytes = usize::try_from(expected.iter().product::<i64>()).unwrap() * element;
+                assert_eq!(&*answer.outputs[1].contiguous().unwrap(), vec![0; bytes], "{name} {dims}");
+                answer.outputs[1].check_contents().unwrap();
+                let only = vec![RequestedOutput::new("OUTPUT0")];
+                let request = InferRequest {
+                    inputs: vec![input("INPUT0", b"abc")],
+                    outputs: only,
+                    ..InferRequest::default()
+                };
+                let (mut answers, _) = execute(&mut *instance(&*model), vec![request]);
+                assert_eq!(answers.remove(0).unwrap().outputs.len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
 fn it_conforms() {
     let context = |text: &str| nereid_testkit::context("m", nereid_testkit::normalised("m", text));
     conformance::backend(conformance::Subject {

@@ -36,7 +36,7 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
         None => {}
     }
     check_controls(batching, report);
-    state::check(config, batching, report);
+    state::check(batching, report);
     if config.response_cache.is_some_and(|cache| cache.enable) {
         let reason = "the answers of a sequence depend on its state and are not cached; must be false";
         report.add("response_cache.enable", reason);

@@ -4,11 +4,10 @@ use std::collections::HashSet;
 
 use super::report::Report;
 use super::tensor::ANY_SIZE;
-use crate::proto::model_instance_group::Kind;
 use crate::proto::model_sequence_batching::{InitialState, State};
-use crate::proto::{DataType, ModelConfig, ModelSequenceBatching};
+use crate::proto::{DataType, ModelSequenceBatching};
 
-pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, report: &mut Report) {
+pub(super) fn check(batching: &ModelSequenceBatching, report: &mut Report) {
     let mut inputs = HashSet::new();
     let mut outputs = HashSet::new();
     for (index, state) in batching.state.iter().enumerate() {
@@ -32,9 +31,6 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
             let reason = format!("{dim} is not a dimension, must be at least 0, or -1 for any size");
             report.add(format!("{path}.dims[{position}]"), reason);
         }
-        if state.use_growable_memory {
-            check_growable(config, &path, state, report);
-        }
         if state.initial_state.len() > 1 {
             let reason = format!("there are {}, must be one at most", state.initial_state.len());
             report.add(format!("{path}.initial_state"), reason);
@@ -42,18 +38,6 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
         for (position, initial) in state.initial_state.iter().enumerate() {
             check_initial(&format!("{path}.initial_state[{position}]"), state, initial, report);
         }
-    }
-}
-
-/// Memory that grows is the device's own, and one buffer.
-fn check_growable(config: &ModelConfig, path: &str, state: &State, report: &mut Report) {
-    let field = format!("{path}.use_growable_memory");
-    if !state.use_same_buffer_for_input_output {
-        report.add(&*field, "needs use_same_buffer_for_input_output: true");
-    }
-    let elsewhere = |kind: i32| kind == Kind::Cpu as i32 || kind == Kind::Model as i32;
-    if config.instance_group.iter().any(|group| elsewhere(group.kind)) {
-        report.add(field, "needs instances of KIND_GPU");
     }
 }
 

@@ -298,20 +298,6 @@ const RULES: &[Rule] = &[
         "-2 is not a dimension",
     ),
     (
-        "SequenceStates::Initialize",
-        "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
-            use_growable_memory: true } } ",
-        "sequence_batching.state[0].use_growable_memory",
-        "needs use_same_buffer_for_input_output: true",
-    ),
-    (
-        "SequenceStates::Initialize",
-        "backend: 'b' instance_group { kind: KIND_CPU } sequence_batching { state { input_name: 'I' output_name: 'O'
-            data_type: TYPE_FP32 dims: 1 use_growable_memory: true use_same_buffer_for_input_output: true } } ",
-        "sequence_batching.state[0].use_growable_memory",
-        "needs instances of KIND_GPU",
-    ),
-    (
         "SequenceBatchScheduler::Create",
         "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
             initial_state [ { name: 'A' data_type: TYPE_FP32 dims: 1 zero_data: true },
