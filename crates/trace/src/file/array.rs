@@ -1,11 +1,23 @@
 //! A file with a growing JSON array. It is valid JSON after each step, even a failed one.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-pub(super) struct ArrayFile {
-    file: File,
+/// What a file can do.
+pub(super) trait Storage: Write + Seek {
+    /// Cuts it off.
+    fn cut(&mut self, length: u64) -> io::Result<()>;
+}
+
+impl Storage for File {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+}
+
+pub(super) struct ArrayFile<S = File> {
+    file: S,
     /// Where the closing bracket stands.
     end: u64,
 }
@@ -13,35 +25,102 @@ pub(super) struct ArrayFile {
 impl ArrayFile {
     /// A file with an empty array, in the place of what may be there.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+        let created = File::create(path).and_then(Self::begin);
+        if created.is_err() && fs::metadata(path).is_ok_and(|file| file.is_file()) {
+            // Without a byte, it is no array. That nothing can be written says enough.
+            let _ = fs::remove_file(path);
+        }
+        created
+    }
+}
+
+impl<S: Storage> ArrayFile<S> {
+    fn begin(mut file: S) -> io::Result<Self> {
         file.write_all(b"[]")?;
         Ok(Self { file, end: 1 })
     }
 
     /// Appends elements, which `text` has with commas between them.
+    ///
+    /// They are written behind the closing bracket, and take effect when that is overwritten. So a full disk needs no more
+    /// than to be cut off where the array ended before.
     pub(super) fn append(&mut self, text: &str) -> io::Result<()> {
-        let comma = if self.end > 1 { "," } else { "" };
-        let written = self.replace_end(&[comma, text, "]"]);
+        let written = self.put(self.end + 1, &[text, "]"].concat());
+        let separator = if self.end > 1 { "," } else { " " };
+        let written = written.and_then(|()| self.put(self.end, separator));
         match &written {
-            Ok(()) => self.end += (comma.len() + text.len()) as u64,
-            // What was there before is not lost with what cannot be added. If even that cannot be done, the first error
-            // says enough.
-            Err(_) => drop(self.file.set_len(self.end).and_then(|()| self.replace_end(&["]"]))),
+            Ok(()) => self.end += 1 + text.len() as u64,
+            // If even that cannot be done, the first error says enough.
+            Err(_) => drop(self.file.cut(self.end + 1)),
         }
         written
     }
 
-    fn replace_end(&mut self, texts: &[&str]) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(self.end))?;
-        self.file.write_all(texts.concat().as_bytes())
+    fn put(&mut self, place: u64, text: &str) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(place))?;
+        self.file.write_all(text.as_bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use proptest::prelude::*;
 
     use super::*;
+
+    /// A file on a disk with little room.
+    struct Small {
+        contents: io::Cursor<Vec<u8>>,
+        room: usize,
+    }
+
+    impl Write for Small {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let left = self.room.saturating_sub(self.contents.position() as usize);
+            match bytes.len().min(left) {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                // As much as there is room for is written before it fails.
+                count => self.contents.write(&bytes[..count]),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for Small {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.contents.seek(to)
+        }
+    }
+
+    impl Storage for Small {
+        fn cut(&mut self, length: u64) -> io::Result<()> {
+            self.contents.get_mut().truncate(length as usize);
+            Ok(())
+        }
+    }
+
+    proptest! {
+        /// Room comes and goes while elements are appended.
+        #[test]
+        fn a_full_disk_costs_what_cannot_be_written_and_no_more(
+            steps in prop::collection::vec((1..40_usize, 0..200_usize), 0..20),
+        ) {
+            let mut file = ArrayFile::begin(Small { contents: io::Cursor::default(), room: 2 }).unwrap();
+            let mut expected = Vec::new();
+            for (length, room) in steps {
+                file.file.room = room;
+                let text = "x".repeat(length);
+                if file.append(&format!("\"{text}\"")).is_ok() {
+                    expected.push(text);
+                }
+                let read: Vec<String> = serde_json::from_slice(file.file.contents.get_ref()).unwrap();
+                prop_assert_eq!(&read, &expected);
+            }
+        }
+    }
 
     #[test]
     fn the_array_is_complete_after_each_step() {
@@ -52,9 +131,9 @@ mod tests {
         let text = || fs::read_to_string(&path).unwrap();
         assert_eq!(text(), "[]");
         file.append("1,2").unwrap();
-        assert_eq!(text(), "[1,2]");
+        assert_eq!(text(), "[ 1,2]");
         file.append("3").unwrap();
-        assert_eq!(text(), "[1,2,3]");
+        assert_eq!(text(), "[ 1,2,3]");
     }
 
     #[test]
