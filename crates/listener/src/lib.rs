@@ -11,9 +11,11 @@ mod tls;
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::Instant;
 
 pub use connection::Connection;
 pub use tls::{Tls, TlsError, TlsFiles};
@@ -23,6 +25,9 @@ const BACKLOG: u32 = 1024;
 
 /// How long to wait before accepting again when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often failures to accept are logged: there are twenty a second while descriptors are out.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +87,7 @@ impl Bound {
         if let Some(tls) = &tls {
             tls.watch();
         }
-        Ok(Listener { listener: self.socket.listen(BACKLOG)?, tls })
+        Ok(Listener { listener: self.socket.listen(BACKLOG)?, tls, complaints: Complaints::default() })
     }
 }
 
@@ -91,6 +96,23 @@ impl Bound {
 pub struct Listener {
     listener: TcpListener,
     tls: Option<Tls>,
+    complaints: Complaints,
+}
+
+/// When a failure to accept was last logged.
+#[derive(Debug, Default)]
+struct Complaints(Mutex<Option<Instant>>);
+
+impl Complaints {
+    /// Whether another failure is to be logged.
+    fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 impl Listener {
@@ -115,7 +137,9 @@ impl Listener {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
+                    if self.complaints.is_due() {
+                        tracing::warn!("cannot accept connections: {error}");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -73,3 +73,16 @@ fn a_name_without_an_address_is_an_error() {
     let nowhere = Address { host: "no.such.host.invalid".into(), port: 0, share: false };
     assert!(nowhere.bind().is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn failures_to_accept_are_logged_every_few_seconds() {
+    for (pause_ms, expected) in [(50, 6), (3000, 5), (20_000, 3)] {
+        let complaints = Complaints::default();
+        let mut logged = 0;
+        for _ in 0..(if pause_ms == 50 { 1101 } else { 55_000 / pause_ms + 1 }) {
+            logged += usize::from(complaints.is_due());
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        }
+        assert_eq!(logged, expected, "a failure each {pause_ms} ms");
+    }
+}
