@@ -184,6 +184,24 @@ def test_bytes_that_are_not_a_message_are_refused(channel, sent):
     assert refusal.value.code() == grpc.StatusCode.INTERNAL
 
 
+@pytest.mark.parametrize("name", ["x" * 18_000, "x" * 1_000_000, "\u20ac" * 30_000, "a b\n" * 20_000])
+def test_names_too_long_for_a_status_are_shortened_in_it(channel, name):
+    call = stub(channel)
+    unknown = messages.ModelInferRequest(model_name=name)
+    wrong_input = message()
+    wrong_input.inputs[0].name = name
+    for refused in (
+        lambda: call.ModelInfer(unknown, timeout=LIMIT_S),
+        lambda: call.ModelInfer(wrong_input, timeout=LIMIT_S),
+        lambda: call.ModelMetadata(messages.ModelMetadataRequest(name=name), timeout=LIMIT_S),
+        lambda: call.ModelConfig(messages.ModelConfigRequest(name=name), timeout=LIMIT_S),
+    ):
+        with pytest.raises(grpc.RpcError) as refusal:
+            refused()
+        assert refusal.value.code() in (grpc.StatusCode.NOT_FOUND, INVALID)
+        assert name[:100] in refusal.value.details()
+
+
 def test_unknown_calls_are_not_implemented(channel):
     for path in ("/inference.GRPCInferenceService/ModelDream", "/inference.Another/ModelInfer"):
         with pytest.raises(grpc.RpcError) as refusal:

@@ -1,10 +1,53 @@
 //! The server's errors as gRPC statuses.
 
+use std::borrow::Cow;
+
 use nereid_core::backend_api::Error;
 use nereid_protocol::grpc_status;
 use tonic::{Code, Status};
 
-/// The status that an error is answered with: its code by the table beside HTTP's, its message unchanged.
+/// The longest message, in bytes. It travels in a header, in which each byte may take three, and clients refuse answers
+/// with headers of more than 8 or 16 KiB.
+const MAX_MESSAGE: usize = 2 << 10;
+
+/// The status that an error is answered with: its code by the table beside HTTP's, and its message, which is cut if names
+/// that a client sent make it too long.
 pub(crate) fn of(error: &Error) -> Status {
-    Status::new(Code::from_i32(grpc_status(error.code())), error.message())
+    Status::new(Code::from_i32(grpc_status(error.code())), shortened(error.message()))
+}
+
+fn shortened(message: &str) -> Cow<'_, str> {
+    if message.len() <= MAX_MESSAGE {
+        return message.into();
+    }
+    // The middle is left out: what is wrong often comes last.
+    let half = MAX_MESSAGE / 2;
+    let (begin, end) = (message.floor_char_boundary(half), message.ceil_char_boundary(message.len() - half));
+    format!("{} ... {}", &message[..begin], &message[end..]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_are_cut_in_the_middle_and_stay_text() {
+        for (unit, count) in [
+            ("x", 10),
+            ("x", MAX_MESSAGE),
+            ("x", MAX_MESSAGE + 1),
+            ("\u{20ac}", 1 << 20),
+            ("ab\u{10348}", 9999),
+        ] {
+            let message = format!("unknown model '{}' in that repository", unit.repeat(count));
+            let status = of(&Error::not_found(message.clone()));
+            assert_eq!(status.code(), Code::NotFound);
+            assert!(status.message().len() <= MAX_MESSAGE + 5, "{}", status.message().len());
+            assert!(
+                status.message().starts_with("unknown model '")
+                    && status.message().ends_with("in that repository")
+            );
+            assert_eq!(status.message() == message, message.len() <= MAX_MESSAGE);
+        }
+    }
 }
