@@ -1,6 +1,7 @@
 """Metrics: what a collector reads after real traffic, and how the metrics port behaves."""
 
 import os
+import resource
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -250,6 +251,25 @@ def test_a_collector_keeps_its_connection(repository, serve):
         assert connection.sock.getsockname() == local
     finally:
         connection.close()
+
+
+def test_any_number_of_idle_clients_leaves_room_for_collectors(repository, serve):
+    """More than there are slots, and all of them silent, on this port and on the others."""
+    echo(repository, "any")
+    server = serve()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    idle = []
+    try:
+        for port in (server.metrics_port, server.port, int(server.grpc_url.rsplit(":")[-1])):
+            for _ in range(min(1000, hard // 5)):
+                idle.append(socket.create_connection(("127.0.0.1", port)))
+            assert Scrape(server).value("nv_inference_count", model="any", version="1") == 0
+            assert request(server, "GET", "/v2/health/live").status == 200
+    finally:
+        for client in idle:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_garbage_and_idle_clients_delay_nobody(repository, serve):

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
@@ -9,9 +10,9 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use nereid_protocol::{BodyBudget, BodyShare};
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::pace::{PATIENCE, Pace};
+use crate::pace::{PATIENCE, PROGRESS, Pace};
 use crate::reply::{self, Reply, error_text};
 
 /// A limit on bytes that a client sends.
@@ -50,6 +51,10 @@ pub struct RequestBody {
     share: BodyShare,
 }
 
+/// How much of a refused body is read, and for how long.
+const MAX_DISCARDED: usize = 1 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
 /// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
 /// take many times its size.
 const SHORT: usize = 4096;
@@ -60,7 +65,7 @@ impl RequestBody {
     /// # Errors
     /// The reply to a body that is too long, too slow, or ends early, or for which the server has no room.
     pub(crate) async fn read(
-        mut incoming: Incoming,
+        incoming: &mut Incoming,
         limit: Limit,
         budget: &BodyBudget,
         pace: &Pace,
@@ -77,22 +82,28 @@ impl RequestBody {
             return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
         }
         let mut body = Self::default();
-        let watched = pace.progressed();
+        let watched = pace.progressed(0);
+        // On HTTP/2 the body has a deadline of its own, which moves on with each part of it.
+        let (mut deadline, mut arrived) = (Instant::now() + PATIENCE, 0);
         loop {
-            let next = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context));
+            let next = poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context));
             let next = if watched {
                 next.await
             } else {
-                timeout(PATIENCE, next).await.map_err(|_| {
+                timeout_at(deadline, next).await.map_err(|_| {
                     refused(StatusCode::REQUEST_TIMEOUT, "timed out waiting for the rest of the request body")
                 })?
             };
             let Some(frame) = next else { break };
-            pace.progressed();
             let frame = frame.map_err(|error| {
                 refused(StatusCode::BAD_REQUEST, &format!("the request body ended early: {error}"))
             })?;
             let Ok(piece) = frame.into_data() else { continue };
+            pace.progressed(piece.len());
+            arrived += piece.len();
+            if !watched && arrived >= PROGRESS {
+                (deadline, arrived) = (Instant::now() + PATIENCE, 0);
+            }
             if piece.len() > limit.bytes - body.len {
                 return Err(too_long());
             }
@@ -106,6 +117,21 @@ impl RequestBody {
     /// What it takes of the budget, for who holds it until the request is over.
     pub fn take_share(&mut self) -> BodyShare {
         std::mem::take(&mut self.share)
+    }
+
+    /// Reads what is left of a body whose request was refused, within limits: clients of HTTP/2 that are still sending take
+    /// the reset of their stream for the outcome, and not the reply before it.
+    pub(crate) async fn discard(mut incoming: Incoming) {
+        let mut discarded = 0;
+        let rest = async {
+            while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {
+                match poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+                    Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
+                    Some(Err(_)) | None => return,
+                }
+            }
+        };
+        let _ = timeout(DISCARD_TIME, rest).await;
     }
 
     fn push(&mut self, piece: Bytes) {

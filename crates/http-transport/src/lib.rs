@@ -15,6 +15,7 @@ mod pace;
 pub mod reply;
 mod routes;
 mod serve;
+mod slots;
 mod spelling;
 #[cfg(test)]
 mod testing;

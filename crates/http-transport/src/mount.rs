@@ -5,7 +5,7 @@
 use hyper::Method;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use hyper::{Request, StatusCode};
+use hyper::{Request, StatusCode, Version};
 use nereid_protocol::BodyBudget;
 use std::time::Instant;
 
@@ -187,27 +187,35 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
 
 /// Answers a request.
 pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace: &Pace) -> Reply {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let head = if mount.keeps_spelling() { pace.take_head() } else { Vec::new() };
     let (action, params) = match mount.find(&parts) {
         Found::Route(action, params) => (action, params),
-        Found::Refused(reply) => return *reply,
-        Found::Methods(methods) => return refusal(&methods),
+        Found::Refused(reply) => return refused(*reply, &parts, body).await,
+        Found::Methods(methods) => return refused(refusal(&methods), &parts, body).await,
     };
     let head_arrived = mount.times_arrival(action).then(Instant::now);
     let body = if matches!(parts.method, Method::GET | Method::HEAD) {
         RequestBody::default()
     } else {
         let budget = mount.body_budget(action).unwrap_or(&NO_BUDGET);
-        match RequestBody::read(body, mount.body_limit(action), budget, pace).await {
+        match RequestBody::read(&mut body, mount.body_limit(action), budget, pace).await {
             Ok(body) => body,
-            Err(reply) => return *reply,
+            Err(reply) => return refused(*reply, &parts, body).await,
         }
     };
     let _busy = pace.busy();
     let arrived = head_arrived.map(|head| (head, Instant::now()));
     let call = Call { params, headers: &parts.headers, arrived, head: &head, pace };
     mount.perform(action, &call, body).await
+}
+
+/// The reply to a request that is refused before its body was read.
+async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
+    if parts.version == Version::HTTP_2 {
+        RequestBody::discard(body).await;
+    }
+    reply
 }
 
 /// The reply to a request without a route: 404, or 405 with the methods that its path has.

@@ -1,5 +1,6 @@
-//! Closes connections whose clients stall. A request that has begun must make progress; an idle connection may stay open
-//! as long as its client likes, since clients pool connections, unless the transport sets a limit.
+//! Closes connections whose clients stall. A request that has begun must make progress, and so must a client that is sent a
+//! reply; an idle connection may stay open as long as its client likes, since clients pool connections, unless the transport
+//! sets a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -11,8 +12,14 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// How long a request's head may take from its first byte, and how long its body may pause.
+/// How long a request's head may take from its first byte, and each [`PROGRESS`] of its body.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many bytes of a body are progress, unless they are its last. A byte now and then is none.
+pub(crate) const PROGRESS: usize = 4 << 10;
+
+/// How long a client may leave a reply unread before its connection is closed.
+const READ_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The preface of an HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -40,6 +47,10 @@ struct Progress {
     state: State,
     /// The number of checks since this state was entered. Counted instead of reading the clock at each step of a request.
     checks: u32,
+    /// Bytes of the body that arrived since then.
+    arrived: usize,
+    /// The number of checks since the connection took less than it was given, if it did.
+    unread: Option<u32>,
     /// The head of the request that began last, as received, and perhaps some of what follows it; `None` if heads are not
     /// kept.
     head: Option<Vec<u8>>,
@@ -85,10 +96,11 @@ impl Progress {
     fn enter(&mut self, state: State) {
         self.state = state;
         self.checks = 0;
+        self.arrived = 0;
     }
 
     fn turn_off(&mut self) {
-        *self = Self { state: State::Off, checks: 0, head: None };
+        *self = Self { state: State::Off, ..Self::default() };
     }
 }
 
@@ -125,15 +137,22 @@ impl Pace {
         self.lock().head.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A part of the request arrived; the next one is due. Returns whether that is enforced here: on HTTP/2 each request
+    /// That many bytes of the request's body arrived; the next ones are due. Returns whether that is enforced here: on HTTP/2 each request
     /// needs a timeout of its own.
-    pub(crate) fn progressed(&self) -> bool {
+    pub(crate) fn progressed(&self, bytes: usize) -> bool {
         let mut progress = self.lock();
-        if matches!(progress.state, State::Off) {
-            return false;
+        match progress.state {
+            State::Off => return false,
+            State::Body if progress.arrived + bytes < PROGRESS => progress.arrived += bytes,
+            _ => progress.enter(State::Body),
         }
-        progress.enter(State::Body);
         true
+    }
+
+    /// How many checks the connection has been idle for; `None` if it is not.
+    pub(crate) fn idle_checks(&self) -> Option<u32> {
+        let progress = self.lock();
+        matches!(progress.state, State::Idle).then_some(progress.checks)
     }
 
     /// Whether clients' progress is enforced here, which it is on HTTP/1.1 alone.
@@ -181,6 +200,12 @@ impl Pace {
                 State::Idle => self.idle_timeout,
                 State::Busy { .. } | State::Off => None,
             };
+            if let Some(checks) = &mut progress.unread {
+                *checks += 1;
+                if CHECK_INTERVAL * *checks > READ_PATIENCE + CHECK_INTERVAL {
+                    return;
+                }
+            }
             progress.checks = progress.checks.saturating_add(1);
             // The state was entered somewhere between two checks.
             if patience.is_some_and(|patience| {
@@ -198,11 +223,35 @@ pub(crate) struct Paced<S> {
     pace: Pace,
     /// What was read already to detect the protocol.
     first: Bytes,
+    /// How much was taken since the connection did not take all that it was given, if it did not.
+    taken: Option<usize>,
+}
+
+impl<S> Paced<S> {
+    /// The connection took so many of that many bytes. A client that reads has it take all of them, or a good part.
+    fn wrote(&mut self, outcome: &Poll<io::Result<usize>>, given: usize) {
+        match (outcome, self.taken) {
+            // The usual case costs nothing.
+            (Poll::Ready(_), None) => {}
+            (Poll::Pending, None) => {
+                self.taken = Some(0);
+                self.pace.lock().unread = Some(0);
+            }
+            (Poll::Pending, Some(_)) => {}
+            (Poll::Ready(Ok(count)), Some(taken)) if *count < given && taken + count < PROGRESS => {
+                self.taken = Some(taken + count);
+            }
+            (Poll::Ready(_), Some(_)) => {
+                self.taken = None;
+                self.pace.lock().unread = None;
+            }
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> Paced<S> {
     pub(crate) fn new(stream: S, pace: Pace) -> Self {
-        Self { stream, pace, first: Bytes::new() }
+        Self { stream, pace, first: Bytes::new(), taken: None }
     }
 
     /// Waits for the first bytes and detects HTTP/2. They are read again afterwards.
@@ -253,7 +302,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(&outcome, bytes.len());
+        outcome
     }
 
     fn poll_write_vectored(
@@ -261,7 +312,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.wrote(&outcome, pieces.iter().map(|piece| piece.len()).sum());
+        outcome
     }
 
     fn is_write_vectored(&self) -> bool {

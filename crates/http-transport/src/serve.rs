@@ -16,13 +16,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_listener::{Arrival, Listener};
 use nereid_protocol::LoggedRequest;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mount::{self, Mount};
 use crate::pace::{Pace, Paced};
+use crate::slots::{Slot, Slots};
 
 /// The protocols that are served, best first, as TLS clients name them.
 pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
@@ -37,7 +37,8 @@ const MAX_PENDING_RESETS: usize = 1024;
 /// How connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportOptions {
-    /// The most connections at a time, beyond which clients wait to be accepted; `None` for any number.
+    /// The most connections at a time; `None` for any number. Beyond it, the connection that has been idle longest is closed,
+    /// and clients wait if none is idle.
     pub max_connections: Option<usize>,
     /// How long a connection of HTTP/1.1 may be idle; `None` for any time.
     pub idle_timeout: Option<Duration>,
@@ -78,7 +79,7 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     let End { closing, shutdown } = end.into();
     let ending = AtomicBool::new(false);
     let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone(), ending });
-    let slots = options.max_connections.map(|max| Arc::new(Semaphore::new(max)));
+    let slots = options.max_connections.map(|max| Arc::new(Slots::new(max)));
     let connections = TaskTracker::new();
     let end_of_arrivals = async {
         closing.cancelled().await;
@@ -86,14 +87,20 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     };
     let mut end_of_arrivals = pin!(end_of_arrivals);
     loop {
-        let (slot, arrival) = tokio::select! {
-            accepted = accept(&listener, slots.as_ref()) => accepted,
+        let pace = Pace::new(transport.mount.keeps_spelling(), options.idle_timeout);
+        let (arrival, slot) = tokio::select! {
+            accepted = accept(&listener, slots.as_ref(), &pace) => accepted,
             () = &mut end_of_arrivals => break,
         };
         let transport = Arc::clone(&transport);
         connections.spawn(nereid_io_runtime::relayed(async move {
-            open(transport, arrival).await;
-            drop(slot);
+            match slot {
+                None => open(transport, arrival, pace).await,
+                Some(slot) => tokio::select! {
+                    () = open(transport, arrival, pace) => {}
+                    () = slot.evicted() => tracing::debug!("closed an idle HTTP connection to make room"),
+                },
+            }
         }));
     }
     drop(listener);
@@ -104,16 +111,13 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
 }
 
 /// The next connection, and its slot if there is a limit.
-async fn accept(
-    listener: &Listener,
-    slots: Option<&Arc<Semaphore>>,
-) -> (Option<OwnedSemaphorePermit>, Arrival) {
+async fn accept(listener: &Listener, slots: Option<&Arc<Slots>>, pace: &Pace) -> (Arrival, Option<Slot>) {
+    let arrival = listener.accept().await;
     let slot = match slots {
-        // The semaphore is never closed.
-        Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
+        Some(slots) => Some(slots.take(pace).await),
         None => None,
     };
-    (slot, listener.accept().await)
+    (arrival, slot)
 }
 
 /// What all connections share.
@@ -134,25 +138,24 @@ impl<M> Transport<M> {
     }
 }
 
-async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival) {
+async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival, pace: Pace) {
     let opened = tokio::select! {
         opened = arrival.open() => opened,
         () = transport.shutdown.cancelled() => return,
     };
     match opened {
-        Ok(connection) => converse(connection, transport).await,
+        Ok(connection) => converse(connection, transport, pace).await,
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
     }
 }
 
-async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>)
+async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>, pace: Pace)
 where
     M: Mount,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let TransportOptions { idle_timeout, http2, .. } = transport.options;
+    let http2 = transport.options.http2;
     let shutdown = &transport.shutdown;
-    let pace = Pace::new(transport.mount.keeps_spelling(), idle_timeout);
     let service = service_fn(|request: Request<Incoming>| {
         let (transport, pace) = (Arc::clone(&transport), pace.clone());
         async move {

@@ -23,7 +23,8 @@ async fn connected(face: Echo) -> Client {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     let ending = AtomicBool::new(false);
-    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending })));
+    let pace = Pace::new(true, None);
+    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending }), pace));
     let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
     client
@@ -103,4 +104,46 @@ async fn a_stalled_body_fails_its_own_request_alone() {
     assert_eq!(reply.status(), StatusCode::REQUEST_TIMEOUT);
     assert!((60..70).contains(&start.elapsed().as_secs()));
     assert_eq!(ask(&mut client, Method::POST, "/echo", "x").await.0, StatusCode::OK);
+}
+
+/// A body of pieces of 10 KiB. Says when the last one was taken.
+struct Pushed {
+    left: usize,
+    sent: Arc<AtomicBool>,
+}
+
+impl Body for Pushed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            self.sent.store(true, Ordering::Relaxed);
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 10 << 10])))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_refusal_lets_a_client_end_its_body_within_limits() {
+    for (method, path, pieces, status, ends) in [
+        (Method::POST, "/nowhere", 1, StatusCode::NOT_FOUND, true),
+        (Method::POST, "/nowhere", 90, StatusCode::NOT_FOUND, true),
+        (Method::PUT, "/echo", 90, StatusCode::METHOD_NOT_ALLOWED, true),
+        (Method::POST, "/echo", 90, StatusCode::PAYLOAD_TOO_LARGE, true),
+        (Method::POST, "/nowhere", 100_000, StatusCode::NOT_FOUND, false),
+    ] {
+        let mut client = connected(Echo::default()).await;
+        let sent = Arc::new(AtomicBool::new(false));
+        let body = Box::pin(Pushed { left: pieces, sent: Arc::clone(&sent) });
+        let reply = client.send_request(request(method, path, body)).await.unwrap();
+        assert_eq!(reply.status(), status);
+        assert_eq!(sent.load(Ordering::Relaxed), ends, "{path}, {pieces} pieces");
+        assert_eq!(ask(&mut client, Method::POST, "/echo", "x").await.0, StatusCode::OK);
+    }
 }

@@ -5,7 +5,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::testing::{Echo, Serving, request_head, serving, serving_with};
+use crate::testing::{Echo, MAX_BODY, Serving, request_head, serving, serving_with};
 
 async fn is_live(stream: &mut TcpStream) -> bool {
     if stream.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.is_err() {
@@ -48,19 +48,98 @@ async fn an_idle_timeout_closes_idle_connections() {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_a_slot() {
+async fn busy_connections_keep_their_slots_and_others_wait() {
     let options = TransportOptions { max_connections: Some(1), ..TransportOptions::default() };
-    let serving = serving_with(Echo::default(), options);
+    let face = Echo::default();
+    let (held, release) = (Arc::clone(&face.held), Arc::clone(&face.release));
+    let serving = serving_with(face, options);
     let mut first = serving.connect().await;
-    assert!(is_live(&mut first).await);
+    first.write_all(b"POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    held.notified().await;
     let mut second = serving.connect().await;
     second.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    assert!(is_live(&mut first).await);
     let mut reply = [0; 13];
-    assert!(second.try_read(&mut reply).is_err(), "it was served although the only slot is taken");
-    drop(first);
+    let waited = tokio::time::timeout(Duration::from_secs(1), second.read_exact(&mut reply)).await;
+    assert!(waited.is_err(), "it was served although the only slot is taken");
+    release.notify_one();
+    first.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 200 ");
+    // The first is idle now, and has to make room.
     second.read_exact(&mut reply).await.unwrap();
     assert_eq!(&reply, b"HTTP/1.1 200 ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_connection_that_has_been_idle_longest_makes_room() {
+    for limit in [1, 2, 5] {
+        let options = TransportOptions { max_connections: Some(limit), ..TransportOptions::default() };
+        let serving = serving_with(Echo::default(), options);
+        let mut open = Vec::new();
+        for _ in 0..limit {
+            let mut stream = serving.connect().await;
+            assert!(is_live(&mut stream).await);
+            open.push(stream);
+            sleep(Duration::from_secs(60)).await;
+        }
+        // The first is used again, and so the second is idle longest.
+        assert!(is_live(&mut open[0]).await);
+        let longest = 1 % limit;
+        assert!(is_live(&mut serving.connect().await).await, "of {limit}");
+        for (index, stream) in open.iter_mut().enumerate() {
+            assert_eq!(stream.try_read(&mut [0; 1]).is_ok(), index == longest, "{index} of {limit}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_trickles_in_is_given_up_unless_it_ends_in_time() {
+    // Bytes at a time, seconds between them, and whether the body of that length is read to its end.
+    for (piece, pause, length, is_read) in [
+        (1, 20, 100, false),
+        (1, 50, MAX_BODY, false),
+        (1, 5, 10, true),
+        (100, 20, 1000, false),
+        (1500, 20, MAX_BODY, true),
+    ] {
+        let (mut reader, mut writer) = serving(Echo::default()).connect().await.into_split();
+        let head = request_head("POST", "/echo", "Connection: close\r\n", length);
+        let trickle = tokio::spawn(async move {
+            writer.write_all(head.as_bytes()).await.unwrap();
+            let mut left = length;
+            while left > 0 && writer.write_all(&vec![b'x'; piece.min(left)]).await.is_ok() {
+                left -= piece.min(left);
+                sleep(Duration::from_secs(pause)).await;
+            }
+        });
+        let start = Instant::now();
+        let mut reply = Vec::new();
+        let _ = reader.read_to_end(&mut reply).await;
+        assert_eq!(reply.starts_with(b"HTTP/1.1 200 "), is_read, "{piece} bytes each {pause} s of {length}");
+        assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
+        trickle.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_nobody_reads_is_given_up() {
+    // Connections in memory take as many bytes as their buffer holds.
+    for (pause, is_read) in [(0, true), (1, true), (400, false)] {
+        let (mut near, far) = tokio::io::duplex(1024);
+        let (options, shutdown, ending) =
+            (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
+        let transport = Arc::new(Transport { mount: Echo::default(), options, shutdown, ending });
+        tokio::spawn(converse(far, transport, Pace::new(false, None)));
+        let head = request_head("POST", "/echo", "Connection: close\r\n", MAX_BODY);
+        near.write_all(head.as_bytes()).await.unwrap();
+        near.write_all(&[b'x'; MAX_BODY]).await.unwrap();
+        let mut reply = Vec::new();
+        let mut piece = [0; 64];
+        while let Ok(count @ 1..) = near.read(&mut piece).await {
+            reply.extend_from_slice(&piece[..count]);
+            sleep(Duration::from_secs(pause)).await;
+        }
+        assert_eq!(reply.ends_with(&[b'x'; MAX_BODY]), is_read, "{pause} s between reads");
+    }
 }
 
 #[tokio::test(start_paused = true)]
