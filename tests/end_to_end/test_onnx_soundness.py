@@ -211,6 +211,8 @@ REFUSED = {
     },
     "gather_nd_scalar": refused(node("GatherND", ["X", "I"], ["Y"]), I=np.int64(1)),
     "gather_nd_deep": refused(node("GatherND", ["X", "I"], ["Y"]), I=np.array([[0, 0, 0]])),
+    **{f"permutation_{number}": refused(node("Transpose", ["X"], ["Y"], perm=perm)) for number, perm in enumerate([[0, 0], [1], [0, 2], [0, 1, 2], [-1, 0]])},
+    "huge_pad_of_nothing": refused(node("Pad", ["X", "S"], ["Y"]), S=np.array([2**40, 0, 0, 0]), shape=(0, 3)),
     "huge_constant": refused(node("ConstantOfShape", ["S"], ["C"]), node("Add", ["X", "C"], ["Y"]), S=np.array([2**20] * 3)),
     "huge_range": refused(
         node("Range", ["a", "b", "c"], ["R"]), node("Add", ["X", "R"], ["Y"]), a=np.float32(0), b=np.float32(1e18), c=np.float32(1)
@@ -237,6 +239,21 @@ def test_files_that_would_not_end_or_be_wrong_are_refused(tmp_path):
         answer = index(server)
         assert {name for name, state in answer.items() if state["state"] == "READY"} == {"fine"}
         assert all(state["reason"] for name, state in answer.items() if name != "fine")
+
+
+def test_refusals_say_what_helps(tmp_path):
+    text = {"X": (TensorProto.STRING, [2])}, {"Y": (TensorProto.STRING, [2])}
+    write(tmp_path, "strings", model([node("Add", ["X", "X"], ["Y"])], *text))
+    maps = helper.make_tensor_sequence_value_info("Y", F, [2])
+    graph = helper.make_graph([node("SequenceConstruct", ["X"], ["Y"])], "g", [helper.make_tensor_value_info("X", F, [2])], [maps])
+    contents = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    write(tmp_path, "maps", contents)
+    write(tmp_path, "shift", REFUSED["shift"])
+    with nereid_server.running(tmp_path, *EMBEDDED, "--exit-on-error=false", ready=False) as server:
+        reasons = {name: state["reason"] for name, state in index(server).items()}
+    assert "no Add of strings" in reasons["strings"]
+    assert 'options={"zipmap": False}' in reasons["maps"]
+    assert "BitShift" in reasons["shift"] and "pip install onnxruntime" in reasons["shift"]
 
 
 def index(server):

@@ -51,6 +51,8 @@ enum Target {
     /// Texts that a backend hands over C's boundary
     #[value(name = "c_texts")]
     CTexts,
+    /// An ONNX file in the embedded engine, and requests to its model
+    Onnx,
 }
 
 impl Target {
@@ -64,6 +66,7 @@ impl Target {
             Self::GrpcInfer => "grpc_infer",
             Self::GrpcBytes => "grpc_bytes",
             Self::CTexts => "c_texts",
+            Self::Onnx => "onnx",
         }
     }
 
@@ -79,6 +82,7 @@ impl Target {
             Self::GrpcInfer => &["fuzz/corpus/grpc_infer"],
             Self::GrpcBytes => &["fuzz/corpus/grpc_bytes"],
             Self::CTexts => &["fuzz/corpus/c_texts", CONFIGS],
+            Self::Onnx => &["fuzz/corpus/onnx"],
         }
     }
 }

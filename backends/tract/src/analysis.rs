@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{GraphProto, NodeProto};
-use tract_onnx::prelude::{InferenceFact, InferenceModel, TVec, TractResult};
+use tract_onnx::prelude::{DatumType, InferenceFact, InferenceModel, TVec, TractResult};
 use tract_onnx::tract_core::internal::{OutletId, TractErrorContext, bail, ensure};
 use tract_onnx::tract_hir::infer::Factoid;
 
@@ -25,6 +25,8 @@ struct Rule {
     numbers: Vec<(String, i64)>,
     /// The attribute `axes`.
     axes: Vec<i64>,
+    /// The attribute `perm`.
+    permutation: Option<Vec<i64>>,
 }
 
 impl Rules {
@@ -41,12 +43,17 @@ impl Rules {
 impl Rule {
     fn new(node: &NodeProto) -> Self {
         let numbers = node.attribute.iter().filter(|it| it.r#type == AttributeType::Int as i32);
-        let axes = node.attribute.iter().find(|it| it.name == "axes");
+        let list = |name| node.attribute.iter().find(|it| it.name == name).map(|it| it.ints.clone());
         Self {
             operator: node.op_type.clone(),
             numbers: numbers.map(|it| (it.name.clone(), it.i)).collect(),
-            axes: axes.map(|it| it.ints.clone()).unwrap_or_default(),
+            axes: list("axes").unwrap_or_default(),
+            permutation: list("perm"),
         }
+    }
+
+    fn expands(&self) -> bool {
+        EXPANDING.contains(&self.operator.as_str())
     }
 
     fn number(&self, name: &str) -> Option<i64> {
@@ -63,6 +70,16 @@ impl Rule {
             self.check_axes(rank)?;
         } else if self.number("axis").is_some() || !self.axes.is_empty() {
             bail!("the rank of its input is unknown");
+        }
+        if inputs.iter().any(|input| input.datum_type.concretize() == Some(DatumType::String)) {
+            ensure!(
+                TEXT.contains(&self.operator.as_str()),
+                "the embedded engine has no {} of strings",
+                self.operator
+            );
+        }
+        if self.expands() {
+            inputs.iter().try_for_each(check_sizes)?;
         }
         let same = |what: &str, one: Option<i64>, other: Option<i64>| {
             let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
@@ -92,6 +109,17 @@ impl Rule {
                     depth.is_some_and(|depth| (1..=data - batch).contains(&depth)),
                     "the last dimension of the indices, {depth:?}, is out of range for data of rank {data}"
                 );
+            }
+            "Transpose" => {
+                let Some(rank) = rank(0) else { bail!("the rank of its input is unknown") };
+                if let Some(permutation) = &self.permutation {
+                    let mut sorted = permutation.clone();
+                    sorted.sort_unstable();
+                    ensure!(
+                        sorted.into_iter().eq(0..rank),
+                        "{permutation:?} does not permute {rank} dimensions"
+                    );
+                }
             }
             "TopK" => {
                 let k = inputs.get(1).and_then(|k| k.value.concretize()?.cast_to_scalar::<i64>().ok());
@@ -128,6 +156,20 @@ impl Rule {
     }
 }
 
+/// Checks the numbers of a constant that may say a size. The engine infers with the lower 32 bits of them, and computes
+/// with all.
+fn check_sizes(constant: &InferenceFact) -> TractResult<()> {
+    let Some(value) = constant.value.concretize() else { return Ok(()) };
+    if !matches!(value.datum_type(), DatumType::I32 | DatumType::I64 | DatumType::TDim) {
+        return Ok(());
+    }
+    let Ok(numbers) = value.cast_to::<i64>() else { return Ok(()) };
+    let numbers = numbers.try_as_plain_ram()?;
+    let large = numbers.as_slice::<i64>()?.iter().find(|number| i32::try_from(**number).is_err());
+    ensure!(large.is_none(), "{large:?} is too large for a size");
+    Ok(())
+}
+
 /// The dimensions of a tensor whose rank is known, as far as they are known.
 fn dims(fact: &InferenceFact) -> Option<Vec<Option<i64>>> {
     fact.shape.rank().concretize()?;
@@ -159,7 +201,7 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
         let [inputs, outputs, observed] = known();
         let (_, outputs, _) = model.node(id).op.clone().infer_facts(inputs, outputs, observed)?;
         let computes = before[0].iter().all(|input| input.value.is_concrete());
-        let expands = rules.nodes.get(&id).is_some_and(|rule| EXPANDING.contains(&rule.operator.as_str()));
+        let expands = rules.nodes.get(&id).is_some_and(Rule::expands);
         for output in &outputs {
             let size = size(output)?;
             ensure!(size.is_none_or(|size| size <= limit), "a tensor would take more than {limit} bytes");
@@ -184,6 +226,26 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
     }
     Ok(())
 }
+
+/// Operators that move elements without a look at them, so that these may be strings.
+const TEXT: [&str; 16] = [
+    "Concat",
+    "Equal",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "Identity",
+    "Reshape",
+    "Shape",
+    "Size",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+];
 
 /// Operators whose output may be larger than their inputs.
 const EXPANDING: [&str; 9] =

@@ -48,7 +48,9 @@ pub(crate) fn datum_type(data_type: DataType) -> DatumType {
 fn port(role: &str, info: &ValueInfoProto) -> Result<Port> {
     let name = &info.name;
     let Some(Type::TensorType(tensor)) = info.r#type.as_ref().and_then(|it| it.value.as_ref()) else {
-        return Err(Error::unsupported(format!("{role} '{name}' of the model is not a tensor")));
+        return Err(Error::unsupported(format!(
+            "{role} '{name}' of the model is not a tensor; skl2onnx writes tensors with options={{\"zipmap\": False}}"
+        )));
     };
     let Some((data_type, ..)) = TYPES.into_iter().find(|&(_, element, _)| element as i32 == tensor.elem_type)
     else {
