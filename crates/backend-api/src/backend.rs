@@ -162,7 +162,7 @@ impl ModelContext {
 }
 
 /// The instance that a model creates.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceContext {
     /// Name of the instance. Unique within the model, except that a group on several GPUs has the same names on each.
     pub name: String,

@@ -58,6 +58,7 @@ impl HostPolicies {
 }
 
 /// An instance that is to be made, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub context: InstanceContext,
     pub placement: Placement,

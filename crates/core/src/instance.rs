@@ -12,7 +12,6 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
-use nereid_placement::Placement;
 
 use crate::host_policies::{Placed, in_place};
 use crate::rate_limiter::{Need, Needs};
@@ -137,7 +136,7 @@ pub(crate) struct Pool {
     // Dropped in this order: a backend may count on its model to outlive the instances.
     slots: Vec<Slot>,
     /// Those that are given no requests. A backend may have a use for them of its own.
-    _passive: Mutex<Vec<Box<dyn Instance>>>,
+    passive: Vec<Slot>,
     model: Arc<dyn nereid_backend_api::Model>,
     /// Whether instances take inputs in device memory.
     reads_device_memory: bool,
@@ -146,37 +145,59 @@ pub(crate) struct Pool {
 }
 
 struct Slot {
-    name: String,
-    /// Where it executes.
-    placement: Placement,
-    /// Locked only by the thread that the scheduler lets execute, so the lock is never contended.
-    instance: Mutex<Box<dyn Instance>>,
+    /// What it was made as, and where it executes.
+    placed: Placed,
+    /// Locked only by the thread that the scheduler lets execute. So the lock is contended only while an instance goes from
+    /// one pool to the next, which both have requests for it.
+    instance: Arc<Mutex<Box<dyn Instance>>>,
+    /// Whether another pool had it before.
+    is_kept: bool,
+}
+
+impl Slot {
+    fn name(&self) -> &str {
+        &self.placed.context.name
+    }
 }
 
 /// An execution that takes less than this is done before another thread would have begun it.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 impl Pool {
-    /// Makes all instances. If one fails, none is left.
+    /// Makes all instances but those that are `kept` from a pool of the same model. If one fails, none is left.
     pub(crate) fn new(
         model: Arc<dyn nereid_backend_api::Model>,
         instances: Vec<Placed>,
+        kept: Option<&Self>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
+        let kept = |placed: &Placed| kept?.find(placed);
+        let new: Vec<_> = instances.iter().filter(|placed| kept(placed).is_none()).cloned().collect();
+        let mut new = create(&*model, new)?.into_iter();
         let (mut slots, mut passive) = (Vec::new(), Vec::new());
-        let known = instances.iter();
-        let known = known.map(|it| (it.context.name.clone(), it.context.passive, it.placement.clone()));
-        let known: Vec<_> = known.collect();
-        for ((name, is_passive, placement), instance) in known.into_iter().zip(create(&*model, instances)?) {
-            if is_passive {
-                passive.push(instance);
-            } else {
-                slots.push(Slot { name, placement, instance: Mutex::new(instance) });
-            }
+        for placed in instances {
+            let kept = kept(&placed);
+            let is_kept = kept.is_some();
+            let made = || new.next().map(|instance| Arc::new(Mutex::new(instance)));
+            let Some(instance) = kept.or_else(made) else {
+                return Err(Error::internal(format!("instance '{}' was not made", placed.context.name)));
+            };
+            let slots = if placed.context.passive { &mut passive } else { &mut slots };
+            slots.push(Slot { placed, instance, is_kept });
         }
         let reads_device_memory = model.capabilities().reads_device_memory;
-        let (passive, cost) = (Mutex::new(passive), Cost::default());
-        Ok(Self { slots, _passive: passive, model, reads_device_memory, monitor, cost })
+        Ok(Self { slots, passive, model, reads_device_memory, monitor, cost: Cost::default() })
+    }
+
+    /// The instance that was made like this.
+    fn find(&self, placed: &Placed) -> Option<Arc<Mutex<Box<dyn Instance>>>> {
+        let slot = self.slots.iter().chain(&self.passive).find(|slot| slot.placed == *placed)?;
+        Some(Arc::clone(&slot.instance))
+    }
+
+    /// Whether another pool had the instance before.
+    pub(crate) fn is_kept(&self, instance: usize) -> bool {
+        self.slots[instance].is_kept
     }
 
     /// What the instances share.
@@ -193,7 +214,7 @@ impl Pool {
     /// of late, its backend says that this one will not block, and its instances may execute anywhere.
     pub(crate) fn runs_at_once(&self, request: &Request) -> bool {
         self.cost.mean() < AT_ONCE
-            && self.slots.iter().all(|slot| slot.placement.is_any())
+            && self.slots.iter().all(|slot| slot.placed.placement.is_any())
             && self.model.runs_at_once(request)
             && !request.touches_device()
     }
@@ -222,7 +243,7 @@ impl Pool {
         requests: Vec<Request>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<()> {
-        in_place(&self.slots[instance].placement, || {
+        in_place(&self.slots[instance].placed.placement, || {
             self.execute_uncounted(instance, requests, monitor);
             Ok(())
         })
@@ -241,7 +262,7 @@ impl Pool {
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
         // A batch dropped by a panic answers its requests; the instance goes on with the next one.
         if catch_unwind(AssertUnwindSafe(|| executing.execute(batch))).is_err() {
-            tracing::error!("instance '{}' panicked; its requests were answered with an error", slot.name);
+            tracing::error!("instance '{}' panicked; its requests were answered with an error", slot.name());
         }
     }
 
@@ -251,11 +272,11 @@ impl Pool {
         instance: usize,
         scheduler: Arc<dyn Scheduler>,
     ) -> io::Result<JoinHandle<()>> {
-        Builder::new().name(self.slots[instance].name.clone()).spawn(move || {
+        Builder::new().name(self.slots[instance].name().to_owned()).spawn(move || {
             let slot = &self.slots[instance];
-            if let Err(error) = slot.placement.apply() {
+            if let Err(error) = slot.placed.placement.apply() {
                 // It was made there, so this is news. What it is given can be answered all the same.
-                tracing::error!("instance '{}': cannot apply its host policy: {error}", slot.name);
+                tracing::error!("instance '{}': cannot apply its host policy: {error}", slot.name());
             }
             while let Some(requests) = scheduler.next(instance) {
                 self.execute(instance, requests);

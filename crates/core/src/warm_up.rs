@@ -25,7 +25,7 @@ use crate::instance::Pool;
 use crate::signature::Signature;
 use crate::statistics::{ComputeTimes, Ending, ModelStatistics};
 
-/// Warms all instances up, one after the other.
+/// Warms the new instances up, one after the other.
 ///
 /// # Errors
 /// Which sample failed, and why.
@@ -41,7 +41,7 @@ pub(crate) fn warm_up(
             error.context(format_args!("warm-up '{}' of model '{}'", sample.name, config.name))
         };
         let inputs = inputs(sample, signature, files).map_err(failed)?;
-        for instance in 0..pool.len() {
+        for instance in (0..pool.len()).filter(|instance| !pool.is_kept(*instance)) {
             for _ in 0..sample.count.max(1) {
                 let sample = Sample { inputs: &inputs, batch_size: sample.batch_size };
                 run(pool, instance, config, signature, &sample, statistics).map_err(failed)?;

@@ -46,6 +46,17 @@ impl Dependencies {
         self.members.get(name).cloned().unwrap_or_default()
     }
 
+    /// Adds these models and all that they consist of, at any depth.
+    pub(super) fn add_members<'a>(&'a self, names: &'a BTreeSet<String>, found: &mut BTreeSet<&'a str>) {
+        for name in names {
+            if found.insert(name)
+                && let Some(members) = self.members.get(name)
+            {
+                self.add_members(members, found);
+            }
+        }
+    }
+
     /// The ensembles that a model is a member of.
     pub(super) fn users(&self, name: &str) -> impl Iterator<Item = &String> {
         self.members.iter().filter(move |(_, members)| members.contains(name)).map(|(user, _)| user)

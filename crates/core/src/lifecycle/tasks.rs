@@ -169,7 +169,9 @@ impl Tasks {
 
     /// Whether a job waits for those of a model.
     fn is_awaited(&self, name: &str) -> bool {
-        self.waiting.iter().any(|job| job.after.contains(name))
+        let mut awaited = BTreeSet::new();
+        self.waiting.iter().for_each(|job| self.dependencies.add_members(&job.after, &mut awaited));
+        awaited.contains(name)
     }
 
     /// Whether a job is being done of a model, or was fetched for.
@@ -183,10 +185,11 @@ impl Tasks {
 
     /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it, and
     /// none of the models that it comes after is concerned by one that is being done or waits before it. Nor does an unload
-    /// overtake the ensembles that wait for its model: they were asked for first. It is busy from now on.
+    /// overtake the ensembles that wait for its model, directly or not: they were asked for first. It is busy from now on.
     fn next(&mut self, needs_fetch: bool) -> Option<(Job, Records)> {
         let mut passed = BTreeSet::new();
-        let mut awaited: BTreeSet<_> = self.reconciling.values().flatten().map(String::as_str).collect();
+        let mut awaited = BTreeSet::new();
+        self.reconciling.values().for_each(|after| self.dependencies.add_members(after, &mut awaited));
         let next = self.waiting.iter().position(|job| {
             let is_unload = matches!(job.task, Task::Unload { .. });
             let is_blocked = |name: &str| self.busy.contains(name) || passed.contains(name);
@@ -196,7 +199,7 @@ impl Tasks {
                 && (!is_unload || !awaited.contains(job.name.as_str()));
             if !may_be_done {
                 passed.insert(job.name.as_str());
-                awaited.extend(job.after.iter().map(String::as_str));
+                self.dependencies.add_members(&job.after, &mut awaited);
             }
             may_be_done
         });

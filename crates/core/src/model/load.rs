@@ -7,6 +7,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use nereid_backend_api::{Backend, Error, ModelConfig, Peers, Result};
 use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
+use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
 
 use super::{Model, ModelSpec, Retirement};
 use crate::completion;
@@ -73,7 +74,8 @@ impl Model {
         let begin = Instant::now();
         let (model, config) = completion::load(spec, version, backend, &services.peers)?;
         let statistics = Self::statistics_after(before, &config, services);
-        let loaded = Self::make(spec, version, model.into(), config, Arc::clone(&statistics), services)?;
+        let model = (model.into(), None);
+        let loaded = Self::make(spec, version, model, config, Arc::clone(&statistics), services)?;
         statistics.loaded_in(begin.elapsed());
         Ok(loaded)
     }
@@ -129,7 +131,8 @@ impl Model {
         })
     }
 
-    /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting.
+    /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting;
+    /// instances that it already has are kept.
     ///
     /// # Errors
     /// Says why the instances cannot be made.
@@ -143,7 +146,9 @@ impl Model {
         prefer_groups(&mut config, model.preferred_groups());
         // The files are those that the model was loaded from.
         let spec = ModelSpec { guard: self.guard().clone(), ..spec.clone() };
-        let made = Self::make(&spec, self.version, Arc::clone(&model), config, statistics, services)?;
+        // Whoever keeps state by the places of a batch would find those of two schedulers in one instance.
+        let kept = (!has_direct_sequences(&config)).then(|| instances.pool());
+        let made = Self::make(&spec, self.version, (Arc::clone(&model), kept), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);
         made.predecessor.store(Some(Arc::clone(self)));
         Ok(made)
@@ -152,7 +157,7 @@ impl Model {
     fn make(
         spec: &ModelSpec,
         version: u64,
-        model: Arc<dyn nereid_backend_api::Model>,
+        (model, kept): (Arc<dyn nereid_backend_api::Model>, Option<&Pool>),
         config: ModelConfig,
         statistics: Arc<ModelStatistics>,
         services: &Services,
@@ -165,7 +170,7 @@ impl Model {
         let instances = instances.collect::<Result<_>>()?;
         let permits = services.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
-        let pool = Arc::new(Pool::new(model, instances, Arc::clone(&statistics) as _)?);
+        let pool = Arc::new(Pool::new(model, instances, kept, Arc::clone(&statistics) as _)?);
         warm_up(&pool, &config, &signature, &spec.warm_up_files, &statistics)?;
         let states = match &config.scheduling_choice {
             Some(SchedulingChoice::SequenceBatching(batching)) => {
@@ -213,6 +218,16 @@ impl Model {
             predecessor: ArcSwapOption::empty(),
             retirement,
         })
+    }
+}
+
+/// Whether sequences have places in the batches of an instance.
+fn has_direct_sequences(config: &ModelConfig) -> bool {
+    match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(batching)) => {
+            !matches!(batching.strategy_choice, Some(StrategyChoice::Oldest(_)))
+        }
+        _ => false,
     }
 }
 

@@ -64,6 +64,8 @@ impl BlockingSource for Changing {
 #[derive(Clone, Default)]
 struct Counting {
     loads: Arc<AtomicU64>,
+    /// The names of the instances that were made.
+    instances: Arc<Mutex<Vec<String>>>,
     broken: Arc<AtomicBool>,
 }
 
@@ -76,7 +78,11 @@ impl Counting {
             if context.version == 9 || counting.broken.load(AtomicOrdering::Relaxed) {
                 return Err(Error::internal("broken on purpose"));
             }
-            Ok(ScriptedModel::new(echo))
+            let instances = Arc::clone(&counting.instances);
+            Ok(ScriptedModel::new(echo).on_create(move |instance| {
+                instances.lock().unwrap().push(instance.name.clone());
+                Ok(())
+            }))
         })
     }
 }
@@ -310,6 +316,24 @@ async fn instances_are_changed_without_loading_the_model_anew() {
     // With anything else it is another model.
     world.load_with(with_config("2 2")).unwrap();
     assert_eq!((world.loads(), model().statistics().snapshot().success.count), (1, 0));
+}
+
+#[tokio::test]
+async fn instances_that_stay_are_not_made_anew() {
+    let world = world(ModelControl::Explicit);
+    let mut before = 0;
+    for count in [1, 4, 2, 2, 3, 1, 6, 5, 6] {
+        world.load_with(with_config(&format!("4 {count}"))).unwrap();
+        let made = std::mem::take(&mut *world.backend.instances.lock().unwrap());
+        let expected: Vec<_> = (before..count).map(|number| format!("m_0_{number}")).collect();
+        assert_eq!(made, expected, "from {before} to {count}");
+        let asked = (0..16).map(|_| infer(&world.server, request()).unwrap());
+        for mut answers in asked.collect::<Vec<_>>() {
+            answers.single().await.unwrap();
+        }
+        before = count;
+    }
+    assert_eq!(world.loads(), 1);
 }
 
 #[test]
