@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -410,6 +411,32 @@ def test_what_cannot_be_completed_is_explained(repository, name, reason):
     done = check(repository, "--complete", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
+
+
+def test_a_deep_check_finds_what_only_a_load_tells(repository):
+    scale_model("good").write(repository)
+    write_identity(repository, "identity", ["FP32"])
+    write_model(repository, "torn", scale_model("torn").config(), scale_model("torn").serialized()[:-20])
+    write_model(repository, "other", scale_model("other").config().replace('"Y"', '"Z"'), scale_model("other").serialized())
+    write(repository, "text/config.pbtxt", "nonsense")
+    write(repository, "text/1/model.onnx", "")
+    shallow = report(repository, code=1)
+    assert [model["name"] for model in shallow["models"] if not model["would_load"]] == ["text"]
+    deep = report(repository, "--deep", code=1)
+    assert [model["name"] for model in deep["models"] if not model["would_load"]] == ["other", "text", "torn"]
+    found = {problem["model"]: problem["message"] for problem in deep["problems"]}
+    assert "cannot be loaded: model 'torn'" in found["torn"] and "complete ONNX file" in found["torn"], found
+    assert "'Z'" in found["other"], found
+    assert len([problem for problem in deep["problems"] if problem["model"] == "text"]) == len(shallow["problems"])
+    for name in ("other", "text", "torn"):
+        shutil.rmtree(repository / name)
+    assert report(repository, "--deep", code=0)["ok"]
+
+
+@pytest.mark.parametrize("word", ["help", "--help"])
+def test_help_is_understood_as_a_word(word):
+    done = subprocess.run([nereid_server.binary(), word], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0 and "--model-repository" in done.stdout, done
 
 
 def test_serving_takes_no_command(repository):

@@ -190,7 +190,9 @@ fn engine_name(node: &NodeProto) -> Option<&str> {
 fn cannot_read(path: &Path, error: &FileError) -> Error {
     let message = format!("cannot read {}: {error}", path.display());
     match error {
-        _ if error.is_missing() => Error::not_found(message),
+        _ if error.is_missing() => {
+            Error::not_found(format!("{message}{}", model_files::hint_at_missing(path)))
+        }
         FileError::Io(_) => Error::internal(message),
         FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
     }

@@ -62,6 +62,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let source = Repositories::new(config.repositories.clone(), platform.reading(config.reading));
     let source = source.with_namespacing(config.namespacing);
     source.remove_left_over_files();
+    source.oddities().iter().for_each(|oddity| tracing::info!("{oddity}"));
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,

@@ -1,4 +1,4 @@
-//! Checks model repositories without loading a model.
+//! Checks model repositories, without loading a model unless that is asked for.
 //!
 //! Every configuration is read as the server reads it, and every broken rule is reported with its place; folders are
 //! checked for missing and unused files. What only a model's own file can tell is left to its backend: [`complete`]
@@ -8,6 +8,7 @@
 
 mod complete;
 mod config;
+mod deep;
 mod ensemble;
 mod json;
 mod model;
@@ -31,4 +32,7 @@ pub struct Context<'a> {
     pub backends: &'a Backends,
     /// The numbers of the machine's GPUs.
     pub gpus: Vec<i32>,
+    /// Whether models in which no mistake is found are loaded, one after another, to find those that only their backends can
+    /// find.
+    pub deep: bool,
 }

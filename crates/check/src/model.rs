@@ -38,6 +38,13 @@ impl CheckedFolder {
     }
 }
 
+impl CheckedFolder {
+    /// Whether its configuration is that of an ensemble.
+    pub(crate) fn is_ensemble(&self) -> bool {
+        self.config.as_ref().is_some_and(|config| config.config.platform == ENSEMBLE_PLATFORM)
+    }
+}
+
 /// Checks the folder of the model `name`.
 pub(crate) fn check(
     folder: &Path,

@@ -5,9 +5,11 @@ use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use nereid_repository::not_supported;
+
 use super::model::{self, CheckedFolder};
 use super::report::{CheckedModel, Finding, Report};
-use super::{Context, ensemble};
+use super::{Context, deep, ensemble};
 
 /// Checks all repositories as one, as a server serves them.
 pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
@@ -24,6 +26,16 @@ pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
     check_names(&folders, &mut report);
     check_config_name(&folders, repositories, context, &mut report);
     ensemble::check(&folders, &mut report);
+    if context.deep {
+        let failing = report.failing();
+        let loads = folders.iter().filter(|folder| !failing.contains(&folder.name));
+        let found: Vec<_> = loads
+            .flat_map(|folder| {
+                deep::check(folder, context).into_iter().map(|finding| finding.of(&folder.name))
+            })
+            .collect();
+        report.findings.extend(found);
+    }
     let failing = report.failing();
     report.models = folders.iter().map(|folder| row(folder, !failing.contains(&folder.name))).collect();
     report.sort();
@@ -43,6 +55,10 @@ fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
 /// The folders of models. What else stands beside them goes to the report.
 fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
     let mut folders = Vec::new();
+    if let Some(reason) = not_supported(repository) {
+        report.findings.push(Finding::error(repository, reason));
+        return folders;
+    }
     let listed = fs::read_dir(repository).and_then(|entries| entries.collect::<Result<Vec<_>, Error>>());
     let entries = match listed {
         Ok(entries) => entries,

@@ -94,10 +94,14 @@ fn batch_size(request: &InferRequest, signature: &Signature, model: &str) -> Res
     let Some((size, name)) = batch else { return Ok(1) };
     match usize::try_from(size) {
         Ok(size) if (1..=signature.max_batch_size).contains(&size) => Ok(size),
-        _ => Err(Error::invalid_arg(format!(
-            "input '{name}' has batch size {size}, but model '{model}' accepts 1 to {}",
-            signature.max_batch_size
-        ))),
+        _ => {
+            let accepted = signature.max_batch_size;
+            let hint =
+                if size > 0 { "; raise max_batch_size in its configuration to accept more" } else { "" };
+            Err(Error::invalid_arg(format!(
+                "input '{name}' has batch size {size}, but model '{model}' accepts 1 to {accepted}{hint}"
+            )))
+        }
     }
 }
 

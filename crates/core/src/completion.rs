@@ -1,12 +1,14 @@
 //! Loads a version up to its instances: the backend reads the model and completes its configuration, which is then
 //! checked.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nereid_backend_api::{Backend, Error, Model, ModelConfig, NoPeers, Peers, Result};
 use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, scheduler_name, validate};
 
 use crate::backends::Backends;
+use crate::instance::plan_instances;
 use crate::model::ModelSpec;
 
 /// Whether the backend completes a model's configuration from the model's files.
@@ -52,6 +54,27 @@ pub fn complete_config(spec: &ModelSpec, version: u64, backends: &Backends) -> R
     let peers: Arc<dyn Peers> = Arc::new(NoPeers);
     let backend = backends.select(&spec.context(version, &peers))?;
     load(spec, version, &*backend, &peers).map(|(_, config)| config)
+}
+
+/// Loads a version and makes one instance of it, on a machine with these GPUs, and ends both again.
+///
+/// # Errors
+/// Says why the version cannot be served.
+pub fn try_load(spec: &ModelSpec, version: u64, backends: &Backends, gpus: &[i32]) -> Result<()> {
+    if let Some(fault) = &spec.fault {
+        return Err(fault.clone());
+    }
+    let peers: Arc<dyn Peers> = Arc::new(NoPeers);
+    let load = || {
+        let backend = backends.select(&spec.context(version, &peers))?;
+        let (model, config) = load(spec, version, &*backend, &peers)?;
+        match plan_instances(&spec.id.name, &config, gpus)?.into_iter().next() {
+            Some((instance, _)) => model.create_instance(instance).map(drop),
+            None => Ok(()),
+        }
+    };
+    catch_unwind(AssertUnwindSafe(load))
+        .unwrap_or_else(|_| Err(Error::internal("the backend panicked while loading the model")))
 }
 
 fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<ModelConfig> {

@@ -44,7 +44,7 @@ pub use block_on::block_on;
 pub use bodies::{BodyBudget, BodyShare, Undecompressed};
 pub use budget::{Budget, Permit};
 pub use caller::Caller;
-pub use completion::{Completion, complete_config};
+pub use completion::{Completion, complete_config, try_load};
 pub use events::Changes;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};

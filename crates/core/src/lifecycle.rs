@@ -165,6 +165,7 @@ impl LifeCycle {
                 // What is not in the source at all is not a model.
                 if !matches!(&fingerprint, Err(error) if error.code() == ErrorCode::NotFound) {
                     self.set_failure(&id, &error);
+                    self.note_failed(&id, &error);
                 }
                 known.failed = fingerprint.ok();
                 return Err(Error::internal(format!(
@@ -182,6 +183,7 @@ impl LifeCycle {
         let guard = spec.guard.clone();
         let outcome = self.apply(spec, anew, known.served.as_ref());
         guard.report(&outcome);
+        self.note_outcome(&id, &outcome);
         known.note(fingerprint, &outcome);
         outcome
     }
@@ -190,7 +192,8 @@ impl LifeCycle {
     fn apply(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let id = &spec.id;
         if spec.versions.is_empty() {
-            let error = Error::invalid_arg(format!("model '{id}' has no version to serve"));
+            let nothing = || Error::invalid_arg(format!("model '{id}' has no version to serve"));
+            let error = spec.fault.clone().unwrap_or_else(nothing);
             tracing::error!("failed to load '{id}': {error}");
             self.set_failure(id, &error);
             return Err(error.context(format_args!("load failed for model '{id}'")));
@@ -316,6 +319,21 @@ impl LifeCycle {
         if !self.table.load().versions(id).any(ready) {
             self.change(|table| table.set_failure(id, error.clone()));
         }
+    }
+
+    /// Records how a load ended, for the index and the metrics.
+    fn note_outcome(&self, id: &ModelId, outcome: &Result<()>) {
+        match outcome {
+            Ok(()) if self.table.load().has_failed_reload(id) => {
+                self.change(|table| table.clear_failed_reload(id));
+            }
+            Ok(()) => {}
+            Err(error) => self.note_failed(id, error),
+        }
+    }
+
+    fn note_failed(&self, id: &ModelId, error: &Error) {
+        self.change(|table| table.note_failure(id, error));
     }
 
     /// Drops the versions loaded together with one that failed. What was serving before keeps serving.

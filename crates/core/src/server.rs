@@ -538,7 +538,10 @@ fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<Mo
                 let id = ModelId::plain(name.clone());
                 let state = VersionState::Unavailable(error.clone());
                 if !known.contains(&id) {
-                    index.push((id.clone(), Some(ModelStatus { id, version: None, state })));
+                    index.push((
+                        id.clone(),
+                        Some(ModelStatus { id, version: None, state, failed_reload: None }),
+                    ));
                 }
             }
         }

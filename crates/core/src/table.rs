@@ -24,6 +24,10 @@ struct Entry {
     failure: Option<Error>,
     /// Whether the server is ready only while this is served: see [`ModelTable::all_ready`].
     is_required: bool,
+    /// Why the last load failed, if one did since the versions were loaded that are served.
+    failed_reload: Option<Error>,
+    /// How many loads have failed.
+    load_failures: u64,
 }
 
 /// The state of one version.
@@ -79,6 +83,16 @@ pub struct ModelStatus {
     pub version: Option<u64>,
     /// Its state.
     pub state: VersionState,
+    /// Why a version that serves was not replaced by the last load, if that failed.
+    pub failed_reload: Option<Error>,
+}
+
+impl ModelStatus {
+    /// Why it is in this state, if there is anything to say.
+    pub fn reason(&self) -> Option<String> {
+        let kept = |error: &Error| format!("still served, as the last load failed: {}", error.message());
+        self.failed_reload.as_ref().map(kept).or_else(|| self.state.reason().map(str::to_owned))
+    }
 }
 
 impl ModelTable {
@@ -144,7 +158,11 @@ impl ModelTable {
         self.entries().flat_map(|(id, entry)| {
             let failed = entry.failure.iter().map(|error| (None, VersionState::Unavailable(error.clone())));
             let versions = entry.versions.iter().map(|(version, state)| (Some(*version), state.clone()));
-            let status = move |(version, state)| ModelStatus { id: id.clone(), version, state };
+            let status = move |(version, state)| {
+                let failed_reload =
+                    entry.failed_reload.clone().filter(|_| matches!(state, VersionState::Ready(_)));
+                ModelStatus { id: id.clone(), version, state, failed_reload }
+            };
             failed.chain(versions).map(status).collect::<Vec<_>>()
         })
     }
@@ -200,10 +218,38 @@ impl ModelTable {
         self.entry_mut(id).is_required = true;
     }
 
+    /// Counts a load of a known model that failed. Versions that serve do so with this as a remark.
+    pub(crate) fn note_failure(&mut self, id: &ModelId, error: &Error) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.load_failures += 1;
+            let is_served = entry.ready().next().is_some();
+            entry.failed_reload = is_served.then(|| error.clone());
+        }
+    }
+
+    /// How many loads have failed, by model, of the known models of which any has.
+    pub fn load_failures(&self) -> impl Iterator<Item = (ModelId, u64)> {
+        let failed = self.entries().filter(|(_, entry)| entry.load_failures > 0);
+        failed.map(|(id, entry)| (id, entry.load_failures))
+    }
+
+    /// Whether the last load of the model failed and left it as it was.
+    pub(crate) fn has_failed_reload(&self, id: &ModelId) -> bool {
+        self.get(id).is_some_and(|entry| entry.failed_reload.is_some())
+    }
+
+    /// The remark of [`note_failure`](Self::note_failure) is over.
+    pub(crate) fn clear_failed_reload(&mut self, id: &ModelId) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.failed_reload = None;
+        }
+    }
+
     /// Ends [`require`](Self::require).
     pub(crate) fn release(&mut self, id: &ModelId) {
         if let Some(entry) = self.get_mut(id) {
             entry.is_required = false;
+            entry.failed_reload = None;
         }
     }
 

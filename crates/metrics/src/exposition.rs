@@ -94,6 +94,7 @@ impl Exposition {
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        models::write_load_failures(&mut text, server);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
         models::write_gauges(&mut text, &rows, self.options.load_durations);

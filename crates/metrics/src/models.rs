@@ -128,6 +128,7 @@ const SUCCESS: Counter = Counter {
 const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
+const LOAD_FAILURES: &str = "nereid_model_load_failures";
 
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
@@ -147,7 +148,7 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
-    counters.chain([FAILURE, PENDING, LOAD, FIRST_RESPONSE]).chain(summaries)
+    counters.chain([FAILURE, PENDING, LOAD, LOAD_FAILURES, FIRST_RESPONSE]).chain(summaries)
 }
 
 /// Writes the counters; durations only if requested.
@@ -165,6 +166,22 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     COUNTS.iter().for_each(|counter| write_counter(text, rows, counter));
     if durations {
         DURATIONS.iter().for_each(|counter| write_counter(text, rows, counter));
+    }
+}
+
+/// Writes how often models failed to load, if any did.
+pub(crate) fn write_load_failures(text: &mut Text, server: &Server) {
+    let failed: Vec<_> = server.models().load_failures().collect();
+    if failed.is_empty() {
+        return;
+    }
+    text.family(LOAD_FAILURES, "counter", "Loads of the model that failed");
+    for (id, count) in failed {
+        let mut labels = MetricLabels::from([("model".to_owned(), id.name)]);
+        if !id.namespace.is_empty() {
+            labels.insert("namespace".to_owned(), id.namespace);
+        }
+        text.sample(LOAD_FAILURES, "", &Labels::new(&labels), count);
     }
 }
 

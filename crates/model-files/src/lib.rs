@@ -115,6 +115,21 @@ pub fn model_file(version: &Path, name: &str, within: &str) -> Result<PathBuf, F
     Ok(if path.is_dir() { path.join(within) } else { path })
 }
 
+/// What helps where a model's file is missing: the only file beside it with the same ending, if there is one, could be
+/// meant. Empty where nothing does.
+pub fn hint_at_missing(path: &Path) -> String {
+    let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
+    let same = |other: &Path| other.extension().is_some() && other.extension() == path.extension();
+    let mut others = entries.map(|entry| entry.path()).filter(|other| same(other) && other.is_file());
+    match (others.next(), others.next()) {
+        (Some(other), None) => {
+            let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            format!("; the only such file is '{name}': rename it, or set default_model_filename: \"{name}\"")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Whether what is at a path can be opened as a file, links followed. Opens nothing.
 ///
 /// # Errors

@@ -112,3 +112,17 @@ fn a_name_leads_out_of_no_folder() {
         assert!(matches!(inside(folder, name), Err(FileError::Outside)), "{name}");
     }
 }
+
+#[test]
+fn the_only_file_with_the_ending_of_a_missing_one_is_hinted_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("model.onnx");
+    let hint = || hint_at_missing(&missing);
+    for (name, is_hinted) in
+        [("README", false), ("x.pt", false), ("mine.onnx", true), ("notes.txt", true), ("other.onnx", false)]
+    {
+        fs::write(folder.path().join(name), "").unwrap();
+        assert_eq!(hint().contains("default_model_filename: \"mine.onnx\""), is_hinted, "{name}: {}", hint());
+    }
+    assert_eq!(hint_at_missing(Path::new("/no/such/folder/model.onnx")), "");
+}

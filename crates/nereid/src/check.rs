@@ -34,6 +34,7 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
         reading: platform.reading(reading),
         backends: &platform.backends.registry,
         gpus: platform.gpus.numbers.clone(),
+        deep: options.deep,
     };
     if let Some(name) = &options.complete {
         let text = nereid_check::complete(name, &options.repositories, &context);

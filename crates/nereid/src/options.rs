@@ -146,12 +146,17 @@ pub(crate) enum Command {
     Check(CheckOptions),
 }
 
-/// Checks model repositories without loading a model. Exits with 1 if a model would not load.
+/// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
     /// Model repositories, checked together as one server would serve them.
     #[arg(value_name = "REPOSITORY", required = true)]
     pub repositories: Vec<PathBuf>,
+
+    /// Load the models in which no mistake is found, one after another, with one instance each: this finds what only their
+    /// backends can tell.
+    #[arg(long, conflicts_with = "complete")]
+    pub deep: bool,
 
     /// Print JSON.
     #[arg(long)]

@@ -11,6 +11,9 @@ use tokio::sync::oneshot;
 use crate::options::Options;
 use crate::signals;
 
+/// As many characters of a reason are in the table of models.
+const SHOWN: usize = 100;
+
 /// Runs until a signal ends it.
 ///
 /// # Errors
@@ -88,17 +91,26 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
     Ok(())
 }
 
+/// A reason on one line that fits a terminal. The whole was logged when the model failed.
+fn shortened(reason: &str) -> String {
+    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 fn show_models(server: &Server) {
     let rows: Vec<_> = server
         .models()
         .index()
         .map(|model| {
             let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
-            let state = match model.state.reason() {
+            let state = match model.reason() {
                 None => model.state.name().to_owned(),
-                Some(reason) => format!("{}: {reason}", model.state.name()),
+                Some(reason) => format!("{}: {}", model.state.name(), shortened(&reason)),
             };
-            [model.id.to_string(), version, state.replace('\n', " ")]
+            [model.id.to_string(), version, state]
         })
         .collect();
     tracing::info!("{}", nereid_check::draw_table(["Model", "Version", "Status"], &rows));

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use nereid_backend_api::{CorrelationId, Error, InferRequest, ParameterValue, RequestedOutput, Result};
+use nereid_backend_api::{
+    CorrelationId, DataType, Error, InferRequest, ParameterValue, RequestedOutput, Result,
+};
 
 /// The longest id of a sequence, in bytes, as in the reference.
 const MAX_SEQUENCE_ID: usize = 128;
@@ -152,7 +154,30 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 
 /// The error for an input or output of an unknown data type.
 pub fn unknown_data_type(input: &str, data_type: &str) -> Error {
-    Error::invalid_arg(format!("input '{input}': unknown datatype '{data_type}'"))
+    let meant = meant_data_type(data_type);
+    let hint = meant.map_or_else(String::new, |meant| format!("; did you mean '{meant}'?"));
+    Error::invalid_arg(format!("input '{input}': unknown datatype '{data_type}'{hint}"))
+}
+
+/// The data type that somebody means by the name of another library, of a configuration, or in another case.
+fn meant_data_type(name: &str) -> Option<&'static str> {
+    let upper = name.trim().to_ascii_uppercase();
+    let bare =
+        ["TYPE_", "NP.", "NUMPY.", "TORCH.", "TF."].iter().find_map(|prefix| upper.strip_prefix(prefix));
+    let bare = bare.unwrap_or(&upper);
+    let same = DataType::ALL.iter().map(|data_type| data_type.protocol_name()).find(|known| *known == bare);
+    same.or(match bare {
+        "FLOAT" | "FLOAT32" | "F32" | "SINGLE" => Some("FP32"),
+        "DOUBLE" | "FLOAT64" | "F64" => Some("FP64"),
+        "HALF" | "FLOAT16" | "F16" => Some("FP16"),
+        "BFLOAT16" | "BFLOAT" => Some("BF16"),
+        "INT" | "LONG" | "I64" => Some("INT64"),
+        "I32" => Some("INT32"),
+        "U8" | "UCHAR" | "BYTE" => Some("UINT8"),
+        "BOOLEAN" => Some("BOOL"),
+        "STR" | "STRING" | "OBJECT" => Some("BYTES"),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -260,5 +285,34 @@ mod tests {
         assert_eq!(with("temperature", 1).parameters.get("temperature"), Some(&ParameterValue::Bool(true)));
         let error = set_parameter(&mut InferRequest::default(), "triton_x", Any(1)).unwrap_err();
         assert!(error.message().contains("'triton_x'"), "{error}");
+    }
+
+    #[test]
+    fn other_names_of_data_types_are_understood_in_the_refusal() {
+        for (given, meant) in [
+            ("float32", "FP32"),
+            ("fp32", "FP32"),
+            ("TYPE_FP64", "FP64"),
+            ("np.float16", "FP16"),
+            ("torch.bfloat16", "BF16"),
+            ("double", "FP64"),
+            ("int64", "INT64"),
+            ("uint8", "UINT8"),
+            ("bool", "BOOL"),
+            ("TYPE_STRING", "BYTES"),
+            ("str", "BYTES"),
+        ] {
+            let error = unknown_data_type("x", given);
+            assert!(error.message().ends_with(&format!("did you mean '{meant}'?")), "{error}");
+        }
+        for data_type in DataType::ALL {
+            assert_eq!(
+                meant_data_type(&data_type.protocol_name().to_lowercase()),
+                Some(data_type.protocol_name())
+            );
+        }
+        for given in ["", "FP33", "TYPE_", "complex64"] {
+            assert!(!unknown_data_type("x", given).message().contains("did you mean"), "{given}");
+        }
     }
 }

@@ -15,5 +15,5 @@ mod watch;
 pub use data_files::{DataFile, data_files};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use source::Repositories;
-pub use store::{Entry, Fetch, Fetched, LocalStore, Object, ObjectKind, Store};
+pub use store::{Entry, Fetch, Fetched, LocalStore, Object, ObjectKind, Store, not_supported};
 pub use watch::Watch;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
-use nereid_model_config::{FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors};
+use nereid_model_config::{
+    ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
+};
 use nereid_model_files::{self as model_files, DATA_LIMIT, FileError, Kind, TEXT_LIMIT};
 
 use crate::data_files::{INITIAL_STATE, WARMUP, data_files};
@@ -177,8 +179,8 @@ fn or_fault<T: Default>(read: Result<T>) -> (T, Option<Error>) {
 
 /// The configuration with its backend and defaults filled in, validated.
 ///
-/// Where a backend may complete it, broken rules of tensors alone are no reason not to take it, but a fault that its
-/// versions fail with: the reference looks at tensors only when it loads a version, and its answers tell the two apart.
+/// Broken rules of versions alone and, where a backend may complete it, of tensors, are no reason not to take it, but a fault
+/// that its versions fail with: the reference finds them only when it loads a version, and its answers tell the two apart.
 fn finish_config(
     folder: &Path,
     name: &str,
@@ -207,7 +209,13 @@ fn finish_config(
     let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
     let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
     let fault = Error::invalid_arg(format!("{}{hint}", origin.explain(folder, &errors)));
-    if options.complete && errors.errors().iter().all(ValidationError::is_of_tensors) {
+    // The names of an ensemble's inputs and outputs are those of its graph, which is looked at before.
+    let is_ensemble = config.platform == ENSEMBLE_PLATFORM;
+    let is_of_graph = |error: &ValidationError| is_ensemble && error.field().ends_with(".name");
+    let is_found_later = |error: &ValidationError| {
+        error.is_of_versions() || options.complete && error.is_of_tensors() && !is_of_graph(error)
+    };
+    if errors.errors().iter().all(is_found_later) {
         return Ok((config, Some(fault)));
     }
     Err(fault)

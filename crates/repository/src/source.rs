@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
     FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin, Overrides,
-    Progress, SourceFuture,
+    Progress, SourceFuture, block_on,
 };
 
 use crate::fingerprint;
@@ -41,6 +41,32 @@ impl Repositories {
     /// Makes each repository a namespace: models of the same name in several are then served side by side.
     pub fn with_namespacing(self, namespacing: bool) -> Self {
         Self { namespacing, ..self }
+    }
+
+    /// What somebody may have meant otherwise: repositories without models, and files beside the folders of models.
+    pub fn oddities(&self) -> Vec<String> {
+        let of_store = |store: &Arc<dyn Store>| {
+            let location = store.location();
+            // Where it cannot be read, the loads say so.
+            let entries = block_on(store.list("")).unwrap_or_default();
+            let (folders, mut files): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|entry| entry.is_folder);
+            files.retain(|file| could_be_of_a_model(&file.name));
+            files.sort();
+            let named: Vec<_> = files.iter().take(5).map(|file| format!("'{}'", file.name)).collect();
+            let more = if files.len() > named.len() { ", ..." } else { "" };
+            let stray = (!files.is_empty()).then(|| {
+                format!(
+                    "model repository '{location}': {}{more} beside the folders of models not used: a model is a folder, \
+                     such as <model>/1/model.onnx",
+                    named.join(", ")
+                )
+            });
+            let is_empty = !folders.iter().any(|folder| is_model_name(&folder.name));
+            let empty = is_empty.then(|| format!("model repository '{location}' has no models"));
+            empty.into_iter().chain(stray)
+        };
+        self.stores.iter().flat_map(of_store).collect()
     }
 
     /// Removes the files that came with load requests to servers that were killed.
@@ -206,6 +232,13 @@ fn not_unique(name: &str, places: &[&dyn Store]) -> Error {
         "model '{name}' is in more than one repository: {}; use --model-namespacing=true to serve each of them",
         places.join(", ")
     ))
+}
+
+/// Whether a file beside the folders of models looks like one that belongs into such a folder.
+fn could_be_of_a_model(name: &str) -> bool {
+    let endings = ["onnx", "pt", "pt2", "plan", "py", "pbtxt", "so", "xml", "savedmodel", "graphdef"];
+    let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+    !name.starts_with('.') && ending.is_some_and(|ending| endings.contains(&ending))
 }
 
 /// A name is one part of a path, and not hidden.

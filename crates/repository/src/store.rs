@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use nereid_core::{LoadGuard, Progress, SourceFuture};
 
-pub use self::local::LocalStore;
+pub use self::local::{LocalStore, not_supported};
 
 /// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
 pub trait Store: Send + Sync + fmt::Debug {

@@ -137,6 +137,7 @@ impl LifeCycle {
             self.replace(id, fits_otherwise);
         }
         guard.report(&outcome);
+        self.note_outcome(id, &outcome);
         known.note(fingerprint, &outcome);
         if outcome.is_ok()
             && let Some(wanted) = &mut known.ensemble

@@ -32,6 +32,11 @@ impl ValidationError {
         root.is_some_and(|root| ["input", "output", "batch_input", "batch_output"].contains(&root))
     }
 
+    /// Whether it concerns the choice of versions.
+    pub fn is_of_versions(&self) -> bool {
+        self.field.starts_with("version_policy")
+    }
+
     /// What is wrong, and what would be right.
     pub fn reason(&self) -> &str {
         &self.reason

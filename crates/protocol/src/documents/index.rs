@@ -44,7 +44,7 @@ fn entries(index: Vec<(String, Option<ModelStatus>)>, only_ready: bool) -> Vec<I
             name,
             version: Some(status.version.map_or_else(String::new, |version| version.to_string())),
             state: Some(status.state.name()),
-            reason: status.state.reason().map(str::to_owned),
+            reason: status.reason(),
         },
     });
     entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect()

@@ -305,3 +305,44 @@ fn a_configuration_as_long_as_a_disk_is_refused() {
     let message = read(&folder).unwrap_err().message().to_owned();
     assert!(message.contains("larger than 16777216 bytes"), "{message}");
 }
+
+#[test]
+fn choosing_no_version_is_a_fault_of_the_versions_and_a_broken_graph_is_not() {
+    let ensemble = r#"platform: "ensemble"
+        input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } EXTRA
+        output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+        ensemble_scheduling { step { model_name: "n" model_version: -1
+          input_map { key: "A" value: "X" } output_map { key: "B" value: "Y" } } }"#;
+    let with = |extra: &str| ensemble.replace("EXTRA", extra);
+    let unread = with(r#"input { name: "Z" data_type: TYPE_FP32 dims: [ 1 ] }"#);
+    let unwritten = with(r#"output { name: "Z" data_type: TYPE_FP32 dims: [ 1 ] }"#);
+    let wrong_shape = with("").replacen("dims: [ 1 ]", "dims: [ 0 ]", 1);
+    let policy = |policy: &str| {
+        format!("{CONFIG_TEXT} version_policy {{ {policy} }}").replace(r#"label_filename: "labels.txt""#, "")
+    };
+    let cases = [
+        (with(""), None, true),
+        (unread, Some("no step reads input 'Z'"), false),
+        (unwritten, Some("no step writes output 'Z'"), false),
+        (wrong_shape, Some("input[0].dims[0]"), true),
+        (policy("latest { num_versions: 0 }"), Some("must be at least 1"), true),
+        (policy("specific { }"), Some("must name at least one version"), true),
+        (policy("specific { versions: [ -1 ] }"), Some("-1 is not a version number"), true),
+    ];
+    for (text, expected, is_fault) in &cases {
+        let repository = repository(&[("config.pbtxt", text)], &["1"]);
+        let found = read(&repository).map(|spec| spec.fault);
+        assert_eq!(found.is_ok(), *is_fault, "{text}: {found:?}");
+        let message = found.unwrap_or_else(Some).map(|error| error.message().to_owned());
+        match (expected, message) {
+            (None, None) => {}
+            (Some(expected), Some(message)) => assert!(message.contains(expected), "{message}"),
+            (expected, message) => panic!("{text}: {expected:?}, {message:?}"),
+        }
+    }
+    let without = read_with(
+        &repository(&[("config.pbtxt", &policy("latest { num_versions: 0 }"))], &["1"]),
+        &without_completion(),
+    );
+    assert!(without.unwrap().fault.is_some());
+}

@@ -4,7 +4,6 @@ use std::fs;
 
 use bytes::Bytes;
 use nereid_core::backend_api::ErrorCode;
-use nereid_core::block_on;
 use tempfile::TempDir;
 
 use super::*;
@@ -154,4 +153,38 @@ fn without_namespaces_a_name_stands_for_one_folder() {
     let twice = repositories(&[&first, &first]);
     assert_eq!(block_on(twice.find("m")).unwrap(), [ModelId::plain("m")]);
     twice.look(&ModelId::plain("m")).unwrap();
+}
+
+#[test]
+fn oddities_are_empty_repositories_and_files_of_models_beside_their_folders() {
+    let of = |paths: &[&str], files: &[&str]| {
+        let folder = folder(paths);
+        files.iter().for_each(|file| fs::write(folder.path().join(file), "").unwrap());
+        repositories(&[&folder]).oddities().join("; ").replace(folder.path().to_str().unwrap(), "R")
+    };
+    assert_eq!(of(&["m"], &["README.md", "LICENSE", ".hidden.onnx"]), "");
+    assert_eq!(of(&[], &[]), "model repository 'R' has no models");
+    assert_eq!(of(&[".git"], &[]), "model repository 'R' has no models");
+    let stray = of(&["m"], &["b.onnx", "a.onnx", "config.pbtxt"]);
+    assert!(stray.starts_with("model repository 'R': 'a.onnx', 'b.onnx', 'config.pbtxt' beside"), "{stray}");
+    let many: Vec<_> = (0..9).map(|number| format!("{number}.py")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert!(of(&[], &many).contains("'4.py', ... beside"));
+}
+
+#[test]
+fn repositories_elsewhere_are_not_supported_yet() {
+    for location in
+        ["s3://bucket/models", "gs://bucket", "as://account/container", "https://example.com/models"]
+    {
+        let source = Repositories::new(vec![location.into()], ReadOptions::default());
+        let error = source.all_names().unwrap_err();
+        let scheme = location.split('/').next().unwrap();
+        assert!(error.message().contains(&format!("'{scheme}//' are not supported yet")), "{error}");
+    }
+    let folder = folder(&["m"]);
+    let odd = folder.path().join("x://y");
+    fs::create_dir_all(odd.join("m/1")).unwrap();
+    let source = Repositories::new(vec![odd], ReadOptions::default());
+    assert_eq!(source.all_names().unwrap(), ["m"]);
 }

@@ -44,6 +44,9 @@ impl LocalStore {
     }
 
     fn read_list(&self, folder: &str) -> Result<Vec<Entry>> {
+        if let Some(reason) = not_supported(&self.root) {
+            return Err(Error::unsupported(reason));
+        }
         let path = self.locate(folder)?;
         let unreadable = |error: io::Error| unreadable(&path, &error);
         let mut entries = Vec::new();
@@ -85,6 +88,18 @@ impl Store for LocalStore {
             }
         })
     }
+}
+
+/// Why a repository cannot be read that is not a folder of this machine, by its location.
+pub fn not_supported(location: &Path) -> Option<String> {
+    let location = location.to_str()?;
+    let (scheme, _) = location.split_once("://")?;
+    let known = ["s3", "gs", "as", "abfs", "az", "hdfs", "http", "https", "hf"].contains(&scheme);
+    known.then(|| {
+        format!(
+            "model repositories at '{scheme}://' are not supported yet: mount or copy '{location}' to a folder, and name that"
+        )
+    })
 }
 
 /// Adds what is below a folder, in the order of [`Store::stat`].

@@ -319,6 +319,49 @@ async fn instances_are_changed_without_loading_the_model_anew() {
 }
 
 #[tokio::test]
+async fn a_load_that_failed_is_told_in_the_index_and_to_those_who_ask() {
+    let world = world(ModelControl::Explicit);
+    let reasons = || {
+        let index = world.server.blocking_index().unwrap().into_iter().filter_map(|(_, status)| status);
+        index.map(|status| (status.state.name(), status.reason())).collect::<Vec<_>>()
+    };
+    let failures = || world.server.models().load_failures().map(|(_, count)| count).collect::<Vec<_>>();
+    let is_broken = |broken| world.backend.broken.store(broken, AtomicOrdering::Relaxed);
+    is_broken(true);
+    world.load().unwrap_err();
+    assert_eq!(reasons(), [("UNAVAILABLE", Some("broken on purpose".to_owned()))]);
+    for version in [None, Some(1)] {
+        let error = infer_version(&world.server, version, request()).err().unwrap();
+        assert!(error.message().ends_with(": broken on purpose"), "{error}");
+    }
+    is_broken(false);
+    world.load().unwrap();
+    assert_eq!((reasons(), failures()), (vec![("READY", None)], vec![1]));
+    // The old one is still served.
+    is_broken(true);
+    world.source.set(2, &[(1, 1)]);
+    for count in [2, 3] {
+        world.load().unwrap_err();
+        let reasons = reasons();
+        let [(state, Some(reason))] = reasons.as_slice() else { panic!("one with a reason: {reasons:?}") };
+        assert!(
+            *state == "READY" && reason.contains("still served") && reason.contains("broken on purpose"),
+            "{reason}"
+        );
+        assert_eq!(failures(), [count]);
+        ask(&world.server, request()).await.unwrap();
+    }
+    is_broken(false);
+    world.load().unwrap();
+    assert_eq!((reasons(), failures()), (vec![("READY", None)], vec![3]));
+    is_broken(true);
+    world.load_with(with_config("2 1")).unwrap_err();
+    world.unload().unwrap();
+    world.settled();
+    assert_eq!(reasons(), [("UNAVAILABLE", Some("unloaded".to_owned()))]);
+}
+
+#[tokio::test]
 async fn instances_that_stay_are_not_made_anew() {
     let world = world(ModelControl::Explicit);
     let mut before = 0;
