@@ -109,8 +109,8 @@ impl Plan {
         let outcome = guarded(|| {
             let mut state = idle.map_or_else(|| runnable.spawn(), Ok)?;
             let outputs = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-                if start.elapsed() > limit {
-                    return Err(anyhow!("it ran for more than {} s", limit.as_secs_f32()));
+                if start.elapsed() >= limit {
+                    return Err(anyhow!("it ran for {} s, which is its limit", limit.as_secs_f32()));
                 }
                 checks.eval(node.id, inputs, |inputs| plan::eval(context, op_state, node, inputs))
             })?;

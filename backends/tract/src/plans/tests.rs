@@ -1,10 +1,16 @@
 //! How many plans are made and kept, and that a plan serves several instances.
 
+use std::time::Duration;
+
 use super::*;
 use crate::tests::onnx;
 use tract_onnx::prelude::tensor1;
 
 fn plans(limit: usize) -> Plans {
+    plans_within(limit, Limits::default())
+}
+
+fn plans_within(limit: usize, limits: Limits) -> Plans {
     let file = onnx::add(&[-1]);
     let folder = crate::tests::server::folder(&file);
     let file = crate::graph::OnnxFile::read(&folder.path().join("1"), "model.onnx").unwrap();
@@ -13,7 +19,7 @@ fn plans(limit: usize) -> Plans {
         file.into_graph(&["Z".to_owned()]).unwrap(),
         inputs,
         limit.try_into().unwrap(),
-        Limits::default(),
+        limits,
         Bounded::default(),
     )
 }
@@ -59,6 +65,28 @@ fn a_plan_is_built_once_for_all_instances_that_want_it() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     assert!(found.iter().all(|plan| Arc::ptr_eq(plan, &found[0])));
+}
+
+#[test]
+fn a_run_ends_at_its_limit() {
+    let slow = Limits { execution: Duration::ZERO, ..Limits::default() };
+    let plan = plans_within(1, slow).get(&shapes(2)).unwrap();
+    let input = tensor1(&[1.0_f32, 2.0]);
+    let error = plan.run([input.clone().into(), input.into()].into_iter().collect()).unwrap_err();
+    assert!(error.message().contains("ran for 0 s"), "{error}");
+}
+
+#[test]
+fn tensors_are_held_to_their_limit() {
+    // Z, X and Y at once; 4 bytes each element.
+    for (memory, most) in [(1200, 100), (120, 10), (12, 1)] {
+        let limits = Limits { memory, ..Limits::default() };
+        let plans = plans_within(1, limits);
+        assert!(plans.get(&shapes(most)).is_ok(), "{most} of {memory}");
+        for more in [most + 1, 2 * most, 1 << 40, i64::MAX] {
+            assert!(plans.get(&shapes(more)).is_err(), "{more} of {memory}");
+        }
+    }
 }
 
 #[test]
