@@ -30,8 +30,10 @@ COUNTERS = [
     "nv_inference_compute_infer_duration_us",
     "nv_inference_compute_output_duration_us",
 ]
+# Load times are in newer releases alone.
 GAUGES = [
     "nv_inference_pending_request_count",
+    "nv_model_load_duration_secs",
     "nv_pinned_memory_pool_total_bytes",
     "nv_pinned_memory_pool_used_bytes",
     "nv_cpu_utilization",
@@ -90,19 +92,21 @@ def test_metrics_of_the_machine_are_exposed(repository, serve):
     assert 0 <= scrape.value("nv_cpu_utilization") <= 1
 
 
-def test_load_times_are_reported_if_enabled(repository, serve):
+@pytest.mark.parametrize("flags", [(), ("--metrics-config=load_durations=true",)])
+def test_load_times_are_reported(repository, serve, flags):
     echo(repository, "echo")
-    scrape = Scrape(serve("--metrics-config=load_durations=true"))
+    scrape = Scrape(serve(*flags))
     assert scrape.kinds["nv_model_load_duration_secs"] == "gauge"
     assert 0 < scrape.value("nv_model_load_duration_secs", model="echo", version="1") < LIMIT_S
 
 
 def test_disabled_metrics_are_left_out(repository, serve):
     echo(repository, "echo")
-    server = serve("--allow-cpu-metrics=false", "--metrics-config=counter_latencies=false")
+    off = ("--metrics-config=counter_latencies=false", "--metrics-config=load_durations=false")
+    server = serve("--allow-cpu-metrics=false", *off)
     assert ask(server, "echo") == 200
     scrape = Scrape(server)
-    assert not [name for name in scrape.kinds if "duration_us" in name or "cpu" in name]
+    assert not [name for name in scrape.kinds if "duration" in name or "cpu" in name]
     assert scrape.value("nv_inference_request_success", model="echo", version="1") == 1
 
 

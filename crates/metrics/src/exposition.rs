@@ -41,7 +41,7 @@ impl Default for MetricsOptions {
             interval: Duration::from_secs(2),
             counter_latencies: true,
             quantiles,
-            load_durations: false,
+            load_durations: true,
         }
     }
 }

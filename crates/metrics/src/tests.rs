@@ -97,8 +97,7 @@ async fn each_version_has_its_series_with_tags_and_namespace() {
     infer(&server, "good").await;
     infer(&server, "good").await;
     infer(&server, "bad").await;
-    let options = MetricsOptions { load_durations: true, ..MetricsOptions::default() };
-    let text = Exposition::new(options, MetricRegistry::default()).text(&server);
+    let text = Exposition::new(MetricsOptions::default(), MetricRegistry::default()).text(&server);
     let head = r#"{_a_b="\"1\"",_z="2",model="m",namespace="models","#;
     assert_eq!(
         samples(&text, "nv_inference_request_success"),
@@ -120,7 +119,12 @@ async fn each_version_has_its_series_with_tags_and_namespace() {
 
 #[tokio::test]
 async fn empty_families_and_disabled_latencies_are_left_out() {
-    let options = MetricsOptions { cpu: false, counter_latencies: false, ..MetricsOptions::default() };
+    let options = MetricsOptions {
+        cpu: false,
+        counter_latencies: false,
+        load_durations: false,
+        ..MetricsOptions::default()
+    };
     let registry = MetricRegistry::default();
     let _empty = registry.family(MetricKind::Gauge, "empty", "").unwrap();
     let exposition = Exposition::new(options, registry);

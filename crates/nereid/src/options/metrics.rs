@@ -40,7 +40,7 @@ pub(crate) struct MetricsOptions {
 
     /// Which metrics of latencies are exposed: counter_latencies (true by default), histogram_latencies and
     /// summary_latencies (false by default), and summary_quantiles, a comma-separated list of QUANTILE:ERROR. Quantiles
-    /// are within a hundredth of their value, whatever the error. load_durations (false by default) exposes how long models
+    /// are within a hundredth of their value, whatever the error. load_durations (true by default) exposes how long models
     /// took to load. May be given several times.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     metrics_config: Vec<MetricsSetting>,
@@ -190,7 +190,9 @@ mod tests {
     fn metrics_can_be_left_out() {
         assert!(parsed(&[]).unwrap().exposed().gpu);
         assert!(!parsed(&["--allow-gpu-metrics=false"]).unwrap().exposed().gpu);
-        assert!(parsed(&["--metrics-config=load_durations=true"]).unwrap().exposed().load_durations);
+        let load_durations = |setting: &str| parsed(&[setting]).unwrap().exposed().load_durations;
+        assert!(load_durations("--metrics-config=load_durations=true"));
+        assert!(!load_durations("--metrics-config=load_durations=false"));
         assert!(!parsed(&["--allow-cpu-metrics=false"]).unwrap().exposed().cpu);
         assert!(!parsed(&["--allow-metrics=0"]).unwrap().exposed().cpu);
         assert!(!parsed(&["--metrics-config=counter_latencies=false"]).unwrap().exposed().counter_latencies);
