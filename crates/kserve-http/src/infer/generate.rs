@@ -52,16 +52,20 @@ async fn one_with(
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose().map_err(|error| of_response(&answers, error))?;
-    match (first, answers.next().await) {
-        (Some(response), None) => Ok(reply::json_bytes(StatusCode::OK, flat(&answers, response)?)),
+    // The status is that of the first response, whatever follows, as in the reference.
+    Ok(match (first, answers.next().await) {
+        (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
         (first, _) => {
             let count = if first.is_some() { "several responses" } else { "no response" };
             let model = answers.model_name();
-            Err(Error::invalid_arg(format!(
-                "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
-            )))
+            reply::error_text(
+                StatusCode::OK,
+                &format!(
+                    "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
+                ),
+            )
         }
-    }
+    })
 }
 
 /// The error that came as the first response, with the code for its status.
