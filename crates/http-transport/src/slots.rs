@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::pace::Pace;
 
 /// How long to wait for a slot before a further idle connection is closed.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// How long a new connection keeps its slot in any case: its first request may have arrived and not be read yet.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The slots of a listener.
 #[derive(Debug)]
@@ -26,8 +29,15 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct Open {
     /// In the order in which they were opened.
-    connections: BTreeMap<u64, (Pace, CancellationToken)>,
+    connections: BTreeMap<u64, Connection>,
     opened: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    pace: Pace,
+    since: Instant,
+    evicted: CancellationToken,
 }
 
 /// A connection's slot. Dropped, it is free again.
@@ -64,7 +74,8 @@ impl Slots {
         let mut open = self.lock();
         let id = open.opened;
         open.opened += 1;
-        open.connections.insert(id, (pace.clone(), evicted.clone()));
+        let connection = Connection { pace: pace.clone(), since: Instant::now(), evicted: evicted.clone() };
+        open.connections.insert(id, connection);
         drop(open);
         Slot { slots: Arc::clone(self), id, evicted, _permit: permit }
     }
@@ -73,9 +84,9 @@ impl Slots {
     async fn evict(&self) {
         let longest = {
             let open = self.lock();
-            let idle = open.connections.iter().filter(|(_, (_, evicted))| !evicted.is_cancelled());
-            let idle =
-                idle.filter_map(|(id, (pace, evicted))| Some((pace.idle_checks()?, Reverse(*id), evicted)));
+            let old = open.connections.iter().filter(|(_, it)| it.since.elapsed() >= GRACE);
+            let idle = old.filter(|(_, it)| !it.evicted.is_cancelled());
+            let idle = idle.filter_map(|(id, it)| Some((it.pace.idle_checks()?, Reverse(*id), &it.evicted)));
             idle.max_by_key(|(checks, id, _)| (*checks, *id)).map(|(_, _, evicted)| evicted.clone())
         };
         if let Some(evicted) = longest {
