@@ -6,6 +6,7 @@ use hyper::HeaderMap;
 use nereid_protocol::{BodyBudget, Restrictions};
 
 use crate::body::{Limit, RequestBody};
+use crate::cors::Cors;
 use crate::pace::{Busy, Pace};
 use crate::reply::Reply;
 use crate::routes::{Params, Route};
@@ -35,6 +36,16 @@ pub trait Face: Send + Sync + 'static {
     /// What the bodies of all requests in flight may take, if that is limited.
     fn body_budget(&self) -> Option<&BodyBudget> {
         None
+    }
+
+    /// Which web pages may use the face, if any may.
+    fn cors(&self) -> Option<&Cors> {
+        None
+    }
+
+    /// What is said of paths without a route.
+    fn not_found(&self) -> &'static str {
+        "Not Found"
     }
 
     /// Whether [`Call::spelled_headers`] needs the names as the client wrote them. Asked once per connection.

@@ -9,6 +9,7 @@
 
 mod body;
 mod compression;
+mod cors;
 mod face;
 mod mount;
 mod pace;
@@ -22,6 +23,7 @@ mod testing;
 
 pub use body::{Limit, RequestBody};
 pub use compression::{Encoding, compress, decompress, unknown_encoding};
+pub use cors::{Cors, Origin};
 pub use face::{Call, Face};
 pub use mount::{Found, Mount};
 pub use pace::Busy;

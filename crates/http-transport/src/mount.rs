@@ -10,6 +10,7 @@ use nereid_protocol::BodyBudget;
 use std::time::Instant;
 
 use crate::body::{Limit, RequestBody};
+use crate::cors::Cors;
 use crate::face::{Call, Face};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
@@ -42,6 +43,12 @@ pub trait Mount: Send + Sync + 'static {
     /// See [`Face::body_budget`].
     fn body_budget(&self, action: Self::Action) -> Option<&BodyBudget>;
 
+    /// See [`Face::cors`].
+    fn cors(&self) -> Option<&Cors>;
+
+    /// See [`Face::not_found`].
+    fn not_found(&self) -> &'static str;
+
     /// See [`Face::keeps_spelling`].
     fn keeps_spelling(&self) -> bool;
 
@@ -70,6 +77,14 @@ impl<F: Face> Mount for F {
 
     fn body_budget(&self, _: F::Action) -> Option<&BodyBudget> {
         Face::body_budget(self)
+    }
+
+    fn cors(&self) -> Option<&Cors> {
+        Face::cors(self)
+    }
+
+    fn not_found(&self) -> &'static str {
+        Face::not_found(self)
     }
 
     fn keeps_spelling(&self) -> bool {
@@ -106,6 +121,14 @@ impl<M: Mount> Mount for Option<M> {
         self.as_ref().and_then(|mount| mount.body_budget(action))
     }
 
+    fn cors(&self) -> Option<&Cors> {
+        self.as_ref().and_then(M::cors)
+    }
+
+    fn not_found(&self) -> &'static str {
+        self.as_ref().map_or("Not Found", M::not_found)
+    }
+
     fn keeps_spelling(&self) -> bool {
         self.as_ref().is_some_and(M::keeps_spelling)
     }
@@ -118,7 +141,7 @@ impl<M: Mount> Mount for Option<M> {
         match self {
             Some(mount) => mount.perform(action, call, body).await,
             // Not reached: an absent face has no routes.
-            None => refusal(&[]),
+            None => refusal(&[], self.not_found()),
         }
     }
 }
@@ -166,6 +189,14 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
         }
     }
 
+    fn cors(&self) -> Option<&Cors> {
+        self.0.cors().or_else(|| self.1.cors())
+    }
+
+    fn not_found(&self) -> &'static str {
+        self.0.not_found()
+    }
+
     fn keeps_spelling(&self) -> bool {
         self.0.keeps_spelling() || self.1.keeps_spelling()
     }
@@ -187,12 +218,25 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
 
 /// Answers a request.
 pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace: &Pace) -> Reply {
-    let (parts, mut body) = request.into_parts();
+    let (parts, body) = request.into_parts();
+    let Some(cors) = mount.cors().filter(|cors| cors.is_on()) else {
+        return answer_any(mount, &parts, body, pace).await;
+    };
+    let mut reply = match cors.preflight(&parts) {
+        Some(reply) => reply,
+        None => answer_any(mount, &parts, body, pace).await,
+    };
+    cors.add_to(&mut reply, &parts.headers);
+    reply
+}
+
+/// Answers a request from any client.
+async fn answer_any<M: Mount>(mount: &M, parts: &Parts, mut body: Incoming, pace: &Pace) -> Reply {
     let head = if mount.keeps_spelling() { pace.take_head() } else { Vec::new() };
-    let (action, params) = match mount.find(&parts) {
+    let (action, params) = match mount.find(parts) {
         Found::Route(action, params) => (action, params),
-        Found::Refused(reply) => return refused(*reply, &parts, body).await,
-        Found::Methods(methods) => return refused(refusal(&methods), &parts, body).await,
+        Found::Refused(reply) => return refused(*reply, parts, body).await,
+        Found::Methods(methods) => return refused(refusal(&methods, mount.not_found()), parts, body).await,
     };
     let head_arrived = mount.times_arrival(action).then(Instant::now);
     let body = if matches!(parts.method, Method::GET | Method::HEAD) {
@@ -201,7 +245,7 @@ pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace
         let budget = mount.body_budget(action).unwrap_or(&NO_BUDGET);
         match RequestBody::read(&mut body, mount.body_limit(action), budget, pace).await {
             Ok(body) => body,
-            Err(reply) => return refused(*reply, &parts, body).await,
+            Err(reply) => return refused(*reply, parts, body).await,
         }
     };
     let _busy = pace.busy();
@@ -219,9 +263,9 @@ async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
 }
 
 /// The reply to a request without a route: 404, or 405 with the methods that its path has.
-fn refusal(methods: &[&Method]) -> Reply {
+fn refusal(methods: &[&Method], not_found: &str) -> Reply {
     if methods.is_empty() {
-        return reply::error_text(StatusCode::NOT_FOUND, "Not Found");
+        return reply::error_text(StatusCode::NOT_FOUND, not_found);
     }
     let mut names: Vec<_> = methods.iter().map(|method| method.as_str()).collect();
     names.sort_unstable();

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mount::Mount;
 use crate::{
-    Busy, Call, Encoding, End, Face, Limit, Reply, RequestBody, Route, TransportOptions, compress,
+    Busy, Call, Cors, Encoding, End, Face, Limit, Reply, RequestBody, Route, TransportOptions, compress,
     decompress, reply, serve, unknown_encoding,
 };
 
@@ -30,6 +30,7 @@ pub(crate) const MAX_BODY: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Echo {
     pub budget: BodyBudget,
+    pub cors: Cors,
     /// Notified when a request to `/hold` is in progress.
     pub held: Arc<Notify>,
     /// Lets it go on.
@@ -62,6 +63,10 @@ impl Face for Echo {
 
     fn body_budget(&self) -> Option<&BodyBudget> {
         Some(&self.budget)
+    }
+
+    fn cors(&self) -> Option<&Cors> {
+        Some(&self.cors)
     }
 
     fn keeps_spelling(&self) -> bool {

@@ -21,7 +21,7 @@ use nereid_shared_memory::Regions;
 use crate::routes::Call;
 
 /// The header that says where a body's JSON ends and its binary tensors begin.
-const HEADER_LENGTH: &str = "inference-header-content-length";
+pub(crate) const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// Answers an inference request.
 ///

@@ -20,8 +20,9 @@ mod testing;
 
 use std::sync::Arc;
 
+use hyper::header::HeaderName;
 use nereid_core::Server;
-use nereid_http_transport::Limit;
+use nereid_http_transport::{Cors, Limit, Origin};
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 
@@ -39,6 +40,8 @@ pub struct HttpOptions {
     pub forwarded_headers: Option<HeaderPattern>,
     /// The restricted API groups, and the headers that hold their keys.
     pub restrictions: Restrictions,
+    /// The web pages that may use the face.
+    pub cors: Cors,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
     /// The log settings, which clients may change.
@@ -53,10 +56,16 @@ impl Default for HttpOptions {
             max_body_size: i32::MAX as usize,
             forwarded_headers: None,
             restrictions: Restrictions::default(),
+            cors: Cors::default(),
             regions: Arc::default(),
             log: Arc::default(),
         }
     }
+}
+
+/// For pages of these origins, which may read where the JSON of a binary reply ends.
+pub fn cors(origins: Vec<Origin>) -> Cors {
+    Cors::new(origins, &[HeaderName::from_static(infer::HEADER_LENGTH)])
 }
 
 impl HttpOptions {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::{InferRequest, Result, Trace};
-use nereid_http_transport::{self as http, Face, Limit, Params, Reply, RequestBody, Route, reply};
+use nereid_http_transport::{self as http, Cors, Face, Limit, Params, Reply, RequestBody, Route, reply};
 use nereid_protocol::{ApiGroup, BodyBudget, Restrictions, parse_version, trace_parent};
 
 use crate::infer::{self, generate};
@@ -181,6 +181,14 @@ impl Face for KserveHttp {
 
     fn body_budget(&self) -> Option<&BodyBudget> {
         Some(self.server.bodies())
+    }
+
+    fn cors(&self) -> Option<&Cors> {
+        Some(&self.options.cors)
+    }
+
+    fn not_found(&self) -> &'static str {
+        "Not Found: GET /v2/openapi.json describes what there is, POST /v2/repository/index lists the models"
     }
 
     fn keeps_spelling(&self) -> bool {

@@ -12,9 +12,10 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 14] = [
+pub(super) const OWN: [&str; 15] = [
     "config-file",
     "cuda-driver-library",
+    "http-cors-origin",
     "http-max-body-size",
     "http-root-cert",
     "http-server-cert",

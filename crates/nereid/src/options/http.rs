@@ -6,8 +6,8 @@ use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
 use nereid_assembly::Http;
-use nereid_http_transport::TransportOptions;
-use nereid_kserve_http::HttpOptions as FaceOptions;
+use nereid_http_transport::{Origin, TransportOptions};
+use nereid_kserve_http::{HttpOptions as FaceOptions, cors};
 use nereid_listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
@@ -55,6 +55,11 @@ pub(crate) struct HttpOptions {
     /// shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
     #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
     http_restricted_api: Vec<Restriction>,
+
+    /// Let web pages of this origin, such as https://example.com, use the server from a browser; * for every page. May be
+    /// given several times. Default: none.
+    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
+    http_cors_origin: Vec<Origin>,
 
     /// Serve HTTP over TLS only.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
@@ -119,6 +124,7 @@ impl HttpOptions {
             forwarded_headers: self.http_header_forward_pattern.clone(),
             restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
                 .map_err(|error| format!("--http-restricted-api: {error}"))?,
+            cors: cors(self.http_cors_origin.clone()),
             ..FaceOptions::default()
         };
         Ok(Some(Http {
