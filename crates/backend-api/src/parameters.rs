@@ -24,7 +24,8 @@ const MAX_SEARCHED: usize = 16;
 pub struct Parameters {
     entries: Vec<(Cow<'static, str>, ParameterValue)>,
     /// Where each name is in `entries`, once there are more than [`MAX_SEARCHED`].
-    places: Option<HashMap<Cow<'static, str>, usize>>,
+    #[expect(clippy::box_collection, reason = "few requests have one, and all are moved with its place")]
+    places: Option<Box<HashMap<Cow<'static, str>, usize>>>,
 }
 
 impl Parameters {
@@ -39,7 +40,7 @@ impl Parameters {
             Some(places) => drop(places.insert(name.clone(), self.entries.len())),
             None if self.entries.len() == MAX_SEARCHED => {
                 let names = self.entries.iter().map(|(name, _)| name).chain([&name]);
-                self.places = Some(names.cloned().zip(0..).collect());
+                self.places = Some(Box::new(names.cloned().zip(0..).collect()));
             }
             None => {}
         }

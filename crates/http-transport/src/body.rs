@@ -84,15 +84,20 @@ impl RequestBody {
         let mut body = Self::default();
         let watched = pace.progressed(0);
         // On HTTP/2 the body has a deadline of its own, which moves on with each part of it.
-        let (mut deadline, mut arrived) = (Instant::now() + PATIENCE, 0);
+        let (mut deadline, mut arrived) = (None, 0);
         loop {
             let next = poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context));
             let next = if watched {
                 next.await
             } else {
-                timeout_at(deadline, next).await.map_err(|_| {
-                    refused(StatusCode::REQUEST_TIMEOUT, "timed out waiting for the rest of the request body")
-                })?
+                timeout_at(*deadline.get_or_insert_with(|| Instant::now() + PATIENCE), next).await.map_err(
+                    |_| {
+                        refused(
+                            StatusCode::REQUEST_TIMEOUT,
+                            "timed out waiting for the rest of the request body",
+                        )
+                    },
+                )?
             };
             let Some(frame) = next else { break };
             let frame = frame.map_err(|error| {
@@ -102,7 +107,7 @@ impl RequestBody {
             pace.progressed(piece.len());
             arrived += piece.len();
             if !watched && arrived >= PROGRESS {
-                (deadline, arrived) = (Instant::now() + PATIENCE, 0);
+                (deadline, arrived) = (None, 0);
             }
             if piece.len() > limit.bytes - body.len {
                 return Err(too_long());

@@ -257,7 +257,8 @@ async fn answer_any<M: Mount>(mount: &M, parts: &Parts, mut body: Incoming, pace
 /// The reply to a request that is refused before its body was read.
 async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
     if parts.version == Version::HTTP_2 {
-        RequestBody::discard(body).await;
+        // Rare, so it takes no room in the future of every request.
+        Box::pin(RequestBody::discard(body)).await;
     }
     reply
 }

@@ -1,6 +1,6 @@
 //! Wakes tasks of the I/O threads from other threads.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::swap;
 use std::pin::Pin;
@@ -18,6 +18,8 @@ use tokio::net::unix::pipe::Receiver;
 thread_local! {
     /// The relay of the runtime whose I/O thread this is.
     static HERE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
+    /// Its address, which is quicker to look at.
+    static ADDRESS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The relay of one runtime.
@@ -58,6 +60,7 @@ impl Relay {
     /// The calling thread is an I/O thread of the runtime.
     pub(crate) fn enter(self: &Arc<Self>) {
         HERE.set(Some(Arc::clone(self)));
+        ADDRESS.set(self.address());
     }
 
     pub(crate) fn parked(&self) {
@@ -72,27 +75,31 @@ impl Relay {
 
     /// Whether the calling thread is an I/O thread of the runtime.
     fn is_here(&self) -> bool {
-        let same = |here: &RefCell<Option<Arc<Self>>>| {
-            here.borrow().as_ref().is_some_and(|here| std::ptr::eq(&**here, self))
-        };
-        HERE.try_with(same).unwrap_or(false)
+        // The thread keeps it alive, so no other one has this address.
+        ADDRESS.get() == self.address()
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Task>>> {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self, task: Arc<Task>) {
-        // Only then does one of them surely wait for events.
-        if self.is_here() || self.parked.load(SeqCst) < self.threads {
+    /// Wakes a task from a thread that is not one of the runtime's.
+    fn wake(task: Arc<Task>) {
+        let relay = Arc::clone(&task.relay);
+        // Only while all are parked does one of them surely wait for events.
+        if relay.parked.load(SeqCst) < relay.threads {
             return task.waker.wake_by_ref();
         }
-        let mut woken = self.lock();
+        let mut woken = relay.lock();
         woken.push(task);
         if woken.len() == 1 {
             drop(woken);
             // It only fails when the pipe is full, which wakes the driver as well.
-            let _ = write(&self.event, &[0]);
+            let _ = write(&relay.event, &[0]);
         }
     }
 
@@ -116,11 +123,12 @@ impl Relay {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        self.relay.clone().wake(self);
+        // The usual case, in which nothing is touched that the threads share.
+        if self.relay.is_here() { self.waker.wake_by_ref() } else { Relay::wake(self) }
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.relay.wake(Arc::clone(self));
+        if self.relay.is_here() { self.waker.wake_by_ref() } else { Relay::wake(Arc::clone(self)) }
     }
 }
 

@@ -48,15 +48,15 @@ pub(super) fn json(
     let header = body.take_joined(length).map_err(|missing| {
         Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
-    let header = json::text(&header);
+    let mut header = json::text(&header);
     let respelled;
-    let (header, parsed) = match Parsed::of(header, regions) {
-        Ok(parsed) => (header, parsed),
-        Err(error) => {
-            respelled = json::respelled(header).ok_or(error)?;
-            (&*respelled, Parsed::of(&respelled, regions)?)
-        }
-    };
+    let mut parsed = Parsed::new(regions);
+    if let Err(error) = parsed.read(header) {
+        respelled = json::respelled(header).ok_or(error)?;
+        header = &respelled;
+        parsed = Parsed::new(regions);
+        parsed.read(header)?;
+    }
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
     };
@@ -151,10 +151,8 @@ impl Declared {
 }
 
 impl<'r> Parsed<'r> {
-    /// # Errors
-    /// What is wrong with the text.
-    fn of(text: &[u8], regions: &'r Regions) -> Result<Self> {
-        let mut parsed = Self {
+    fn new(regions: &'r Regions) -> Self {
+        Self {
             regions,
             memory: RequestMemory::default(),
             request: InferRequest::default(),
@@ -163,13 +161,15 @@ impl<'r> Parsed<'r> {
             parameters_seen: false,
             id_seen: false,
             format: Format::default(),
-        };
-        parsed.read(&mut Jiter::new(text).with_allow_inf_nan())?;
-        Ok(parsed)
+        }
     }
 
     /// The first of duplicate keys counts, as in the reference.
-    fn read(&mut self, json: &mut Jiter<'_>) -> Result<()> {
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    fn read(&mut self, header: &[u8]) -> Result<()> {
+        let json = &mut Jiter::new(header).with_allow_inf_nan();
         object(json, |json, key| match key {
             "id" if !self.id_seen => {
                 self.id_seen = true;
