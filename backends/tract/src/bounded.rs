@@ -32,7 +32,7 @@ impl Bounded {
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let abandoned = Arc::clone(&self.abandoned);
-        // Counted from the start, so that whoever ends first, the thread or the wait, leaves the count right.
+        // Counted from the start, so that the count is right whether the thread or the wait ends first.
         abandoned.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(abandoned);
         let thread = thread::Builder::new().name("onnx-planning".into()).stack_size(STACK).spawn(move || {

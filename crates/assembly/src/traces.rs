@@ -98,7 +98,7 @@ mod tests {
     fn what_is_wrong_is_refused() {
         let refused =
             |name, value| store(&settings(&[(name, value)]), CollectorOptions::default()).unwrap_err();
-        assert!(refused("url", "ftp://localhost").contains("'ftp://localhost' is no address"));
+        assert!(refused("url", "ftp://localhost").contains("'ftp://localhost' is not a collector's address"));
         assert!(refused("resource", "name").contains("NAME=VALUE"));
         assert!(refused("bsp_max_queue_size", "-1").contains("non-negative integer"));
     }

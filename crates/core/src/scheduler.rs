@@ -132,7 +132,7 @@ pub(crate) enum Refusal {
     Expired,
     /// Nobody waits for the answer any more.
     Cancelled,
-    /// So many sequences wait for a slot that no further one may.
+    /// The limit of sequences that wait for a slot is reached.
     BacklogFull(usize),
     /// Its sequence waited longer than it may for a slot.
     NoSlot,

@@ -36,7 +36,7 @@ use crate::trace_settings::TraceSettings;
 /// Fetches mostly wait, so more of them run side by side than loads.
 const DEFAULT_FETCHES: usize = 16;
 
-/// So many models are unloaded side by side when the server stops: a backend may take seconds for one.
+/// How many models are unloaded in parallel when the server stops: a backend may take seconds for one.
 const UNLOADS: usize = 16;
 
 /// What is fixed when the server starts.

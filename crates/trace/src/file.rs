@@ -70,7 +70,7 @@ impl TraceStream for Stream {
 /// The traces that were drawn by the same settings. Dropped with the last of them and the settings.
 struct Series {
     number: u64,
-    /// So many traces go into each file; 0 if nothing is said.
+    /// How many traces go into each file; 0 for no limit.
     frequency: u32,
     progress: Mutex<Progress>,
     writer: Arc<Writer>,

@@ -146,7 +146,7 @@ impl Model {
         prefer_groups(&mut config, model.preferred_groups());
         // The files are those that the model was loaded from.
         let spec = ModelSpec { guard: self.guard().clone(), ..spec.clone() };
-        // Whoever keeps state by the places of a batch would find those of two schedulers in one instance.
+        // A backend that keeps state by the places of a batch would mix those of two schedulers in one instance.
         let kept = (!has_direct_sequences(&config)).then(|| instances.pool());
         let made = Self::make(&spec, self.version, (Arc::clone(&model), kept), config, statistics, services)?;
         model.instances_changed(&made.config.instance_group);

@@ -42,7 +42,7 @@ impl Client {
     /// # Errors
     /// Why the address is none, or that no certificate is known by which a collector could show who it is.
     pub(super) fn new(url: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("'{url}' is no address of a collector: {why}");
+        let wrong = |why: &str| format!("'{url}' is not a collector's address: {why}");
         let address = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = address.parse().map_err(|error| wrong(&format!("{error}")))?;
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
@@ -153,7 +153,7 @@ mod tests {
     fn what_is_no_address_is_refused() {
         for url in ["", ":4318", "ftp://host/", "http://", "/v1/traces", "http://a b/"] {
             let refused = Client::new(url).unwrap_err();
-            assert!(refused.contains("is no address of a collector"), "{refused}");
+            assert!(refused.contains("is not a collector's address"), "{refused}");
         }
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::array::ArrayFile;
 
-/// So many bytes of traces may wait to be written. What comes then is lost.
+/// Most bytes of traces that wait to be written. Further ones are lost.
 const MOST_WAITING: usize = 256 << 20;
 
-/// So many bytes of the traces for one file are kept until there are enough of them. Then they are written all the same.
+/// Most bytes of traces that are kept for a file until its log frequency is reached. Then they are written all the same.
 const MOST_KEPT: usize = 1 << 20;
 
 /// How long the end waits for what is to be written.
@@ -24,7 +24,7 @@ pub(super) struct Finished {
     pub series: u64,
     /// Its objects, with commas between them.
     pub text: String,
-    /// So many traces of the series go into each file; 0 if nothing is said.
+    /// How many traces of the series go into each file; 0 for no limit.
     pub frequency: u32,
     /// Whether the series has as many traces with it as it should have.
     pub completes: bool,
@@ -54,7 +54,7 @@ struct Queue {
     messages: VecDeque<Message>,
     /// The length of the texts among them.
     bytes: usize,
-    /// So many were lost because too much waited.
+    /// How many were lost because too much waited.
     lost: u64,
     started: bool,
     closed: bool,

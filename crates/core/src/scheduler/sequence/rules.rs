@@ -60,7 +60,7 @@ pub(crate) struct Rules {
     pub slots: usize,
     /// So long may a sequence be idle.
     pub idle: Duration,
-    /// So many sequences may wait for a slot.
+    /// Most sequences that wait for a slot.
     pub backlog: usize,
     /// A request that is released ends its sequence, and may come again instead.
     pub iterates: bool,

@@ -107,7 +107,7 @@ proptest! {
             }
             let weighed = || counts.iter().zip(&weights).map(|(count, weight)| count * weight);
             let apart = weighed().max().unwrap() - weighed().min().unwrap();
-            // Whoever is behind goes next, unless another one was on its way already.
+            // The model that is behind goes next, unless another one was on its way already.
             prop_assert!(apart <= 2 * most, "{counts:?} of {weights:?} in {order:?}");
         }
     }
