@@ -205,7 +205,7 @@ impl ModelTable {
 
     /// Whether every model that is required is served, in whatever version, or is being loaded.
     ///
-    /// Required are the models that the server was told to serve: those to load at start, those that a poll found, and
+    /// Required are the models that should be served: those to load at start, those that a poll found, and
     /// those that were loaded since. A load that a client asked for and that failed makes none required: the client has
     /// its answer. An unload ends it.
     pub fn all_ready(&self) -> bool {

@@ -228,7 +228,7 @@ pub(crate) struct Paced<S> {
 }
 
 impl<S> Paced<S> {
-    /// The connection took so many of that many bytes. A client that reads has it take all of them, or a good part.
+    /// The outcome of writing `given` bytes to the connection. It takes all of them, or a good part, while its client reads.
     fn wrote(&mut self, outcome: &Poll<io::Result<usize>>, given: usize) {
         match (outcome, self.taken) {
             // The usual case costs nothing.

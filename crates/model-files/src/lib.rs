@@ -1,6 +1,6 @@
 //! Opens the files of models: regular files within the model's folder, and nothing else.
 //!
-//! Repositories and clients name files, and a name may lead to anything: a FIFO, which blocks whoever opens it, a device
+//! Repositories and clients name files, and a name may lead to anything: a FIFO, which blocks its reader, a device
 //! without an end, or a file of the machine that is none of the model's. Everything that reads a model's file reads it
 //! through this crate, which knows no format.
 

@@ -1,4 +1,4 @@
-//! The server is ready as long as what it was told to serve is served.
+//! The server is ready while every model that should be served is.
 
 use super::*;
 
