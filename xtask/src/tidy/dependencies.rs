@@ -261,6 +261,13 @@ const RULES: &[Rule] = &[
         why: "a backend of the tests tries triton-backend as its users have it",
     },
     Rule {
+        of: "nereid-python-module",
+        rooms: Allowed::Only(&["nereid-worker-protocol"]),
+        libraries: Allowed::Only(&["pyo3"]),
+        never: &[],
+        why: "the module runs within a model's interpreter and is built for it alone, so it is small",
+    },
+    Rule {
         of: "backends/*",
         rooms: Allowed::Only(&[
             "nereid-backend-api",

@@ -1,0 +1,11 @@
+//! What runs within a model's interpreter: a shared library, built with the server and carried by it.
+
+/// The shared library, for every CPython from 3.9 on: it uses the stable ABI only.
+pub const LIBRARY: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
+
+/// The name under which Python imports it.
+pub const NAME: &str = "c_python_backend_utils";
+
+/// What the interpreter runs, as `python3 -I -c BOOTSTRAP LIBRARY CALL_FD SIDE_FD`: it loads the library from its path and
+/// calls its `main` with the two descriptors.
+pub const BOOTSTRAP: &str = include_str!("bootstrap.py");
