@@ -128,6 +128,13 @@ const RULES: &[Rule] = &[
         why: "shared memory holds unsafe code, so it is small and knows no protocol",
     },
     Rule {
+        of: "nereid-worker-protocol",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["range-alloc", "rustix"]),
+        never: &[],
+        why: "worker-protocol is built into what runs in other processes, and knows neither a server nor models",
+    },
+    Rule {
         of: "nereid-protocol",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Only(&["arc-swap", "regex", "serde", "tokio", "tracing"]),

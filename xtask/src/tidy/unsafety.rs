@@ -20,6 +20,7 @@ const UNSAFE_ROOMS: &[&str] = &[
     "crates/plugin",
     "crates/shared-memory",
     "crates/triton-host",
+    "crates/worker-protocol",
     "sdk/triton-backend",
     "sdk/triton-sys",
 ];
