@@ -47,6 +47,7 @@ impl Parameters {
         self.entries.push((name, value));
     }
 
+    #[inline]
     fn place(&self, name: &str) -> Option<usize> {
         match &self.places {
             Some(places) => places.get(name).copied(),

@@ -39,16 +39,24 @@ impl Limit {
 }
 
 /// A body in pieces, read from the front.
+///
+/// It is moved several times on a request's way, so it is small; a short body has arrived in one piece as a rule.
 #[derive(Default)]
 pub struct RequestBody {
     /// The next one first.
-    pieces: SmallVec<[Bytes; 4]>,
+    pieces: SmallVec<[Bytes; 1]>,
     /// Index of the next piece.
     next: usize,
     len: usize,
+    share: BodyShare,
+}
+
+/// A body while it arrives.
+#[derive(Default)]
+struct Arriving {
+    body: RequestBody,
     /// The short pieces that arrived last, joined.
     tail: BytesMut,
-    share: BodyShare,
 }
 
 /// How much of a refused body is read, and for how long.
@@ -81,7 +89,7 @@ impl RequestBody {
             let message = budget.too_long("the request body", announced);
             return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
         }
-        let mut body = Self::default();
+        let mut arriving = Arriving::default();
         let watched = pace.progressed(0);
         // On HTTP/2 the body has a deadline of its own, which moves on with each part of it.
         let (mut deadline, mut arrived) = (None, 0);
@@ -109,14 +117,16 @@ impl RequestBody {
             if !watched && arrived >= PROGRESS {
                 (deadline, arrived) = (None, 0);
             }
+            let Arriving { body, .. } = &mut arriving;
             if piece.len() > limit.bytes - body.len {
                 return Err(too_long());
             }
-            body.push(piece);
-            body.share.cover(budget, body.len).map_err(|error| Box::new(reply::error(&error)))?;
+            body.share
+                .cover(budget, body.len + piece.len())
+                .map_err(|error| Box::new(reply::error(&error)))?;
+            arriving.push(piece);
         }
-        body.end_tail();
-        Ok(body)
+        Ok(arriving.whole())
     }
 
     /// What it takes of the budget, for who holds it until the request is over.
@@ -137,22 +147,6 @@ impl RequestBody {
             }
         };
         let _ = timeout(DISCARD_TIME, rest).await;
-    }
-
-    fn push(&mut self, piece: Bytes) {
-        self.len += piece.len();
-        if piece.len() < SHORT && !self.pieces.is_empty() {
-            self.tail.extend_from_slice(&piece);
-        } else if !piece.is_empty() {
-            self.end_tail();
-            self.pieces.push(piece);
-        }
-    }
-
-    fn end_tail(&mut self) {
-        if !self.tail.is_empty() {
-            self.pieces.push(std::mem::take(&mut self.tail).freeze());
-        }
     }
 
     /// The number of bytes left.
@@ -203,6 +197,30 @@ impl RequestBody {
     }
 }
 
+impl Arriving {
+    fn push(&mut self, piece: Bytes) {
+        self.body.len += piece.len();
+        if piece.len() < SHORT && !self.body.pieces.is_empty() {
+            self.tail.extend_from_slice(&piece);
+        } else if !piece.is_empty() {
+            self.end_tail();
+            self.body.pieces.push(piece);
+        }
+    }
+
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.body.pieces.push(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+
+    /// The body, all of which has arrived.
+    fn whole(mut self) -> RequestBody {
+        self.end_tail();
+        self.body
+    }
+}
+
 impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> Self {
         Self::from_iter([bytes])
@@ -211,10 +229,9 @@ impl From<Bytes> for RequestBody {
 
 impl FromIterator<Bytes> for RequestBody {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
-        let mut body = Self::default();
-        pieces.into_iter().for_each(|piece| body.push(piece));
-        body.end_tail();
-        body
+        let mut arriving = Arriving::default();
+        pieces.into_iter().for_each(|piece| arriving.push(piece));
+        arriving.whole()
     }
 }
 

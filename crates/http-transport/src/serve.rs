@@ -13,6 +13,7 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nereid_io_runtime::when_woken;
 use nereid_listener::{Arrival, Listener};
 use nereid_protocol::LoggedRequest;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -154,14 +155,15 @@ where
     M: Mount,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let http2 = transport.options.http2;
-    let shutdown = &transport.shutdown;
+    // One count for each request that all connections share would be one too many.
+    let own = Arc::new((Arc::clone(&transport), pace.clone()));
     let service = service_fn(|request: Request<Incoming>| {
-        let (transport, pace) = (Arc::clone(&transport), pace.clone());
+        let own = Arc::clone(&own);
         async move {
+            let (transport, pace) = &*own;
             let logged =
                 LoggedRequest::begin(|| format!("HTTP {} {}", request.method(), request.uri().path()));
-            let mut reply = mount::answer(&transport.mount, request, &pace).await;
+            let mut reply = mount::answer(&transport.mount, request, pace).await;
             if let Some(logged) = logged {
                 logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
             }
@@ -172,11 +174,14 @@ where
         }
     });
     let mut stream = Paced::new(stream, pace.clone());
+    // Each of these ends comes once at most, but the connection is polled for every request.
+    let mut quiet = pin!(when_woken(transport.quiet(&pace)));
+    let stalled = when_woken(pace.stalled());
     let served = async {
-        let http2 = http2
+        let http2 = transport.options.http2
             && tokio::select! {
                 http2 = stream.detect_http2() => http2?,
-                () = transport.quiet(&pace) => return Ok(()),
+                () = &mut quiet => return Ok(()),
             };
         let stream = TokioIo::new(stream);
         if http2 {
@@ -185,10 +190,11 @@ where
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
             let connection = protocol.serve_connection(stream, service);
-            until(shutdown.cancelled(), connection, http2::Connection::graceful_shutdown).await?;
+            let shutdown = when_woken(transport.shutdown.cancelled());
+            until(shutdown, connection, http2::Connection::graceful_shutdown).await?;
         } else {
             let connection = http1::Builder::new().serve_connection(stream, service);
-            until(transport.quiet(&pace), connection, http1::Connection::graceful_shutdown).await?;
+            until(quiet, connection, http1::Connection::graceful_shutdown).await?;
         }
         Ok::<_, Box<dyn Error + Send + Sync>>(())
     };
@@ -197,7 +203,7 @@ where
         outcome = served => if let Err(error) = outcome {
             tracing::debug!("an HTTP connection failed: {error}");
         },
-        () = pace.stalled() => tracing::debug!("closed an HTTP connection: its client stalled"),
+        () = stalled => tracing::debug!("closed an HTTP connection: its client stalled"),
     }
 }
 

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod relay;
+mod when_woken;
 
 use std::io;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use hyper::rt::Executor;
 
 use self::relay::Relay;
 pub use self::relay::{Relayed, relayed};
+pub use self::when_woken::{WhenWoken, when_woken};
 
 /// Spawns the tasks of an HTTP/2 connection, [`relayed`].
 #[derive(Clone, Copy, Debug, Default)]

@@ -73,7 +73,7 @@ async fn answer_with(
     memory.check()?;
     Ok(match Encoding::of_reply(headers) {
         Encoding::Identity => reply,
-        encoding => http::compress(reply, encoding).await,
+        encoding => Box::pin(http::compress(reply, encoding)).await,
     })
 }
 

@@ -205,17 +205,19 @@ impl Face for KserveHttp {
     }
 }
 
+/// Performs an action. Its future has the size of the largest branch and is moved for every request, so branches other than
+/// inference that wait are boxed.
 async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (server, target) = (&call.face.server, &call.target);
     match action {
         Action::Infer => infer::answer(call, body).await,
-        Action::Generate => generate::one(call, body).await,
-        Action::GenerateStream => generate::stream(call, body).await,
-        Action::RepositoryIndex => repository::index(server, body).await,
-        Action::LoadModel => repository::load(server, target, body).await,
-        Action::UnloadModel => repository::unload(server, target, body).await,
+        Action::Generate => Box::pin(generate::one(call, body)).await,
+        Action::GenerateStream => Box::pin(generate::stream(call, body)).await,
+        Action::RepositoryIndex => Box::pin(repository::index(server, body)).await,
+        Action::LoadModel => Box::pin(repository::load(server, target, body)).await,
+        Action::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
         Action::Live => Ok(metadata::server_live(server)),
-        Action::Ready => Ok(metadata::server_ready(server).await),
+        Action::Ready => Ok(Box::pin(metadata::server_ready(server)).await),
         Action::ServerMetadata => Ok(metadata::server(server)),
         Action::OpenApi => {
             let examples = openapi::examples::of(server);
@@ -224,7 +226,7 @@ async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<R
         }
         Action::ModelMetadata => metadata::model(server, target),
         Action::ModelConfig => metadata::configuration(server, target),
-        Action::ModelReady => metadata::model_ready(server, target).await,
+        Action::ModelReady => Box::pin(metadata::model_ready(server, target)).await,
         Action::ModelStatistics => metadata::statistics(server, Some(target)),
         Action::AllStatistics => metadata::statistics(server, None),
         Action::Logging => Ok(settings::logging(call)),

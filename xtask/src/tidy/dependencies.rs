@@ -151,7 +151,7 @@ const RULES: &[Rule] = &[
     Rule {
         of: "nereid-io-runtime",
         rooms: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["hyper", "pin-project-lite", "rustix", "tokio"]),
+        libraries: Allowed::Only(&["futures-util", "hyper", "pin-project-lite", "rustix", "tokio"]),
         never: &["tonic*"],
         why: "io-runtime schedules I/O tasks and knows nothing of what they do",
     },

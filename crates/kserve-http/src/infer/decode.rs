@@ -19,7 +19,7 @@ use nereid_shared_memory::{Regions, RequestMemory, Slice};
 use super::encode::{Form, Format};
 use super::json_members::{JsonValue, array, boolean, count, object, skip, text};
 use super::json_tensor::{self, Elements, integer};
-use super::region::RegionPart;
+use super::region::{RegionParameter, RegionPart};
 use super::take;
 use crate::json::{self, syntax};
 
@@ -104,6 +104,57 @@ pub(super) fn too_large(what: &str, length: usize, limit: Limit) -> Error {
     Error::invalid_arg(limit.exceeded(&format!("{what} of {length} bytes")))
 }
 
+/// A member of the request, or of one of its inputs or outputs.
+#[derive(Clone, Copy)]
+enum Key {
+    Id,
+    Inputs,
+    Outputs,
+    Parameters,
+    Name,
+    DataType,
+    Shape,
+    Data,
+    Other,
+}
+
+impl Key {
+    fn of(key: &str) -> Self {
+        match key {
+            "id" => Self::Id,
+            "inputs" => Self::Inputs,
+            "outputs" => Self::Outputs,
+            "parameters" => Self::Parameters,
+            "name" => Self::Name,
+            "datatype" => Self::DataType,
+            "shape" => Self::Shape,
+            "data" => Self::Data,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A parameter of an input or an output.
+#[derive(Clone, Copy)]
+enum Parameter {
+    BinaryData,
+    BinaryDataSize,
+    Classification,
+    Region(RegionParameter),
+    Other,
+}
+
+impl Parameter {
+    fn of(name: &str) -> Self {
+        match name {
+            BINARY_DATA => Self::BinaryData,
+            BINARY_DATA_SIZE => Self::BinaryDataSize,
+            CLASSIFICATION => Self::Classification,
+            _ => RegionParameter::named(name).map_or(Self::Other, Self::Region),
+        }
+    }
+}
+
 /// The JSON part while it is read.
 struct Parsed<'r> {
     regions: &'r Regions,
@@ -170,13 +221,13 @@ impl<'r> Parsed<'r> {
     /// What is wrong with the text.
     fn read(&mut self, header: &[u8]) -> Result<()> {
         let json = &mut Jiter::new(header).with_allow_inf_nan();
-        object(json, |json, key| match key {
-            "id" if !self.id_seen => {
+        object(json, Key::of, |json, key| match key {
+            Key::Id if !self.id_seen => {
                 self.id_seen = true;
                 self.request.id = text(json, "id")?;
                 Ok(())
             }
-            "inputs" if self.inputs.is_none() => {
+            Key::Inputs if self.inputs.is_none() => {
                 let mut inputs = Vec::new();
                 array(json, "inputs", |json, _| {
                     inputs.push(Input::read(json)?);
@@ -185,13 +236,13 @@ impl<'r> Parsed<'r> {
                 self.inputs = Some(inputs);
                 Ok(())
             }
-            "outputs" if !self.outputs_seen => {
+            Key::Outputs if !self.outputs_seen => {
                 self.outputs_seen = true;
                 array(json, "outputs", |json, _| self.read_output(json))
             }
-            "parameters" if !self.parameters_seen => {
+            Key::Parameters if !self.parameters_seen => {
                 self.parameters_seen = true;
-                match object(json, |json, key| self.read_parameter(json, key))? {
+                match object(json, str::to_owned, |json, key| self.read_parameter(json, key))? {
                     true => Ok(()),
                     false => Err(Error::internal("'parameters' is not an object")),
                 }
@@ -207,22 +258,22 @@ impl<'r> Parsed<'r> {
         let mut binary = false;
         let mut classification = None;
         let mut region = RegionPart::default();
-        object(json, |json, key| match key {
-            "name" if name.is_none() => {
+        object(json, Key::of, |json, key| match key {
+            Key::Name if name.is_none() => {
                 name = Some(text(json, "name")?);
                 Ok(())
             }
-            "parameters" => object(json, |json, key| match key {
-                BINARY_DATA => {
-                    binary = boolean(json, key)?;
+            Key::Parameters => object(json, Parameter::of, |json, parameter| match parameter {
+                Parameter::BinaryData => {
+                    binary = boolean(json, BINARY_DATA)?;
                     Ok(())
                 }
-                CLASSIFICATION => {
+                Parameter::Classification => {
                     let peek = json.peek().map_err(syntax)?;
                     classification = Some(integer(json, peek)?);
                     Ok(())
                 }
-                _ if region.read(json, key)? => Ok(()),
+                Parameter::Region(parameter) => region.read(json, parameter),
                 _ => skip(json),
             })
             .map(|_| ()),
@@ -255,9 +306,9 @@ impl<'r> Parsed<'r> {
         Ok(())
     }
 
-    fn read_parameter(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<()> {
+    fn read_parameter(&mut self, json: &mut Jiter<'_>, key: String) -> Result<()> {
         if key == BINARY_DATA_OUTPUT {
-            self.format.default = if boolean(json, key)? { Form::Binary } else { Form::Json };
+            self.format.default = if boolean(json, &key)? { Form::Binary } else { Form::Json };
             return Ok(());
         }
         set_parameter(&mut self.request, key, JsonValue(json))
@@ -267,19 +318,19 @@ impl<'r> Parsed<'r> {
 impl Input {
     fn read(json: &mut Jiter<'_>) -> Result<Self> {
         let mut input = Self::default();
-        object(json, |json, key| match key {
-            "name" if input.name.is_none() => {
-                input.name = Some(text(json, key)?);
+        object(json, Key::of, |json, key| match key {
+            Key::Name if input.name.is_none() => {
+                input.name = Some(text(json, "name")?);
                 Ok(())
             }
-            "datatype" if input.data_type.is_none() => {
-                let name = text(json, key)?;
+            Key::DataType if input.data_type.is_none() => {
+                let name = text(json, "datatype")?;
                 input.data_type = Some(DataType::from_protocol_name(&name).ok_or(name));
                 Ok(())
             }
-            "shape" if input.shape.is_none() => {
+            Key::Shape if input.shape.is_none() => {
                 let mut shape = Shape::scalar();
-                array(json, key, |json, peek| {
+                array(json, "shape", |json, peek| {
                     let dim = integer(json, peek)?.and_then(|dim| i64::try_from(dim).ok());
                     shape.push(dim.ok_or_else(|| {
                         Error::internal("an element of 'shape' is not a non-negative integer")
@@ -289,7 +340,7 @@ impl Input {
                 input.shape = Some(shape);
                 Ok(())
             }
-            "data" if input.data.is_none() => {
+            Key::Data if input.data.is_none() => {
                 let data = Self::read_data(json, &input.data_type).map_err(|error| match &input.name {
                     Some(name) => error.context(format_args!("input '{name}'")),
                     None => error,
@@ -297,12 +348,12 @@ impl Input {
                 input.data = Some(data);
                 Ok(())
             }
-            "parameters" => object(json, |json, key| match key {
-                BINARY_DATA_SIZE => {
-                    input.binary_size = Some(count(json, key)?);
+            Key::Parameters => object(json, Parameter::of, |json, parameter| match parameter {
+                Parameter::BinaryDataSize => {
+                    input.binary_size = Some(count(json, BINARY_DATA_SIZE)?);
                     Ok(())
                 }
-                _ if input.region.read(json, key)? => Ok(()),
+                Parameter::Region(parameter) => input.region.read(json, parameter),
                 _ => skip(json),
             })
             .map(|_| ()),

@@ -161,18 +161,18 @@ pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result
 fn decode_text(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
     let mut reader = Jiter::new(json).with_allow_inf_nan();
-    let is_object = object(&mut reader, |reader, key| match key {
+    let is_object = object(&mut reader, str::to_owned, |reader, key| match key.as_str() {
         "id" => {
             let start = reader.current_index();
-            members.request.id = text(reader, key)?;
+            members.request.id = text(reader, "id")?;
             // It also is a member like any other.
             let value = &json[start..reader.current_index()];
             members.read(&mut Jiter::new(value), key)
         }
-        "parameters" if signature.input(key).is_some() => {
+        "parameters" if signature.input("parameters").is_some() => {
             Err(Error::invalid_arg("an input named 'parameters' cannot be used with generate"))
         }
-        "parameters" => match object(reader, |reader, key| members.read(reader, key))? {
+        "parameters" => match object(reader, str::to_owned, |reader, key| members.read(reader, key))? {
             true => Ok(()),
             false => Err(Error::internal("'parameters' is not an object")),
         },
@@ -196,9 +196,9 @@ struct Members<'s> {
 
 impl Members<'_> {
     /// Reads a value: an input with this name, or else a parameter.
-    fn read(&mut self, json: &mut Jiter<'_>, name: &str) -> Result<()> {
+    fn read(&mut self, json: &mut Jiter<'_>, name: String) -> Result<()> {
         let signature = self.signature;
-        match signature.input(name) {
+        match signature.input(&name) {
             Some(input) => {
                 let tensor = self
                     .read_input(json, input)
@@ -207,8 +207,8 @@ impl Members<'_> {
                 Ok(())
             }
             None => {
-                let value = JsonValue(json).custom(name)?;
-                self.request.parameters.set(name.to_owned(), value);
+                let value = JsonValue(json).custom(&name)?;
+                self.request.parameters.set(name, value);
                 Ok(())
             }
         }

@@ -9,39 +9,26 @@ use nereid_protocol::parameters::{SequenceId, WireValue};
 use super::json_tensor::{float_of, integer, number};
 use crate::json::syntax;
 
-/// Reads an object: calls `member` with each key, which must read or skip the value. Returns false, having skipped the
-/// value, if it is not an object.
-pub(super) fn object(
+/// Reads an object: calls `member` with what `key` makes of each key; it must read or skip the value. Returns false, having
+/// skipped the value, if it is not an object.
+///
+/// A key borrows the reader, which `member` needs. What `key` makes of it does not, so no key is copied to be compared.
+pub(super) fn object<K>(
     json: &mut Jiter<'_>,
-    mut member: impl FnMut(&mut Jiter<'_>, &str) -> Result<()>,
+    key: impl Fn(&str) -> K,
+    mut member: impl FnMut(&mut Jiter<'_>, K) -> Result<()>,
 ) -> Result<bool> {
     let peek = json.peek().map_err(syntax)?;
     if peek != Peek::Object {
         json.known_skip(peek).map_err(syntax)?;
         return Ok(false);
     }
-    // The key borrows the reader, which `member` needs, so it is copied to the stack.
-    let mut key = KeyBuffer::default();
-    let mut next = json.known_object().map_err(syntax)?.map(|name| key.keep(name)).is_some();
-    while next {
-        member(json, key.name())?;
-        next = json.next_key().map_err(syntax)?.map(|name| key.keep(name)).is_some();
+    let mut next = json.known_object().map_err(syntax)?.map(&key);
+    while let Some(name) = next {
+        member(json, name)?;
+        next = json.next_key().map_err(syntax)?.map(&key);
     }
     Ok(true)
-}
-
-#[derive(Default)]
-struct KeyBuffer(smallvec::SmallVec<[u8; 32]>);
-
-impl KeyBuffer {
-    fn keep(&mut self, name: &str) {
-        self.0.clear();
-        self.0.extend_from_slice(name.as_bytes());
-    }
-
-    fn name(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
 }
 
 /// Reads an array: calls `element` for each element.

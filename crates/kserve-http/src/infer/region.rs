@@ -9,6 +9,26 @@ use super::json_members::{skip, text};
 use super::json_tensor::integer;
 use crate::json::syntax;
 
+/// A parameter that belongs to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegionParameter {
+    Name,
+    Offset,
+    Length,
+}
+
+impl RegionParameter {
+    /// The parameter with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            SHARED_MEMORY_REGION => Self::Name,
+            SHARED_MEMORY_OFFSET => Self::Offset,
+            SHARED_MEMORY_BYTE_SIZE => Self::Length,
+            _ => return None,
+        })
+    }
+}
+
 /// A part of a shared memory region, as given by parameters.
 #[derive(Default)]
 pub(super) struct RegionPart {
@@ -22,32 +42,31 @@ pub(super) struct RegionPart {
 }
 
 impl RegionPart {
-    /// Reads a parameter. Returns whether it belongs to a region.
+    /// Reads a parameter.
     ///
     /// # Errors
     /// `Internal` for malformed JSON.
-    pub(super) fn read(&mut self, json: &mut Jiter<'_>, key: &str) -> Result<bool> {
-        if !matches!(key, SHARED_MEMORY_REGION | SHARED_MEMORY_OFFSET | SHARED_MEMORY_BYTE_SIZE) {
-            return Ok(false);
-        }
+    pub(super) fn read(&mut self, json: &mut Jiter<'_>, parameter: RegionParameter) -> Result<()> {
         let peek = json.peek().map_err(syntax)?;
-        if key == SHARED_MEMORY_REGION {
+        if parameter == RegionParameter::Name {
             self.is_given = true;
-            match peek {
-                Peek::String => self.name = Some(text(json, key)?),
-                _ => {
-                    skip(json)?;
-                    self.wrong = Some(Error::internal(format!("'{key}' is not a string")));
-                }
+            if peek == Peek::String {
+                self.name = Some(text(json, SHARED_MEMORY_REGION)?);
+            } else {
+                skip(json)?;
+                self.wrong = Some(Error::internal(format!("'{SHARED_MEMORY_REGION}' is not a string")));
             }
-            return Ok(true);
+            return Ok(());
         }
+        let (place, name) = match parameter {
+            RegionParameter::Offset => (&mut self.offset, SHARED_MEMORY_OFFSET),
+            _ => (&mut self.length, SHARED_MEMORY_BYTE_SIZE),
+        };
         match integer(json, peek)? {
-            Some(count) if key == SHARED_MEMORY_OFFSET => self.offset = count,
-            Some(count) => self.length = count,
-            None => self.wrong = Some(Error::internal(format!("'{key}' is not a non-negative integer"))),
+            Some(count) => *place = count,
+            None => self.wrong = Some(Error::internal(format!("'{name}' is not a non-negative integer"))),
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Whether a region is given, rightly or wrongly.
