@@ -46,6 +46,13 @@ const RULES: &[Rule] = &[
         why: "model-files opens files, and knows neither their formats nor who reads them",
     },
     Rule {
+        of: "nereid-python-env",
+        rooms: Allowed::Only(&["nereid-model-files"]),
+        libraries: Allowed::Only(&["flate2", "ring", "rustix", "tar", "thiserror"]),
+        never: &["tokio"],
+        why: "python-env makes environments, and knows nothing of the server and of what runs in them",
+    },
+    Rule {
         of: "nereid-backend-api",
         rooms: Allowed::Only(&["nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "half", "smallvec", "thiserror"]),
@@ -282,6 +289,7 @@ const RULES: &[Rule] = &[
             "nereid-graph-executor",
             "nereid-model-config",
             "nereid-model-files",
+            "nereid-python-env",
         ]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "tonic*"],

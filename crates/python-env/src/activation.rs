@@ -1,0 +1,132 @@
+//! Runs an environment's `bin/activate`, and finds what it changes.
+//!
+//! Such a script may do anything a shell can, and those of conda run more scripts, so it is a shell that runs it: with
+//! nothing to read from, and for a limited time.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::command;
+use crate::error::Error;
+use crate::interpreter::find;
+
+/// What differs from the server's variables: values, or none for those to remove.
+pub(crate) type Variables = Vec<(OsString, Option<OsString>)>;
+
+/// What a shell changes by itself.
+const OF_SHELLS: [&str; 5] = ["_", "OLDPWD", "PWD", "SHLVL", "PS1"];
+
+/// The variables that the environment's script sets and removes.
+///
+/// # Errors
+/// There is no script, it fails, or it does not end.
+pub(crate) fn run(environment: &Path, limit: Duration) -> Result<Variables, Error> {
+    let script = environment.join("bin/activate");
+    if nereid_model_files::check(&script).is_err() {
+        return Err(Error::NoActivation(environment.to_owned()));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let what = script.display().to_string();
+    let missing = |name: &str| Error::Failed {
+        what: what.clone(),
+        words: format!("{name} is not in the folders of PATH ({})", path.to_string_lossy()),
+    };
+    let shell = ["bash", "sh"].into_iter().find_map(|name| find(name, &path)).ok_or_else(|| missing("sh"))?;
+    let lister = find("env", &path).ok_or_else(|| missing("env"))?;
+    let mut command = Command::new(shell);
+    // What the script prints is no variable. The script is $0, by which those for plain shells find their folder. It may
+    // change all variables and arguments, so the program that lists them is named in full.
+    let lister = lister.to_string_lossy().replace('\'', r"'\''");
+    command.arg("-c").arg(format!(r#". "$0" >&2 && exec '{lister}' -0"#)).arg(&script);
+    let output = command::run(&mut command, &what, limit, None, &mut |_| {})?.success(&what)?;
+    Ok(changes(std::env::vars_os().collect(), &output))
+}
+
+/// The search path after the script, if it changed it.
+pub(crate) fn search_path(variables: &Variables) -> Option<OsString> {
+    variables.iter().find(|(name, _)| name == "PATH").and_then(|(_, value)| value.clone())
+}
+
+/// What `env -0` printed, compared with the variables before.
+fn changes(mut before: BTreeMap<OsString, OsString>, output: &[u8]) -> Variables {
+    let is_of_shell = |name: &OsStr| OF_SHELLS.iter().any(|other| name == *other);
+    let mut variables = Variables::new();
+    for line in output.split(|byte| *byte == 0) {
+        // A name may begin with '=', but has at least one character.
+        let Some(at) = line.iter().skip(1).position(|byte| *byte == b'=').map(|at| at + 1) else { continue };
+        let name = OsString::from_vec(line[..at].to_vec());
+        let value = OsString::from_vec(line[at + 1..].to_vec());
+        let known = before.remove(&name);
+        if known.as_ref() != Some(&value) && !is_of_shell(&name) {
+            variables.push((name, Some(value)));
+        }
+    }
+    variables.extend(before.into_keys().filter(|name| !is_of_shell(name)).map(|name| (name, None)));
+    variables.sort();
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn activate(script: &str, limit: Duration) -> Result<Variables, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("bin")).unwrap();
+        fs::write(folder.path().join("bin/activate"), script).unwrap();
+        run(folder.path(), limit)
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_a_script_exports_and_removes_is_found_and_nothing_else() {
+        let script = "echo activated\nexport MARK=$'two\\nlines = 2' EMPTY=\nLOCAL=3\nset -- a b\nunset PATH\ncd /\nPS1=x\nexport PS1\n";
+        let expected = [("EMPTY", Some("")), ("MARK", Some("two\nlines = 2")), ("PATH", None)];
+        assert_eq!(
+            activate(script, LONG).unwrap(),
+            expected.map(|(name, value)| (name.into(), value.map(Into::into)))
+        );
+        assert_eq!(activate("", LONG).unwrap(), []);
+    }
+
+    #[test]
+    fn variables_are_compared_whatever_they_hold() {
+        let before = [("KEPT", "1"), ("CHANGED", "1"), ("GONE", "1"), ("PWD", "/")];
+        let before = before.map(|(name, value)| (name.into(), value.into())).into();
+        let output = b"KEPT=1\0CHANGED=2=3\0=ODD=4\0_=/usr/bin/env\0PWD=/x\0BYTES=\xff\0nonsense\0\0";
+        let set = |name: &str, value: &[u8]| (name.into(), Some(OsString::from_vec(value.to_vec())));
+        let expected =
+            [set("=ODD", b"4"), set("BYTES", b"\xff"), set("CHANGED", b"2=3"), ("GONE".into(), None)];
+        assert_eq!(changes(before, output), expected);
+    }
+
+    #[test]
+    fn a_script_that_fails_is_reported_with_its_words() {
+        for (script, part) in [
+            ("echo no such thing >&2; return 3", "bin/activate failed: no such thing"),
+            ("exit 7", "bin/activate failed: exit status: 7"),
+            ("if", "bin/activate failed: "),
+        ] {
+            let error = activate(script, LONG).unwrap_err().to_string();
+            assert!(error.contains(part), "{script}: {error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("bin/activate")).unwrap();
+        assert!(matches!(run(folder.path(), LONG), Err(Error::NoActivation(_))));
+    }
+
+    #[test]
+    fn a_script_that_waits_is_ended() {
+        let error = activate("echo asking >&2; sleep 1000", Duration::from_millis(300)).unwrap_err();
+        assert!(error.to_string().ends_with("did not end within 0 s: asking"), "{error}");
+        // One that reads finds nothing to read.
+        assert_eq!(activate("read answer; export A=1", LONG).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Entries are made once, whoever asks, and whatever an earlier process left.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use super::*;
+
+fn damaged(folder: &Path) -> Error {
+    Error::Broken { program: folder.to_owned(), cause: "damaged".to_owned() }
+}
+
+/// Uses an entry whose content is one file, and counts how often it is made.
+fn read(cache: &Cache, made: &AtomicUsize) -> Result<String, Error> {
+    let make = |folder: &Path, _: &File| {
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "the folder is empty");
+        made.fetch_add(1, Relaxed);
+        fs::write(folder.join("half"), "").unwrap();
+        thread::yield_now();
+        fs::write(folder.join("content"), "whole").unwrap();
+        Ok(())
+    };
+    cache.entry("key").with(&make, &|_| {}, &|folder| {
+        fs::read_to_string(folder.join("content")).map_err(|_| damaged(folder))
+    })
+}
+
+#[test]
+fn an_entry_is_made_once_by_all_that_ask_at_the_same_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let cache = Cache::new(folder.path().join("deep/cache"));
+                assert_eq!(read(&cache, &made).unwrap(), "whole");
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 1);
+}
+
+#[test]
+fn what_an_interrupted_process_left_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::new(folder.path().to_owned());
+    let at = |name: &str| folder.path().join("key").join(name);
+    let made = AtomicUsize::new(0);
+    read(&cache, &made).unwrap();
+    let damages: [&dyn Fn(); 5] = [
+        &|| fs::remove_file(at("complete")).unwrap(),
+        &|| fs::remove_file(at("env/content")).unwrap(),
+        &|| fs::remove_dir_all(at("env")).unwrap(),
+        &|| fs::remove_dir_all(folder.path().join("key")).unwrap(),
+        &|| {
+            fs::remove_dir_all(folder.path().join("key")).unwrap();
+            fs::create_dir_all(at("env/deep/folder")).unwrap();
+        },
+    ];
+    for (index, damage) in damages.iter().enumerate() {
+        damage();
+        assert_eq!(read(&cache, &made).unwrap(), "whole");
+        assert_eq!(made.load(Relaxed), index + 2, "damage {index}");
+    }
+    read(&cache, &made).unwrap();
+    assert_eq!(made.load(Relaxed), damages.len() + 1);
+}
+
+#[test]
+fn an_entry_that_cannot_be_made_or_used_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::new(folder.path().to_owned());
+    let fill = |folder: &Path, _: &File| fs::write(folder.join("file"), "").map_err(Error::io("file"));
+    let fail = |folder: &Path, lock: &File| fill(folder, lock).and(Err(damaged(folder)));
+    let open = |folder: &Path| Err::<(), _>(damaged(folder));
+    for _ in 0..3 {
+        assert!(cache.entry("key").with(&fail, &|_| {}, &|_| Ok(())).is_err());
+        assert!(!folder.path().join("key").exists());
+        assert!(cache.entry("key").with(&fill, &|_| {}, &open).is_err());
+        assert!(!folder.path().join("key").exists());
+    }
+    // An error that is not damage leaves what was complete before.
+    cache.entry("key").with(&fill, &|_| {}, &|_| Ok(())).unwrap();
+    let refuse = |_: &Path| {
+        Err::<(), _>(Error::NoActivation(PathBuf::new()))
+            .map_err(|_| Error::Io { what: "busy".to_owned(), cause: io::Error::other("busy") })
+    };
+    assert!(cache.entry("key").with(&fail, &|_| {}, &refuse).is_err());
+    assert!(folder.path().join("key/env/file").exists());
+}
+
+#[test]
+fn a_cache_folder_is_this_users_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let usable = |names: &[&str]| first_usable(names.iter().map(|name| at(name)), "inner");
+    let made = usable(&["deep/own"]).unwrap();
+    assert_eq!(made, at("deep/own/inner"));
+    assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(usable(&["deep/own"]).unwrap(), made);
+
+    fs::write(at("file"), "").unwrap();
+    fs::create_dir(at("open")).unwrap();
+    fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(at("elsewhere")).unwrap();
+    symlink("elsewhere", at("link")).unwrap();
+    for (name, part) in [
+        ("file", "Not a directory"),
+        ("open", "others may write"),
+        ("link", "is not a folder"),
+        ("file/x", "Not a directory"),
+    ] {
+        let error = usable(&[name]).unwrap_err().to_string();
+        assert!(error.contains(part), "{name}: {error}");
+        assert_eq!(usable(&[name, "next"]).unwrap(), at("next/inner"), "{name}");
+    }
+}
+
+#[test]
+fn a_digest_follows_the_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let digests = Digests::default();
+    fs::write(&path, "abc").unwrap();
+    let first = digests.of(&path).unwrap();
+    // The beginning of SHA-256's well-known example.
+    assert_eq!(first, "ba7816bf8f01cfea414140de5dae2223");
+    assert_eq!(digests.of(&path).unwrap(), first);
+    fs::write(&path, "abcd").unwrap();
+    assert_ne!(digests.of(&path).unwrap(), first);
+    assert!(digests.of(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+}

@@ -1,0 +1,198 @@
+//! Environments with what a `requirements.txt` lists, made by uv where it is installed, else by venv and pip.
+//!
+//! Both installers keep their own settings: indexes, proxies and caches are theirs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nereid_model_files as model_files;
+use ring::digest::{Context, SHA256};
+
+use crate::Error;
+use crate::activation::Variables;
+use crate::archive::hex;
+use crate::command;
+use crate::interpreter::{Interpreter, find};
+
+/// The name of the list, beside the model's configuration.
+pub(crate) const FILE: &str = "requirements.txt";
+
+/// Said where an installation fails.
+const WAY_OUT: &str =
+    "--backend-config=python,install-requirements=false runs the model without its requirements.txt";
+
+/// The text of a model's list; nothing if there is none, or it lists nothing.
+pub(crate) fn read(model: &Path) -> Result<Option<String>, Error> {
+    let path = model.join(FILE);
+    match model_files::read_text(&path) {
+        Ok(text) => Ok(text.lines().any(is_requirement).then_some(text)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(cause) => Err(Error::Requirements { path, cause }),
+    }
+}
+
+fn is_requirement(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with('#')
+}
+
+/// The key of an environment: the same for all models with this list, unless the list names files.
+pub(crate) fn key(text: &str, model: &Path, base: &Interpreter) -> String {
+    let mut context = Context::new(&SHA256);
+    let mut add = |part: &[u8]| {
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    };
+    add(text.as_bytes());
+    add(base.version.to_string().as_bytes());
+    add(base.program.as_os_str().as_encoded_bytes());
+    if names_files(text) {
+        add(model.as_os_str().as_encoded_bytes());
+    }
+    format!("requirements-{}", hex(context))
+}
+
+/// Whether a list names files, other lists or local packages, which may differ from model to model.
+fn names_files(text: &str) -> bool {
+    const OPTIONS: [&str; 10] =
+        ["-r", "--requirement", "-c", "--constraint", "-e", "--editable", "-f", "--find-links", ".", "/"];
+    text.lines().map(str::trim_start).any(|line| {
+        OPTIONS.iter().any(|option| line.starts_with(option))
+            || line.contains("file:")
+            || (!line.starts_with('#') && (line.contains(".whl") || line.contains(".tar.gz")))
+    })
+}
+
+/// The variables of such an environment, as its `bin/activate` would set them.
+pub(crate) fn variables(folder: &Path) -> Variables {
+    let known = std::env::var_os("PATH").unwrap_or_default();
+    let mut path = OsString::from(folder.join("bin"));
+    if !known.is_empty() {
+        path.push(":");
+        path.push(known);
+    }
+    vec![
+        ("PATH".into(), Some(path)),
+        ("PYTHONHOME".into(), None),
+        ("VIRTUAL_ENV".into(), Some(folder.as_os_str().to_owned())),
+    ]
+}
+
+/// Makes the environment in an empty folder.
+///
+/// # Errors
+/// An installer fails; its words are in the error.
+pub(crate) fn install(
+    model: &Path,
+    base: &Interpreter,
+    folder: &Path,
+    lock: &File,
+    limit: Duration,
+    progress: &dyn Fn(&str),
+) -> Result<(), Error> {
+    let list = model.join(FILE);
+    let list = std::path::absolute(&list).map_err(Error::io(list.display().to_string()))?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let uv = find("uv", &path);
+    let tool = uv.as_deref().unwrap_or(&base.program);
+    progress(&format!(
+        "installing {} for Python {} in {} with {}",
+        list.display(),
+        base.version,
+        folder.display(),
+        if uv.is_some() { "uv" } else { "pip" }
+    ));
+    let run = |program: &Path, arguments: &[OsString]| {
+        let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+        let what = format!("{} {}", program.display(), words.join(" "));
+        let mut command = Command::new(program);
+        // Relative paths in the list are relative to it.
+        command.current_dir(model).args(arguments).env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+        // The installer holds the lock too, so that nobody removes the folder under it if this process is killed.
+        let held = lock.try_clone().map_err(Error::io("the lock of an environment"))?;
+        let mut line = |line: &str| progress(line);
+        command::run(&mut command, &what, limit, Some(Stdio::from(held)), &mut line)?.success(&what)
+    };
+    let python = folder.join("bin/python");
+    let with = |options: &'static str, last: &[&OsStr]| -> Vec<OsString> {
+        options.split(' ').map(OsStr::new).chain(last.iter().copied()).map(OsStr::to_owned).collect()
+    };
+    let (make, installer, install) = match &uv {
+        Some(uv) => (
+            with(
+                "venv --quiet --no-project --allow-existing --python",
+                &[base.program.as_ref(), folder.as_ref()],
+            ),
+            uv,
+            with(
+                "pip install --color never --no-progress --python",
+                &[python.as_ref(), "-r".as_ref(), list.as_ref()],
+            ),
+        ),
+        None => (
+            with("-m venv", &[folder.as_ref()]),
+            &python,
+            with(
+                "-m pip --disable-pip-version-check --no-input install --no-color --progress-bar=off -r",
+                &[list.as_ref()],
+            ),
+        ),
+    };
+    let outcome = run(tool, &make).and_then(|_| run(installer, &install));
+    outcome.map(drop).map_err(|error| match error {
+        Error::Failed { what, words } => Error::Failed { what, words: format!("{words}\n{WAY_OUT}") },
+        error => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version;
+
+    fn base(micro: u32) -> Interpreter {
+        Interpreter { program: "/usr/bin/python3".into(), version: Version { major: 3, minor: 11, micro } }
+    }
+
+    #[test]
+    fn lists_without_a_requirement_make_no_environment() {
+        let model = tempfile::tempdir().unwrap();
+        assert!(read(model.path()).unwrap().is_none());
+        for (text, lists) in
+            [("", false), ("\n  \n# numpy\n", false), ("numpy\n", true), ("# a\n  -r b.txt", true)]
+        {
+            std::fs::write(model.path().join(FILE), text).unwrap();
+            assert_eq!(read(model.path()).unwrap().is_some(), lists, "{text:?}");
+        }
+        std::fs::write(model.path().join(FILE), b"\xff\xfe").unwrap();
+        assert!(matches!(read(model.path()), Err(Error::Requirements { .. })));
+        std::fs::remove_file(model.path().join(FILE)).unwrap();
+        std::fs::create_dir(model.path().join(FILE)).unwrap();
+        let error = read(model.path()).unwrap_err().to_string();
+        assert!(error.ends_with("requirements.txt: not a regular file but a directory"), "{error}");
+    }
+
+    #[test]
+    fn models_with_the_same_list_share_an_environment_unless_it_names_files() {
+        let (one, two) = (Path::new("/models/one"), Path::new("/models/two"));
+        for (text, shared) in [
+            ("numpy==2.4.6\nrequests>=2\n", true),
+            ("--index-url https://example.com/simple\nnumpy\n", true),
+            ("package @ https://example.com/package\n", true),
+            ("-r others.txt\n", false),
+            ("  -c limits.txt\nnumpy\n", false),
+            ("./package\n", false),
+            ("package @ file:///packages/package\n", false),
+            ("wheels/package-1.0-py3-none-any.whl\n", false),
+            ("--no-index\n--find-links wheels\n", false),
+        ] {
+            assert_eq!(key(text, one, &base(7)) == key(text, two, &base(7)), shared, "{text}");
+            assert_eq!(key(text, one, &base(7)), key(text, one, &base(7)));
+            assert_ne!(key(text, one, &base(7)), key(text, one, &base(8)));
+            assert_ne!(key(text, one, &base(7)), key(&format!("{text}#"), one, &base(7)));
+        }
+    }
+}

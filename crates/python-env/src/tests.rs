@@ -1,0 +1,259 @@
+//! Whole environments, made with this machine's Python.
+
+use std::cell::RefCell;
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A model's folder beside a cache.
+struct Place {
+    root: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("model")).unwrap();
+        Self { root }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings { cache: Some(self.at("cache")), ..Settings::default() }
+    }
+
+    fn prepare(&self, parameter: Option<&str>) -> (Result<Environment, Error>, Vec<String>) {
+        self.prepare_by(&Environments::new(self.settings()), parameter)
+    }
+
+    fn prepare_by(
+        &self,
+        environments: &Environments,
+        parameter: Option<&str>,
+    ) -> (Result<Environment, Error>, Vec<String>) {
+        let lines = RefCell::new(Vec::new());
+        let model = self.at("model");
+        let requested = Requested { model_folder: &model, execution_env_path: parameter };
+        let outcome = environments.prepare(&requested, &|line| lines.borrow_mut().push(line.to_owned()));
+        (outcome, lines.into_inner())
+    }
+
+    /// Packs a folder as a `.tar.gz` in the model's folder.
+    fn pack(&self, folder: &str) {
+        let done = Command::new("tar")
+            .args(["--format=gnu", "-czf"])
+            .arg(self.at("model/env.tar.gz"))
+            .arg("-C")
+            .arg(self.at(folder))
+            .arg(".")
+            .status()
+            .unwrap();
+        assert!(done.success());
+    }
+
+    /// A virtual environment with a module `inside` in it.
+    fn venv(&self, name: &str) -> PathBuf {
+        let python = interpreter::of_server(&Settings::default()).unwrap().0.program;
+        let folder = self.at(name);
+        run(Command::new(python).args(["-m", "venv", "--without-pip"]).arg(&folder));
+        let packages = glob(&folder.join("lib"), "python3").join("site-packages");
+        fs::write(packages.join("inside.py"), "WORD = 'packed'\n").unwrap();
+        folder
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+fn glob(folder: &Path, start: &str) -> PathBuf {
+    let named = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(start);
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.is_dir() && named(path))
+        .unwrap()
+}
+
+/// What the environment's interpreter prints.
+fn python(environment: &Environment, script: &str) -> String {
+    let mut command = Command::new(&environment.interpreter);
+    command.args(["-c", script]);
+    for (name, value) in &environment.variables {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    run(&mut command)
+}
+
+const ARCHIVE: Option<&str> = Some("$$TRITON_MODEL_DIRECTORY/env.tar.gz");
+
+#[test]
+fn a_model_without_wishes_gets_the_servers_interpreter() {
+    let place = Place::new();
+    let (found, lines) = place.prepare(None);
+    let found = found.unwrap();
+    assert_eq!(
+        python(&found, "import sys; print('%d.%d.%d' % sys.version_info[:3])"),
+        found.version.to_string()
+    );
+    assert!(found.variables.is_empty() && lines.is_empty());
+    // An empty value names nothing, and nothing is kept.
+    assert_eq!(place.prepare(Some("")).0.unwrap().interpreter, found.interpreter);
+    assert!(!place.at("cache").exists());
+}
+
+#[test]
+fn a_folder_is_used_where_it_lies() {
+    let place = Place::new();
+    place.venv("model/env");
+    let found = place.prepare(Some("$$TRITON_MODEL_DIRECTORY/env")).0.unwrap();
+    assert_eq!(python(&found, "import inside; print(inside.WORD)"), "packed");
+    let folder = place.at("model/env").canonicalize().unwrap();
+    assert_eq!(python(&found, "import os; print(os.environ['VIRTUAL_ENV'])"), folder.display().to_string());
+    assert!(!place.at("cache").exists());
+}
+
+#[test]
+fn a_folder_may_consist_of_variables_alone() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("model/env/bin")).unwrap();
+    fs::write(place.at("model/env/bin/activate"), "export MARK=4711\n").unwrap();
+    let found = place.prepare(Some("$$TRITON_MODEL_DIRECTORY/env")).0.unwrap();
+    assert_eq!(found.variables, [("MARK".into(), Some("4711".into()))]);
+    assert_eq!(python(&found, "import os; print(os.environ['MARK'])"), "4711");
+}
+
+#[test]
+fn an_archive_is_unpacked_once_for_each_content_and_shared() {
+    let place = Place::new();
+    place.venv("packed");
+    place.pack("packed");
+    let (found, lines) = place.prepare(ARCHIVE);
+    let found = found.unwrap();
+    assert_eq!(python(&found, "import inside; print(inside.WORD)"), "packed");
+    assert!(found.interpreter.starts_with(place.at("cache")), "{}", found.interpreter.display());
+    assert!(lines.iter().any(|line| line.starts_with("unpacking ")), "{lines:?}");
+
+    // Another model with the same content under another name, and another server.
+    fs::rename(place.at("model/env.tar.gz"), place.at("elsewhere.tgz")).unwrap();
+    let (again, lines) = place.prepare(Some(place.at("elsewhere.tgz").to_str().unwrap()));
+    assert_eq!((again.unwrap().interpreter, lines), (found.interpreter.clone(), Vec::new()));
+
+    fs::write(glob(&place.at("packed/lib"), "python3").join("site-packages/inside.py"), "WORD = 'new'\n")
+        .unwrap();
+    place.pack("packed");
+    let (other, _) = place.prepare(ARCHIVE);
+    let other = other.unwrap();
+    assert_ne!(other.interpreter, found.interpreter);
+    assert_eq!(python(&other, "import inside; print(inside.WORD)"), "new");
+    assert_eq!(python(&found, "import inside; print(inside.WORD)"), "packed");
+}
+
+#[test]
+fn an_unpacked_archive_that_was_damaged_is_unpacked_again() {
+    let place = Place::new();
+    place.venv("packed");
+    place.pack("packed");
+    let environments = Environments::new(place.settings());
+    let found = place.prepare_by(&environments, ARCHIVE).0.unwrap();
+    let folder = glob(&place.at("cache"), "archive-").join("env");
+    let damages: [&dyn Fn(); 3] = [
+        &|| fs::remove_dir_all(folder.join("bin")).unwrap(),
+        &|| fs::remove_file(folder.join("bin/activate")).unwrap(),
+        &|| {
+            fs::remove_file(folder.join("bin/python3")).unwrap();
+            fs::write(folder.join("bin/python3"), "").unwrap();
+        },
+    ];
+    for damage in damages {
+        damage();
+        let (again, lines) = place.prepare_by(&environments, ARCHIVE);
+        assert_eq!(again.unwrap().interpreter, found.interpreter);
+        assert!(lines.iter().any(|line| line.contains("is damaged and made again")), "{lines:?}");
+    }
+    assert_eq!(python(&found, "import inside; print(inside.WORD)"), "packed");
+}
+
+#[test]
+fn archives_that_are_no_environments_are_refused_and_leave_nothing() {
+    for (name, part) in
+        [("none", "needs a script 'bin/activate'"), ("old", "is Python 3.8.18; models need 3.9 or newer")]
+    {
+        let place = Place::new();
+        fs::create_dir_all(place.at("packed/bin")).unwrap();
+        fs::write(place.at("packed/readme"), "").unwrap();
+        if name == "old" {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::write(place.at("packed/bin/activate"), "").unwrap();
+            let python = place.at("packed/bin/python3");
+            fs::write(&python, "#!/bin/sh\nprintf '3.8.18\\ncpython\\n\\n\\n'\n").unwrap();
+            fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        place.pack("packed");
+        let error = place.prepare(ARCHIVE).0.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+        let left: Vec<_> =
+            fs::read_dir(place.at("cache")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| name.to_str().unwrap().ends_with(".lock")), "{left:?}");
+    }
+}
+
+/// A wheel that holds one module, written by hand.
+const WHEEL: &str = "
+import sys, zipfile
+name = 'greeting-%s' % sys.argv[2]
+with zipfile.ZipFile('%s/%s-py3-none-any.whl' % (sys.argv[1], name), 'w') as wheel:
+    wheel.writestr('greeting.py', 'WORD = %r' % sys.argv[2])
+    info = name + '.dist-info/'
+    wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\\nName: greeting\\nVersion: %s\\n' % sys.argv[2])
+    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(info + 'RECORD', '')
+";
+
+#[test]
+fn requirements_are_installed_once_for_each_content() {
+    let place = Place::new();
+    let base = interpreter::of_server(&Settings::default()).unwrap().0.program;
+    fs::create_dir(place.at("model/wheels")).unwrap();
+    for version in ["1.0", "2.0"] {
+        run(Command::new(&base).args(["-c", WHEEL]).arg(place.at("model/wheels")).arg(version));
+    }
+    let list = |version: &str| format!("--no-index\n--find-links wheels\ngreeting=={version}\n");
+    fs::write(place.at("model/requirements.txt"), list("1.0")).unwrap();
+    let (found, lines) = place.prepare(None);
+    let found = found.unwrap();
+    assert_eq!(python(&found, "import greeting; print(greeting.WORD)"), "1.0");
+    assert!(lines.iter().any(|line| line.starts_with("installing ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("greeting")), "{lines:?}");
+    let (again, lines) = place.prepare(None);
+    assert_eq!((again.unwrap().interpreter, lines), (found.interpreter.clone(), Vec::new()));
+
+    fs::write(place.at("model/requirements.txt"), list("2.0")).unwrap();
+    let other = place.prepare(None).0.unwrap();
+    assert_eq!(python(&other, "import greeting; print(greeting.WORD)"), "2.0");
+    assert_ne!(other.interpreter, found.interpreter);
+
+    // The installer's words, and nothing left behind.
+    fs::write(place.at("model/requirements.txt"), list("3.0")).unwrap();
+    let entries =
+        || fs::read_dir(place.at("cache")).unwrap().filter(|it| it.as_ref().unwrap().path().is_dir()).count();
+    assert_eq!(entries(), 2);
+    let error = place.prepare(None).0.unwrap_err().to_string();
+    assert!(error.contains("greeting==3.0") && error.contains("install-requirements=false"), "{error}");
+    assert_eq!(entries(), 2);
+
+    let settings = Settings { installs_requirements: false, ..place.settings() };
+    let (plain, lines) = place.prepare_by(&Environments::new(settings), None);
+    assert!(plain.unwrap().variables.is_empty() && lines.is_empty());
+}
