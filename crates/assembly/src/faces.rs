@@ -5,6 +5,7 @@
 mod grpc;
 mod http;
 mod metrics;
+mod sagemaker;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use nereid_core::Server;
 use nereid_listener::{Address, Bound, Listener, Tls, TlsFiles};
 use nereid_metrics::Exposition;
 use nereid_protocol::LogControl;
+use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::grpc::Grpc;
 pub use self::http::Http;
 pub use self::metrics::Metrics;
+pub use self::sagemaker::SageMaker;
 use crate::error::StartError;
 
 /// Ends when the last connection of a face is closed.
@@ -37,6 +40,8 @@ pub struct FaceContext {
     pub regions: Arc<Regions>,
     /// The settings of the log.
     pub log: Arc<LogControl>,
+    /// Where the models come from.
+    pub source: Repositories,
     /// The text of the server's metrics.
     pub exposition: Arc<Exposition>,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences go on; what does not serve them may

@@ -23,7 +23,7 @@ mod traces;
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
 pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
-pub use faces::{Face, FaceContext, Grpc, Http, Metrics, Serving};
+pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use platform::{Platform, PlatformConfig};
 pub use running::{LoadOutcome, Running, start};

@@ -93,6 +93,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         server: Arc::clone(&server),
         regions: Arc::new(regions),
         log: process.log,
+        source: source.clone(),
         exposition,
         closing: closing.clone(),
         shutdown,

@@ -2,18 +2,20 @@
 
 use std::time::Instant;
 
-use hyper::HeaderMap;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, StatusCode};
 use nereid_protocol::{BodyBudget, Restrictions};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
+use crate::mount::Found;
 use crate::pace::{Busy, Pace};
-use crate::reply::Reply;
-use crate::routes::{Params, Route};
+use crate::reply::{self, Reply};
+use crate::routes::{self, Params, Route};
 use crate::spelling;
 
 /// A set of routes and what they do. Mount it with [`serve`](crate::serve).
-pub trait Face: Send + Sync + 'static {
+pub trait Face: Sized + Send + Sync + 'static {
     /// What a route does.
     type Action: Copy + Send + Sync + 'static;
 
@@ -43,9 +45,15 @@ pub trait Face: Send + Sync + 'static {
         None
     }
 
-    /// What is said of paths without a route.
-    fn not_found(&self) -> &'static str {
-        "Not Found"
+    /// The reply to paths without a route.
+    fn not_found(&self) -> Reply {
+        reply::error_text(StatusCode::NOT_FOUND, "Not Found")
+    }
+
+    /// Finds the route of a request. For faces whose paths are known only when the server starts; others keep the default,
+    /// which looks at [`ROUTES`](Self::ROUTES).
+    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action> {
+        routes::find(self, head)
     }
 
     /// Whether [`Call::spelled_headers`] needs the names as the client wrote them. Asked once per connection.

@@ -28,5 +28,5 @@ pub use face::{Call, Face};
 pub use mount::{Found, Mount};
 pub use pace::Busy;
 pub use reply::Reply;
-pub use routes::{Params, Route, decode};
+pub use routes::{Params, Route, decode, redirected, restricted};
 pub use serve::{End, PROTOCOLS, TransportOptions, serve};

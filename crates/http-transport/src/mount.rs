@@ -14,7 +14,7 @@ use crate::cors::Cors;
 use crate::face::{Call, Face};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
-use crate::routes::{self, Params};
+use crate::routes::Params;
 
 /// For faces that limit no more than each body.
 const NO_BUDGET: BodyBudget = BodyBudget::UNLIMITED;
@@ -47,7 +47,7 @@ pub trait Mount: Send + Sync + 'static {
     fn cors(&self) -> Option<&Cors>;
 
     /// See [`Face::not_found`].
-    fn not_found(&self) -> &'static str;
+    fn not_found(&self) -> Reply;
 
     /// See [`Face::keeps_spelling`].
     fn keeps_spelling(&self) -> bool;
@@ -68,7 +68,7 @@ impl<F: Face> Mount for F {
     type Action = F::Action;
 
     fn find<'a>(&self, head: &'a Parts) -> Found<'a, F::Action> {
-        routes::find(self, head)
+        Face::find(self, head)
     }
 
     fn body_limit(&self, _: F::Action) -> Limit {
@@ -83,7 +83,7 @@ impl<F: Face> Mount for F {
         Face::cors(self)
     }
 
-    fn not_found(&self) -> &'static str {
+    fn not_found(&self) -> Reply {
         Face::not_found(self)
     }
 
@@ -125,8 +125,8 @@ impl<M: Mount> Mount for Option<M> {
         self.as_ref().and_then(M::cors)
     }
 
-    fn not_found(&self) -> &'static str {
-        self.as_ref().map_or("Not Found", M::not_found)
+    fn not_found(&self) -> Reply {
+        self.as_ref().map_or_else(|| reply::error_text(StatusCode::NOT_FOUND, "Not Found"), M::not_found)
     }
 
     fn keeps_spelling(&self) -> bool {
@@ -141,7 +141,7 @@ impl<M: Mount> Mount for Option<M> {
         match self {
             Some(mount) => mount.perform(action, call, body).await,
             // Not reached: an absent face has no routes.
-            None => refusal(&[], self.not_found()),
+            None => self.not_found(),
         }
     }
 }
@@ -193,7 +193,7 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
         self.0.cors().or_else(|| self.1.cors())
     }
 
-    fn not_found(&self) -> &'static str {
+    fn not_found(&self) -> Reply {
         self.0.not_found()
     }
 
@@ -236,7 +236,10 @@ async fn answer_any<M: Mount>(mount: &M, parts: &Parts, mut body: Incoming, pace
     let (action, params) = match mount.find(parts) {
         Found::Route(action, params) => (action, params),
         Found::Refused(reply) => return refused(*reply, parts, body).await,
-        Found::Methods(methods) => return refused(refusal(&methods, mount.not_found()), parts, body).await,
+        Found::Methods(methods) if methods.is_empty() => {
+            return refused(mount.not_found(), parts, body).await;
+        }
+        Found::Methods(methods) => return refused(wrong_method(&methods), parts, body).await,
     };
     let head_arrived = mount.times_arrival(action).then(Instant::now);
     let body = if matches!(parts.method, Method::GET | Method::HEAD) {
@@ -263,11 +266,8 @@ async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
     reply
 }
 
-/// The reply to a request without a route: 404, or 405 with the methods that its path has.
-fn refusal(methods: &[&Method], not_found: &str) -> Reply {
-    if methods.is_empty() {
-        return reply::error_text(StatusCode::NOT_FOUND, not_found);
-    }
+/// 405, with the methods that the path has.
+fn wrong_method(methods: &[&Method]) -> Reply {
     let mut names: Vec<_> = methods.iter().map(|method| method.as_str()).collect();
     names.sort_unstable();
     names.dedup();

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 use nereid_protocol::ApiGroup;
 
 use crate::face::Face;
 use crate::mount::Found;
-use crate::reply;
+use crate::reply::{self, Reply};
 
 /// A route.
 #[derive(Debug)]
@@ -72,25 +72,53 @@ pub fn decode(segment: &str) -> Cow<'_, str> {
 
 /// Finds the route of a request among those of one face.
 pub(crate) fn find<'a, F: Face>(face: &F, head: &'a Parts) -> Found<'a, F::Action> {
-    let path = head.uri.path();
+    find_below("", face, &head.method, head.uri.path(), &head.headers)
+}
+
+/// Finds the route that a request would have at another path, as it would be found on its own face. The path lacks its first
+/// slash.
+pub fn redirected<'a, F: Face>(
+    face: &F,
+    method: &Method,
+    path: &'a str,
+    headers: &HeaderMap,
+) -> Found<'a, F::Action> {
+    find_below("/", face, method, path, headers)
+}
+
+/// Finds the route of a path that lacks `root`.
+fn find_below<'a, F: Face>(
+    root: &str,
+    face: &F,
+    method: &Method,
+    path: &'a str,
+    headers: &HeaderMap,
+) -> Found<'a, F::Action> {
     let mut allowed = Vec::new();
     for route in F::ROUTES {
-        if !matches::<F>(route.path, path) {
+        let Some(pattern) = route.path.strip_prefix(root).filter(|pattern| matches::<F>(pattern, path))
+        else {
             continue;
+        };
+        if let Some(refused) = route.group.and_then(|group| restricted(face, group, headers)) {
+            return Found::Refused(refused);
         }
-        let key = route.group.and_then(|group| face.restrictions()?.key(group));
-        if let Some(key) = key
-            && !head.headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes()))
-        {
-            let message = format!("this API is restricted: header '{}' is missing or wrong", key.name);
-            return Found::Refused(Box::new(reply::error_text(StatusCode::FORBIDDEN, &message)));
-        }
-        if head.method == route.method {
-            return Found::Route(route.action, Params { pattern: route.path, path });
+        if *method == route.method {
+            return Found::Route(route.action, Params { pattern, path });
         }
         allowed.push(&route.method);
     }
     Found::Methods(allowed)
+}
+
+/// The refusal of a request without the key of an API group, if the group is restricted.
+pub fn restricted<F: Face>(face: &F, group: ApiGroup, headers: &HeaderMap) -> Option<Box<Reply>> {
+    let key = face.restrictions()?.key(group)?;
+    if headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes())) {
+        return None;
+    }
+    let message = format!("this API is restricted: header '{}' is missing or wrong", key.name);
+    Some(Box::new(reply::error_text(StatusCode::FORBIDDEN, &message)))
 }
 
 /// Whether `path` matches `pattern`.

@@ -11,17 +11,13 @@ mod region;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::header::HeaderValue;
-use nereid_core::backend_api::{Buffer, Buffers, Error, RequestTrace, Result, Trace};
+use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Result, Trace};
 use nereid_core::{Caller, Model, Signature};
 use nereid_http_transport::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
 
 use crate::routes::Call;
-
-/// The header that says where a body's JSON ends and its binary tensors begin.
-pub(crate) const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// Answers an inference request.
 ///
@@ -36,7 +32,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {
             let outcome = answer_with(call, &model, body, Some(&trace)).await;
-            Ok(traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace))
+            Ok(traced(outcome.unwrap_or_else(|error| (face.dialect.error)(&error)), trace))
         }
     }
 }
@@ -48,7 +44,7 @@ async fn answer_with(
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
     let Call { face, target, headers, .. } = call;
-    match Encoding::of_request(headers) {
+    match face.dialect.encoding_of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {
             // Rare, so it takes no room in the future of every request.
@@ -56,7 +52,7 @@ async fn answer_with(
         }
         Err(unknown) => return Ok(http::unknown_encoding(&unknown)),
     }
-    let length = headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes);
+    let length = face.dialect.json_length(headers, body.len())?;
     let limits = (face.options.input_limit(), &*face.options.regions);
     let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
     let decode::Decoded { mut request, format, memory } = decoded;
@@ -69,41 +65,27 @@ async fn answer_with(
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
     }
     let response = response?;
-    let reply = encode::encode(&answers, response, &format)?;
+    let reply = encode::encode(&answers, response, &format, &face.dialect)?;
     memory.check()?;
-    Ok(match Encoding::of_reply(headers) {
+    Ok(match face.dialect.encoding_of_reply(headers) {
         Encoding::Identity => reply,
         encoding => Box::pin(http::compress(reply, encoding)).await,
     })
 }
 
-/// Decodes a body. `header_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body is
-/// raw, as in the reference.
+/// Decodes a body. `json_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body is raw,
+/// as in the reference.
 fn decoded(
     body: &mut RequestBody,
-    header_length: Option<&[u8]>,
+    json_length: Option<usize>,
     model: &str,
     signature: &Signature,
     (max_input, regions): (Limit, &Regions),
 ) -> Result<decode::Decoded> {
-    match header_length.map(|length| announced(length, body.len())).transpose()? {
+    match json_length {
         Some(0) => decode::raw(body, signature, max_input),
         None if body.is_empty() => decode::raw(body, signature, max_input),
         length => decode::json(body, length.unwrap_or(body.len()), model, max_input, regions),
-    }
-}
-
-/// The length of the JSON part.
-fn announced(length: &[u8], body: usize) -> Result<usize> {
-    let text = String::from_utf8_lossy(length);
-    match text.trim().parse::<usize>() {
-        Ok(length) if length <= body => Ok(length),
-        Ok(length) => Err(Error::invalid_arg(format!(
-            "Inference-Header-Content-Length is {length}, but the body has only {body} bytes"
-        ))),
-        Err(_) => Err(Error::invalid_arg(format!(
-            "Inference-Header-Content-Length is '{text}'; expected a number of bytes"
-        ))),
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
+mod dialect;
 mod infer;
 mod json;
 mod metadata;
@@ -20,11 +21,13 @@ mod testing;
 
 use std::sync::Arc;
 
-use hyper::header::HeaderName;
 use nereid_core::Server;
 use nereid_http_transport::{Cors, Limit, Origin};
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
+
+use dialect::HEADER_LENGTH;
+pub use dialect::{Dialect, Inference};
 
 #[doc(hidden)]
 pub use infer::offline;
@@ -65,7 +68,7 @@ impl Default for HttpOptions {
 
 /// For pages of these origins, which may read where the JSON of a binary reply ends.
 pub fn cors(origins: Vec<Origin>) -> Cors {
-    Cors::new(origins, &[HeaderName::from_static(infer::HEADER_LENGTH)])
+    Cors::new(origins, &[HEADER_LENGTH])
 }
 
 impl HttpOptions {
@@ -79,11 +82,23 @@ impl HttpOptions {
 pub struct KserveHttp {
     server: Arc<Server>,
     options: HttpOptions,
+    dialect: Dialect,
 }
 
 impl KserveHttp {
     /// The face of `server`.
     pub fn new(server: Arc<Server>, options: HttpOptions) -> Self {
-        Self { server, options }
+        Self { server, options, dialect: Dialect::default() }
+    }
+
+    /// The same face for clients of another one, which passes their requests on.
+    #[must_use]
+    pub fn with_dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
     }
 }

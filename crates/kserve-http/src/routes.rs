@@ -103,7 +103,7 @@ const fn post(path: &'static str, group: ApiGroup, action: Action) -> Route<Acti
 #[derive(Default)]
 pub(crate) struct Target<'a> {
     pub model: Cow<'a, str>,
-    version: Option<&'a str>,
+    pub version: Option<&'a str>,
     pub region: Cow<'a, str>,
     pub repository: Cow<'a, str>,
 }
@@ -187,8 +187,9 @@ impl Face for KserveHttp {
         Some(&self.options.cors)
     }
 
-    fn not_found(&self) -> &'static str {
-        "Not Found: GET /v2/openapi.json describes what there is, POST /v2/repository/index lists the models"
+    fn not_found(&self) -> Reply {
+        let message = "Not Found: GET /v2/openapi.json describes what there is, POST /v2/repository/index lists the models";
+        reply::error_text(StatusCode::NOT_FOUND, message)
     }
 
     fn keeps_spelling(&self) -> bool {
@@ -201,7 +202,7 @@ impl Face for KserveHttp {
 
     async fn perform(&self, action: Action, call: &http::Call<'_>, body: RequestBody) -> Reply {
         let call = Call { face: self, target: Target::new(&call.params), headers: call.headers, http: call };
-        perform(action, &call, body).await.unwrap_or_else(|error| reply::error(&error))
+        perform(action, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error))
     }
 }
 

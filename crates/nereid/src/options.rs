@@ -170,6 +170,8 @@ pub(crate) struct CheckOptions {
     pub configurations: ConfigurationOptions,
 }
 
+const SAGEMAKER_PORT: &str = "--sagemaker-port";
+
 impl Options {
     /// How long to wait for requests in progress at shutdown.
     pub(crate) fn exit_timeout(&self) -> Duration {
@@ -190,6 +192,7 @@ impl Options {
             self.grpc.face()?.map(boxed),
             self.metrics.face(&http_host).map(boxed),
             self.http.face()?.map(boxed),
+            self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
         ];
         Ok(Config {
             repositories: self.models.repositories(),
@@ -230,7 +233,6 @@ impl Options {
     /// What is deprecated among the options given, has no effect, or asks for what is not built yet.
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
-        advice.extend(self.sagemaker.advice());
         advice.extend(self.vertex_ai.advice(|name| env::var(name).ok()));
         advice.extend(self.cache.advice());
         advice.extend(self.models.advice());
@@ -243,17 +245,40 @@ impl Options {
     }
 
     /// Options that contradict each other.
-    pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        let (http, grpc, metrics) = (self.http.address(), self.grpc.address(), self.metrics_address());
-        if self.http.allow_http && self.grpc.allow_grpc && http.collides(&grpc) {
-            Some("--http-port and --grpc-port are the same; each protocol needs a port of its own")
-        } else if self.metrics.allow_metrics && self.http.allow_http && http.collides(&metrics) {
-            Some("--http-port and --metrics-port are the same; metrics need a port of their own")
-        } else if self.metrics.allow_metrics && self.grpc.allow_grpc && grpc.collides(&metrics) {
-            Some("--grpc-port and --metrics-port are the same; metrics need a port of their own")
-        } else {
-            self.models.contradiction().or_else(|| self.cache.contradiction())
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let contradiction = || self.models.contradiction().or_else(|| self.cache.contradiction());
+        self.wrong_ports().or_else(|| contradiction().map(str::to_owned))
+    }
+
+    /// The addresses of the protocols that are served, by the options of their ports.
+    fn addresses(&self) -> Vec<(&'static str, Address)> {
+        let http = self.http.allow_http.then(|| self.http.address());
+        let grpc = self.grpc.allow_grpc.then(|| self.grpc.address());
+        let metrics = self.metrics.allow_metrics.then(|| self.metrics_address());
+        let all = [
+            ("--http-port", http),
+            ("--grpc-port", grpc),
+            ("--metrics-port", metrics),
+            (SAGEMAKER_PORT, self.sagemaker.address()),
+        ];
+        all.into_iter().filter_map(|(option, address)| Some((option, address?))).collect()
+    }
+
+    /// Ports that are the same, or outside of the range that another protocol allows.
+    fn wrong_ports(&self) -> Option<String> {
+        let addresses = self.addresses();
+        for (index, (option, address)) in addresses.iter().enumerate() {
+            if let Some((other, _)) = addresses[..index].iter().find(|(_, other)| other.collides(address)) {
+                return Some(format!(
+                    "{other} and {option} are the same; each protocol needs a port of its own"
+                ));
+            }
         }
+        let sagemaker = self.sagemaker.address()?;
+        let others = addresses.iter().filter(|(option, _)| *option != SAGEMAKER_PORT);
+        let mut beside = others.filter(|(_, address)| address.host == sagemaker.host);
+        let (option, address) = beside.find(|(_, address)| !self.sagemaker.allows(address.port))?;
+        Some(format!("{option} is {}, which is not in --sagemaker-safe-port-range", address.port))
     }
 }
 

@@ -7,6 +7,7 @@
 mod data_files;
 mod fingerprint;
 mod model_folder;
+mod registered;
 mod sent;
 mod source;
 mod store;

@@ -189,7 +189,9 @@ fn finish_config(
     origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<(ModelConfig, Option<Error>)> {
-    if config.name.is_empty() {
+    // A model that was registered under another name is still configured under that of its folder.
+    let is_of_folder = folder.file_name().is_some_and(|folder| folder == config.name.as_str());
+    if config.name.is_empty() || is_of_folder {
         name.clone_into(&mut config.name);
     }
     if config.name != name {
@@ -233,6 +235,18 @@ pub fn config_path(folder: &Path, options: &ReadOptions) -> Result<PathBuf> {
         }
     }
     Ok(folder.join(CONFIG))
+}
+
+/// Whether a folder's configuration is that of an ensemble. One that cannot be read is not.
+pub(crate) fn is_ensemble(folder: &Path, options: &ReadOptions) -> bool {
+    let config = config_path(folder, options).and_then(|path| parse_config(&path, options));
+    config.is_ok_and(|config| config.platform == ENSEMBLE_PLATFORM)
+}
+
+/// Whether a folder looks like a model's: it has a configuration, or a folder of a version.
+pub(crate) fn is_of_model(folder: &Path, options: &ReadOptions) -> bool {
+    let has_config = config_path(folder, options).and_then(|path| exists(&path)).unwrap_or(false);
+    has_config || versions(folder).is_ok_and(|versions| !versions.is_empty())
 }
 
 fn exists(path: &Path) -> Result<bool> {

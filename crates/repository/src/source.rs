@@ -13,6 +13,7 @@ use nereid_core::{
 
 use crate::fingerprint;
 use crate::model_folder::{ReadOptions, read_model, read_model_as};
+use crate::registered::RegisteredStores;
 use crate::sent::SentFiles;
 use crate::store::{Fetch, LocalStore, Store};
 
@@ -20,6 +21,7 @@ use crate::store::{Fetch, LocalStore, Store};
 #[derive(Clone, Debug)]
 pub struct Repositories {
     stores: Vec<Arc<dyn Store>>,
+    registered: RegisteredStores,
     options: ReadOptions,
     namespacing: bool,
     sent: SentFiles,
@@ -35,7 +37,13 @@ impl Repositories {
 
     /// The repositories in these stores.
     pub fn over(stores: Vec<Arc<dyn Store>>, options: ReadOptions) -> Self {
-        Self { stores, options, namespacing: false, sent: SentFiles::new(env::temp_dir()) }
+        Self {
+            stores,
+            registered: RegisteredStores::default(),
+            options,
+            namespacing: false,
+            sent: SentFiles::new(env::temp_dir()),
+        }
     }
 
     /// Makes each repository a namespace: models of the same name in several are then served side by side.
@@ -80,6 +88,30 @@ impl Repositories {
         self.sent.remove();
     }
 
+    /// Adds the repository in a folder while the server runs. Its model is called `name`: the only one, the ensemble if there
+    /// are several, or the one whose files are in the folder itself. Returns the repository's path, with which it is
+    /// [removed](Self::unregister).
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the repository is there or another one was registered under this name; otherwise why it has no such
+    /// model.
+    pub fn register(&self, folder: &Path, name: &str) -> Result<PathBuf> {
+        if !is_model_name(name) {
+            return Err(Error::invalid_arg(format!("'{name}' cannot be the name of a model")));
+        }
+        self.registered.add(folder, name, &self.stores, &self.options)
+    }
+
+    /// Removes a repository that was registered. Its models are served until they are unloaded.
+    pub fn unregister(&self, path: &Path) {
+        self.registered.remove(path);
+    }
+
+    /// All stores, those that were registered while the server runs included.
+    fn stores(&self) -> impl Iterator<Item = Arc<dyn Store>> {
+        self.stores.iter().cloned().chain(self.registered.stores())
+    }
+
     /// The names of the models in a repository.
     async fn names(&self, store: &dyn Store) -> Result<BTreeSet<String>> {
         let entries = store.list("").await.map_err(|error| {
@@ -90,22 +122,22 @@ impl Repositories {
     }
 
     /// The repositories that have a model of this name.
-    async fn places(&self, name: &str) -> Vec<&dyn Store> {
+    async fn places(&self, name: &str) -> Vec<Arc<dyn Store>> {
         let mut places = Vec::new();
-        for store in self.stores.iter().filter(|_| is_model_name(name)) {
+        for store in self.stores().filter(|_| is_model_name(name)) {
             // An unreadable folder still exists; reading it reports the cause.
             let listed = store.list(name).await;
             if !listed.is_err_and(|error| error.code() == ErrorCode::NotFound) {
-                places.push(&**store);
+                places.push(store);
             }
         }
         places
     }
 
     /// What a name stands for that these repositories have.
-    fn ids(&self, name: &str, places: &[&dyn Store]) -> Result<Vec<ModelId>> {
+    fn ids(&self, name: &str, places: &[Arc<dyn Store>]) -> Result<Vec<ModelId>> {
         if self.namespacing {
-            let id = |store: &&dyn Store| ModelId {
+            let id = |store: &Arc<dyn Store>| ModelId {
                 name: name.to_owned(),
                 namespace: store.location().to_owned(),
             };
@@ -119,7 +151,7 @@ impl Repositories {
     }
 
     /// The repository that has a model.
-    async fn place(&self, id: &ModelId) -> Result<&dyn Store> {
+    async fn place(&self, id: &ModelId) -> Result<Arc<dyn Store>> {
         let name = &id.name;
         if !is_model_name(name) {
             return Err(Error::not_found(format!("'{name}' cannot be the name of a model's folder")));
@@ -127,7 +159,7 @@ impl Repositories {
         let mut places = self.places(name).await;
         places.retain(|store| id.namespace.is_empty() || store.location() == id.namespace);
         match places.as_slice() {
-            [store] => Ok(*store),
+            [store] => Ok(Arc::clone(store)),
             [] => Err(Error::not_found(format!("no model repository has a folder '{name}'"))),
             _ => Err(not_unique(name, &places)),
         }
@@ -167,14 +199,16 @@ impl Repositories {
 impl ModelSource for Repositories {
     fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
         Box::pin(async {
-            let mut places = BTreeMap::<String, Vec<&dyn Store>>::new();
-            for store in &self.stores {
-                for name in self.names(&**store).await? {
-                    places.entry(name).or_default().push(&**store);
+            let mut places = BTreeMap::<String, Vec<Arc<dyn Store>>>::new();
+            for store in self.stores() {
+                for name in self.names(&*store).await? {
+                    places.entry(name).or_default().push(Arc::clone(&store));
                 }
             }
-            let listed =
-                |(name, places): (String, Vec<&dyn Store>)| Listed { ids: self.ids(&name, &places), name };
+            let listed = |(name, places): (String, Vec<Arc<dyn Store>>)| Listed {
+                ids: self.ids(&name, &places),
+                name,
+            };
             Ok(places.into_iter().map(listed).collect())
         })
     }
@@ -182,7 +216,7 @@ impl ModelSource for Repositories {
     fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
         Box::pin(async move {
             // One repository without a namespace has it or not, which fetching tells.
-            if !self.namespacing && self.stores.len() < 2 {
+            if !self.namespacing && self.stores().nth(1).is_none() {
                 return Ok(vec![ModelId::plain(name)]);
             }
             self.ids(name, &self.places(name).await)
@@ -226,7 +260,7 @@ impl FetchedModel for ModelFiles {
     }
 }
 
-fn not_unique(name: &str, places: &[&dyn Store]) -> Error {
+fn not_unique(name: &str, places: &[Arc<dyn Store>]) -> Error {
     let places: Vec<_> = places.iter().map(|store| format!("'{}/{name}'", store.location())).collect();
     Error::invalid_arg(format!(
         "model '{name}' is in more than one repository: {}; use --model-namespacing=true to serve each of them",

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod conformance;
 mod local;
+mod renamed;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use nereid_core::{LoadGuard, Progress, SourceFuture};
 
 pub use self::local::{LocalStore, not_supported};
+pub(crate) use self::renamed::RenamedStore;
 
 /// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
 pub trait Store: Send + Sync + fmt::Debug {

@@ -189,6 +189,18 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
+        of: "nereid-sagemaker",
+        rooms: Allowed::Only(&[
+            "nereid-core",
+            "nereid-http-transport",
+            "nereid-kserve-http",
+            "nereid-protocol",
+        ]),
+        libraries: Allowed::Only(&["hyper", "serde", "serde_json", "tokio", "tracing"]),
+        never: &["aws-*", "object_store", "tonic*", "tract*"],
+        why: "sagemaker is routes before KServe's face, and knows no source of models and no backend",
+    },
+    Rule {
         of: "nereid-grpc",
         rooms: Allowed::Only(&[
             "nereid-backend-api",

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use nereid_core::ResponseStream;
 use nereid_core::backend_api::{
     BytesElements, DataType, Error, ParameterValue, Parameters, Response, Result, Tensor,
@@ -10,6 +9,8 @@ use nereid_core::backend_api::{
 use nereid_http_transport::Reply;
 use nereid_http_transport::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;
+
+use crate::dialect::Dialect;
 
 /// Binary tensors up to this size in total are joined with the JSON: a short copy is cheaper than one more piece to
 /// write.
@@ -44,7 +45,12 @@ impl Format {
 ///
 /// # Errors
 /// An output cannot be represented in its requested form.
-pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Format) -> Result<Reply> {
+pub(super) fn encode(
+    answers: &ResponseStream,
+    response: Response,
+    format: &Format,
+    dialect: &Dialect,
+) -> Result<Reply> {
     let mut json = Vec::with_capacity(512);
     let mut binary: SmallVec<[Tensor; 2]> = SmallVec::new();
     json.push(b'{');
@@ -97,13 +103,10 @@ pub(super) fn encode(answers: &ResponseStream, response: Response, format: &Form
     if binary.iter().all(|tensor| tensor.byte_size() == 0) {
         return Ok(json_bytes(StatusCode::OK, json));
     }
-    with_binary(json, &binary)
+    with_binary(json, &binary, dialect)
 }
 
-fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
-    const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
-    const LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
-
+fn with_binary(mut json: Vec<u8>, binary: &[Tensor], dialect: &Dialect) -> Result<Reply> {
     let length = json.len();
     let mut pieces: SmallVec<[Bytes; 2]> = SmallVec::new();
     if binary.iter().map(Tensor::byte_size).sum::<usize>() <= MAX_JOINED {
@@ -125,8 +128,7 @@ fn with_binary(mut json: Vec<u8>, binary: &[Tensor]) -> Result<Reply> {
         }
     }
     let mut reply = Reply::new(Contents::Whole(Pieces::new(pieces)));
-    reply.headers_mut().insert(CONTENT_TYPE, OCTETS);
-    reply.headers_mut().insert(LENGTH, HeaderValue::from(length));
+    dialect.mark_binary(&mut reply, length);
     Ok(reply)
 }
 

@@ -39,7 +39,7 @@ use crate::routes::Call;
 pub(crate) async fn one(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = one_with(call, &model, body, trace.as_ref()).await;
-    finish(outcome, trace)
+    finish(call, outcome, trace)
 }
 
 async fn one_with(
@@ -80,7 +80,7 @@ fn of_response(answers: &ResponseStream, error: Error) -> Error {
 pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = stream_with(call, &model, body, trace.clone()).await;
-    finish(outcome, trace)
+    finish(call, outcome, trace)
 }
 
 async fn stream_with(
@@ -120,10 +120,10 @@ fn answered(trace: Option<&Arc<Trace>>) {
 }
 
 /// The reply, also that of an error, with stamps on the trace.
-fn finish(outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
+fn finish(call: &Call<'_>, outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
     match trace {
         None => outcome,
-        Some(trace) => Ok(traced(outcome.unwrap_or_else(|error| reply::error(&error)), trace)),
+        Some(trace) => Ok(traced(outcome.unwrap_or_else(|error| (call.face.dialect.error)(&error)), trace)),
     }
 }
 
@@ -135,7 +135,7 @@ fn ask(
     trace: Option<&Arc<Trace>>,
 ) -> Result<ResponseStream> {
     let Call { face, headers, .. } = call;
-    if Encoding::of_request(headers) != Ok(Encoding::Identity) {
+    if face.dialect.encoding_of_request(headers) != Ok(Encoding::Identity) {
         return Err(Error::invalid_arg("generate does not support compressed bodies"));
     }
     let (length, limit) = (body.len(), face.options.input_limit());

@@ -8,6 +8,7 @@ use nereid_http_transport::{Limit, RequestBody};
 use nereid_shared_memory::Regions;
 
 use super::{decoded, encode, generate};
+use crate::dialect::json_length;
 
 /// Decodes the body of `infer` that arrived in these pieces, with this `Inference-Header-Content-Length`.
 ///
@@ -21,8 +22,8 @@ pub fn infer(
 ) -> Result<InferRequest> {
     let limit = limit(max_input);
     let mut body: RequestBody = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-    decoded(&mut body, header_length, "m", signature, (limit, &Regions::default()))
-        .map(|decoded| decoded.request)
+    let length = header_length.map(|announced| json_length(announced, body.len())).transpose()?;
+    decoded(&mut body, length, "m", signature, (limit, &Regions::default())).map(|decoded| decoded.request)
 }
 
 /// Decodes the body of `generate`.

@@ -127,7 +127,7 @@ const TRITON: [(&str, &str); 86] = [
     ("reuse-grpc-port", "false"),
     ("reuse-http-port", "false"),
     ("sagemaker-port", "8080"),
-    ("sagemaker-safe-port-range", "8000-8010"),
+    ("sagemaker-safe-port-range", "0-8010"),
     ("sagemaker-thread-count", "8"),
     ("strict-model-config", "false"),
     ("strict-readiness", "true"),

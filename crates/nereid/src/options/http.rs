@@ -98,7 +98,7 @@ impl HttpOptions {
     ///
     /// # Errors
     /// Which option is missing.
-    fn tls(&self) -> Result<Option<TlsFiles>, String> {
+    pub(super) fn tls(&self) -> Result<Option<TlsFiles>, String> {
         TlsChoice {
             protocol: "http",
             on: self.http_use_ssl,
@@ -118,7 +118,20 @@ impl HttpOptions {
         if !self.allow_http {
             return Ok(None);
         }
-        let options = FaceOptions {
+        Ok(Some(Http {
+            address: self.address(),
+            tls: self.tls()?,
+            options: self.face_options()?,
+            transport: TransportOptions::default(),
+        }))
+    }
+
+    /// The options of the face, which hold for the faces of clouds, too.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub(super) fn face_options(&self) -> Result<FaceOptions, String> {
+        Ok(FaceOptions {
             max_input_size: self.http_max_input_size.get(),
             max_body_size: self.http_max_body_size,
             forwarded_headers: self.http_header_forward_pattern.clone(),
@@ -126,13 +139,7 @@ impl HttpOptions {
                 .map_err(|error| format!("--http-restricted-api: {error}"))?,
             cors: cors(self.http_cors_origin.clone()),
             ..FaceOptions::default()
-        };
-        Ok(Some(Http {
-            address: self.address(),
-            tls: self.tls()?,
-            options,
-            transport: TransportOptions::default(),
-        }))
+        })
     }
 }
 

@@ -1,25 +1,29 @@
-//! The options of the SageMaker endpoints. These are not built yet: the options are checked and reported, so that a command
-//! line that has them starts the server.
+//! The options of SageMaker, and the variables by which it tells a container what to serve.
 
 use std::ops::RangeInclusive;
 
 use clap::{ArgAction, Args};
+use nereid_assembly::SageMaker;
+use nereid_kserve_http::Inference;
+use nereid_listener::Address;
+use nereid_sagemaker::{PingMode, SageMakerOptions as FaceOptions};
 
 use super::boolean;
+use super::http::HttpOptions;
 
-/// The options of the SageMaker endpoints.
+/// The options of SageMaker.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "SageMaker")]
 pub(crate) struct SageMakerOptions {
-    /// Serve SageMaker. Not built yet: true is accepted with a warning.
+    /// Serve SageMaker: /ping, /invocations, and /models for multi-model endpoints.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     allow_sagemaker: bool,
 
-    /// Port to serve SageMaker on. Accepted, without effect yet.
+    /// Port to serve SageMaker on, on every address; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     sagemaker_port: u16,
 
-    /// Ports that the other protocols may use beside SageMaker. Accepted, without effect yet.
+    /// Ports that the other protocols may use beside SageMaker. Default: any.
     #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
     sagemaker_safe_port_range: Option<RangeInclusive<u16>>,
 
@@ -29,19 +33,49 @@ pub(crate) struct SageMakerOptions {
 }
 
 impl SageMakerOptions {
-    /// What was asked for and is not served. The other options mean nothing by themselves.
-    pub(super) fn advice(&self) -> Option<String> {
-        let range = self
-            .sagemaker_safe_port_range
-            .as_ref()
-            .map_or("", |_| "; --sagemaker-safe-port-range is not checked");
-        self.allow_sagemaker.then(|| {
-            format!(
-                "--allow-sagemaker=true: SageMaker endpoints are not built yet, so nothing answers on port {} \
-                 (/ping, /invocations, /models){range}",
-                self.sagemaker_port
-            )
-        })
+    /// Where SageMaker is served, if it is.
+    pub(super) fn address(&self) -> Option<Address> {
+        let host = "0.0.0.0".to_owned();
+        self.allow_sagemaker.then_some(Address { host, port: self.sagemaker_port, share: false })
+    }
+
+    /// Whether the port of another protocol is one that SageMaker allows.
+    pub(super) fn allows(&self, port: u16) -> bool {
+        let range = self.sagemaker_safe_port_range.as_ref().filter(|_| self.allow_sagemaker);
+        range.is_none_or(|range| range.contains(&port))
+    }
+
+    /// The face, if SageMaker is served.
+    ///
+    /// # Errors
+    /// What is wrong with a variable or with the options of HTTP, which hold here, too.
+    pub(super) fn face(
+        &self,
+        http: &HttpOptions,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<SageMaker>, String> {
+        let Some(address) = self.address() else { return Ok(None) };
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let options = FaceOptions {
+            ping: match set("SAGEMAKER_TRITON_PING_MODE") {
+                Some(mode) => {
+                    mode.parse().map_err(|reason| format!("SAGEMAKER_TRITON_PING_MODE: {reason}"))?
+                }
+                None => PingMode::default(),
+            },
+            model: set("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
+            inference: match set("SAGEMAKER_TRITON_INFERENCE_TYPE").as_deref() {
+                None | Some("infer") => Inference::Infer,
+                Some("generate") => Inference::Generate,
+                Some("generate_stream") => Inference::GenerateStream,
+                Some(other) => {
+                    return Err(format!(
+                        "SAGEMAKER_TRITON_INFERENCE_TYPE: must be infer, generate or generate_stream, not '{other}'"
+                    ));
+                }
+            },
+        };
+        Ok(Some(SageMaker { address, tls: http.tls()?, options, http: http.face_options()? }))
     }
 }
 
@@ -62,27 +96,71 @@ mod tests {
     struct Line {
         #[command(flatten)]
         sagemaker: SageMakerOptions,
+        #[command(flatten)]
+        http: HttpOptions,
     }
 
-    fn parsed(arguments: &[&str]) -> Result<SageMakerOptions, clap::Error> {
-        Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.sagemaker)
+    fn parsed(arguments: &[&str]) -> Result<Line, clap::Error> {
+        Line::try_parse_from([&["nereid"], arguments].concat())
+    }
+
+    fn face(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Option<SageMaker>, String> {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        let line = parsed(arguments).unwrap();
+        line.sagemaker.face(&line.http, variable)
     }
 
     #[test]
-    fn only_asking_for_the_endpoints_is_reported() {
-        for (arguments, reported) in [
+    fn it_is_served_only_where_it_is_allowed() {
+        for (arguments, port) in [
             ([].as_slice(), None),
             (&["--allow-sagemaker=OFF", "--sagemaker-port=1"], None),
-            (&["--sagemaker-thread-count=2", "--sagemaker-safe-port-range=18000-18100"], None),
-            (&["--allow-sagemaker=true"], Some("port 8080")),
-            (&["--allow-sagemaker=On", "--sagemaker-port=9090"], Some("port 9090")),
-            (&["--allow-sagemaker=1", "--sagemaker-safe-port-range=2-1"], Some("is not checked")),
+            (&["--allow-sagemaker=true"], Some(8080)),
+            (&["--allow-sagemaker=On", "--sagemaker-port=9090"], Some(9090)),
         ] {
-            let advice = parsed(arguments).unwrap().advice();
-            match reported {
-                None => assert_eq!(advice, None, "{arguments:?}"),
-                Some(part) => assert!(advice.unwrap().contains(part), "{arguments:?}"),
-            }
+            let face = face(arguments, &[("SAGEMAKER_TRITON_PING_MODE", "live")]).unwrap();
+            assert_eq!(face.map(|face| face.address.port), port, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn variables_say_what_is_served() {
+        let on = ["--allow-sagemaker=1", "--http-restricted-api=inference:k=v"];
+        let face = |variables: &[(&str, &str)]| face(&on, variables).map(Option::unwrap);
+        let plain = face(&[("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "")]).unwrap();
+        let FaceOptions { ping, model, inference } = plain.options;
+        assert_eq!((ping, model, inference), (PingMode::Ready, None, Inference::Infer));
+        assert!(plain.http.restrictions.key(nereid_protocol::ApiGroup::Inference).is_some());
+        let chosen = face(&[
+            ("SAGEMAKER_TRITON_PING_MODE", "live"),
+            ("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "m"),
+            ("SAGEMAKER_TRITON_INFERENCE_TYPE", "generate_stream"),
+        ]);
+        let FaceOptions { ping, model, inference } = chosen.unwrap().options;
+        assert_eq!(
+            (ping, model.as_deref(), inference),
+            (PingMode::Live, Some("m"), Inference::GenerateStream)
+        );
+        for (name, value) in
+            [("SAGEMAKER_TRITON_PING_MODE", "Ready"), ("SAGEMAKER_TRITON_INFERENCE_TYPE", "chat")]
+        {
+            assert!(face(&[(name, value)]).unwrap_err().starts_with(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn ports_of_other_protocols_have_to_be_in_the_range() {
+        for (arguments, allowed) in [
+            ([].as_slice(), [true, true, true]),
+            (&["--sagemaker-safe-port-range=8000-8001"], [true, true, true]),
+            (&["--allow-sagemaker=true"], [true, true, true]),
+            (&["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"], [false, true, false]),
+            (&["--allow-sagemaker=true", "--sagemaker-safe-port-range=2-1"], [false, false, false]),
+        ] {
+            let sagemaker = parsed(arguments).unwrap().sagemaker;
+            assert_eq!([7999, 8000, 8002].map(|port| sagemaker.allows(port)), allowed, "{arguments:?}");
         }
     }
 

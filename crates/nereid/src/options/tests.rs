@@ -177,6 +177,21 @@ fn each_protocol_takes_a_port_of_its_own() {
         (&["--http-port=1", "--grpc-port=1", "--allow-grpc=0"], false),
         (&["--http-port=1", "--grpc-port=1", "--http-address=127.0.0.1", "--grpc-address=127.0.0.2"], false),
         (&["--http-port=0", "--grpc-port=0"], false),
+        (&["--allow-sagemaker=1", "--sagemaker-port=8002"], true),
+        (&["--allow-sagemaker=1", "--sagemaker-port=8002", "--allow-metrics=0"], false),
+        (&["--sagemaker-port=8002"], false),
+        (&["--allow-sagemaker=1", "--sagemaker-safe-port-range=8000-8001"], true),
+        (&["--allow-sagemaker=1", "--sagemaker-safe-port-range=8000-8002"], false),
+        (
+            &[
+                "--allow-sagemaker=1",
+                "--sagemaker-safe-port-range=1-2",
+                "--http-address=127.0.0.1",
+                "--grpc-address=::",
+                "--allow-metrics=0",
+            ],
+            false,
+        ),
         (&[], false),
     ] {
         assert_eq!(parsed(arguments).unwrap().contradiction().is_some(), collide, "{arguments:?}");

@@ -188,3 +188,32 @@ fn repositories_elsewhere_are_not_supported_yet() {
     let source = Repositories::new(vec![odd], ReadOptions::default());
     assert_eq!(source.all_names().unwrap(), ["m"]);
 }
+
+#[test]
+fn repositories_come_and_go_with_a_name_for_their_model() {
+    let (first, second) = (folder(&["inner"]), folder(&["inner"]));
+    let named = format!("name: \"inner\" {CONFIG}");
+    fs::write(second.path().join("inner/config.pbtxt"), named).unwrap();
+    let repositories = repositories(&[]).with_namespacing(true);
+    let register = |folder: &TempDir, name| repositories.register(folder.path(), name);
+    assert_eq!(register(&first, "a").unwrap(), first.path());
+    let path = register(&second, "b").unwrap();
+    assert_eq!(repositories.all_names().unwrap(), ["a", "b"]);
+    for (name, folder) in [("a", &first), ("b", &second)] {
+        let [id] = block_on(repositories.find(name)).unwrap().try_into().unwrap();
+        assert_eq!(id.namespace, folder.path().to_str().unwrap());
+        let spec = repositories.read(&id, &Overrides::default()).unwrap();
+        assert_eq!((spec.id.name.as_str(), spec.config.name.as_str()), (name, name));
+    }
+    for (folder, name, code) in [
+        (&first, "c", ErrorCode::AlreadyExists),
+        (&folder(&["inner"]), "a", ErrorCode::AlreadyExists),
+        (&folder(&["inner"]), "../a", ErrorCode::InvalidArg),
+        (&folder(&[]), "c", ErrorCode::InvalidArg),
+    ] {
+        assert_eq!(register(folder, name).unwrap_err().code(), code, "{name}");
+    }
+    repositories.unregister(&path);
+    assert_eq!(repositories.all_names().unwrap(), ["a"]);
+    assert!(register(&second, "b").is_ok());
+}

@@ -1,0 +1,66 @@
+//! Amazon SageMaker, for endpoints of one model and of many.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nereid_core::backend_api::Result;
+use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
+use nereid_kserve_http::{HttpOptions, KserveHttp};
+use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_repository::Repositories;
+use nereid_sagemaker::{Folders, SageMakerOptions};
+
+use super::{Face, FaceContext, Serving};
+
+/// Amazon SageMaker, for endpoints of one model and of many.
+#[derive(Clone, Debug)]
+pub struct SageMaker {
+    /// Where it listens.
+    pub address: Address,
+    /// The files of TLS; `None` serves clear text.
+    pub tls: Option<TlsFiles>,
+    /// The face itself.
+    pub options: SageMakerOptions,
+    /// The face that answers inference behind it. Its `regions` and `log` are the server's.
+    pub http: HttpOptions,
+}
+
+impl Face for SageMaker {
+    fn protocol(&self) -> &'static str {
+        "SageMaker"
+    }
+
+    fn service(&self) -> &'static str {
+        "Sagemaker HTTPService"
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
+        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    }
+
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        let http = HttpOptions { regions: context.regions, log: context.log, ..self.http };
+        let kserve = KserveHttp::new(context.server, http);
+        let folders = Arc::new(FoldersOf(context.source));
+        let face = nereid_sagemaker::SageMaker::new(kserve, self.options, folders);
+        let end = End { closing: context.closing, shutdown: context.shutdown };
+        Box::pin(nereid_http_transport::serve(listener, face, TransportOptions::default(), end))
+    }
+}
+
+/// The server's repositories, to which SageMaker adds its own.
+struct FoldersOf(Repositories);
+
+impl Folders for FoldersOf {
+    fn register(&self, folder: &Path, name: &str) -> Result<PathBuf> {
+        self.0.register(folder, name)
+    }
+
+    fn unregister(&self, path: &Path) {
+        self.0.unregister(path);
+    }
+}
