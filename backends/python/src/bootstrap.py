@@ -1,12 +1,18 @@
 import sys
+
+if sys.implementation.name != "cpython" or sys.version_info < (3, 9) or "t" in getattr(sys, "abiflags", ""):
+    sys.exit("models need CPython 3.9 or newer, not free-threaded: this is %s, %s" % (sys.executable, sys.version))
+
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 
-path, call, side = sys.argv[1:]
 name = "c_python_backend_utils"
-spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, path))
+spec = spec_from_file_location(name, sys.argv[1], loader=ExtensionFileLoader(name, sys.argv[1]))
 module = module_from_spec(spec)
 sys.modules[name] = module
 spec.loader.exec_module(module)
 sys.argv[:] = [""]
-module.main(int(call), int(side))
+sys.path.insert(0, "")
+for stream in sys.stdout, sys.stderr:
+    stream.reconfigure(errors="backslashreplace", line_buffering=True)
+module.main("Python %d.%d.%d (%s)" % (*sys.version_info[:3], sys.executable))

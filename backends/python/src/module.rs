@@ -6,6 +6,6 @@ pub const LIBRARY: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
 /// The name under which Python imports it.
 pub const NAME: &str = "c_python_backend_utils";
 
-/// What the interpreter runs, as `python3 -I -c BOOTSTRAP LIBRARY CALL_FD SIDE_FD`: it loads the library from its path and
-/// calls its `main` with the two descriptors.
+/// What the interpreter runs, as `python3 -I -c BOOTSTRAP LIBRARY`: it loads the library from its path and calls its `main`,
+/// which finds the server on standard input.
 pub const BOOTSTRAP: &str = include_str!("bootstrap.py");

@@ -4,7 +4,9 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 use crate::codec::{Malformed, Reader, Writer};
@@ -263,6 +265,15 @@ impl Receiver {
             let file = self.frames.claim_fd().ok_or(Malformed("a segment comes without its file"))?;
             Arc::make_mut(&mut self.segments).add(number, Mapping::open(&file, length)?)?;
         }
+    }
+
+    /// How long [`receive`](Self::receive) waits for more before it fails with `WouldBlock`; `None` for ever. A message that has
+    /// arrived in part is kept, so receiving may go on.
+    ///
+    /// # Errors
+    /// The system refuses that time.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.socket, Timeout::Recv, timeout)?)
     }
 
     /// The file descriptor that came with the message that was received last.

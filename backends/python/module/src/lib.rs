@@ -1,17 +1,79 @@
-//! What runs within a model's interpreter: the module `c_python_backend_utils`.
+//! What runs within a model's interpreter: the module `c_python_backend_utils`, the native half of
+//! `triton_python_backend_utils`, and what takes the server's calls.
 //!
-//! It uses CPython's stable ABI only, so one build serves every CPython from 3.9 on.
+//! It uses CPython's stable ABI and numpy's C interface, so one build serves every CPython from 3.9 on, with numpy 1 and 2.
+//! It knows the protocol of worker processes, and nothing of the server beyond it.
+
+mod constants;
+mod data_type;
+mod dlpack;
+mod elements;
+mod exchange;
+mod inner;
+mod numpy;
+mod parameters;
+mod request;
+mod response;
+mod runner;
+mod server;
+mod side;
+mod tensor;
 
 use pyo3::prelude::*;
 
-/// The native half of `triton_python_backend_utils`, and what runs a model.
+/// The native half of `triton_python_backend_utils`.
 #[pymodule]
 mod c_python_backend_utils {
     use pyo3::prelude::*;
 
-    /// Serves a model over the two sockets until the server ends it.
-    #[pyfunction]
-    fn main(_python: Python<'_>, _call: i32, _side: i32) -> PyResult<()> {
+    #[pymodule_export]
+    use crate::constants::{ErrorCode, LogLevel, MemoryType, MetricKind, TritonModelException};
+    #[pymodule_export]
+    use crate::exchange::ResponseSender;
+    #[pymodule_export]
+    use crate::inner::InnerCall;
+    #[pymodule_export]
+    use crate::request::{InferenceRequest, InferenceTrace, PreferredMemory, get_input_tensor_by_name};
+    #[pymodule_export]
+    use crate::response::{InferenceResponse, TritonError};
+    #[pymodule_export]
+    use crate::server::{MetricHandle, load, log, model_ready, new_family, unload};
+    #[pymodule_export]
+    use crate::tensor::{Memory, Tensor};
+    use crate::{runner, side};
+    use nereid_worker_protocol::tensor::Failure;
+    use nereid_worker_protocol::worker;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let error = module.getattr("TritonError")?;
+        for (name, code) in ErrorCode::MEMBERS {
+            error.setattr(*name, *code)?;
+        }
+        for (name, memory) in MemoryType::MEMBERS {
+            module.add(*name, *memory)?;
+        }
         Ok(())
+    }
+
+    /// Makes `triton_python_backend_utils` without a server: for tools, and for tests.
+    #[pyfunction]
+    fn add_modules(python: Python<'_>) -> PyResult<()> {
+        runner::add_modules(python)
+    }
+
+    /// Answers a request with an error, unless it has been answered.
+    #[pyfunction]
+    fn fail(python: Python<'_>, request: &Bound<'_, InferenceRequest>, message: &str) -> PyResult<()> {
+        let failure = Failure { code: ErrorCode::Internal as u8, message };
+        request.get().exchange.as_ref().map_or(Ok(()), |exchange| exchange.fail(python, failure))
+    }
+
+    /// Serves a model for the server that started this process, over its standard input, until the server ends it.
+    #[pyfunction]
+    fn main(python: Python<'_>, description: &str) -> PyResult<()> {
+        let connection = worker::connect(description)?;
+        side::Side::start(connection.side)?;
+        runner::serve(python, connection.calls)
     }
 }

@@ -1,0 +1,137 @@
+"""What runs a model: finds its class, and calls what the server asks for."""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import threading
+import traceback
+import types
+
+import c_python_backend_utils as native
+import triton_python_backend_utils as utils
+
+# Of the arguments, those that are for us.
+_OURS = "nereid."
+
+_class = None
+_model = None
+
+
+def _find(arguments):
+    """The model's class, of the module in its file, which is imported once."""
+    global _class
+    if _class is not None:
+        return _class
+    path = arguments[_OURS + "model_file"]
+    if not os.path.isfile(path):
+        raise utils.TritonModelException("Python model file not found in '%s'" % path)
+    folder = os.path.dirname(os.path.abspath(path))
+    folders = [folder, os.path.dirname(folder)]
+    for key in ("version_directory", "model_directory"):
+        folders.append(arguments.get(_OURS + key))
+    sys.path.extend(entry for entry in dict.fromkeys(folders) if entry)
+    utils._model_dir = os.path.join(arguments["model_repository"], arguments["model_version"])
+    # A package around the module, so that it can import what is beside it relatively.
+    package = types.ModuleType(os.path.basename(folder))
+    package.__path__ = [folder]
+    sys.modules[package.__name__] = package
+    name = "%s.%s" % (package.__name__, os.path.splitext(os.path.basename(path))[0])
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise utils.TritonModelException("Python model file '%s' must be named '<name>.py'" % path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, "TritonPythonModel", None)
+    if found is None:
+        raise utils.TritonModelException("'%s' has no class TritonPythonModel" % path)
+    _class = found
+    return found
+
+
+def complete(pairs):
+    """The model's configuration in JSON, completed by the model; None if it completes nothing."""
+    arguments = dict(pairs)
+    found = _find(arguments)
+    if not hasattr(found, "auto_complete_config"):
+        return None
+    completed = found.auto_complete_config(utils.ModelConfig(arguments["model_config"]))
+    if not isinstance(completed, utils.ModelConfig):
+        raise utils.TritonModelException(
+            "auto_complete_config function in model '%s' must return a valid pb.ModelConfig object."
+            % arguments.get("model_name", "")
+        )
+    return json.dumps(completed._model_config)
+
+
+def initialize(pairs):
+    """Makes the model. Returns its `execute`, whether it is decoupled, and whether it says if it is ready."""
+    global _model
+    arguments = dict(pairs)
+    _model = _find(arguments)()
+    if hasattr(_model, "initialize"):
+        _model.initialize({key: value for key, value in arguments.items() if not key.startswith(_OURS)})
+    path = arguments[_OURS + "model_file"]
+    execute = getattr(_model, "execute", None) or _no_execute(path)
+    return execute, arguments.get(_OURS + "decoupled") == "true", hasattr(_model, "is_ready")
+
+
+def _no_execute(path):
+    def execute(requests):
+        raise utils.TritonModelException("Python model %s does not implement `execute` method." % path)
+
+    return execute
+
+
+def is_ready():
+    ready = _model.is_ready()
+    if inspect.iscoroutine(ready):
+        ready = asyncio.run_coroutine_threadsafe(ready, _event_loop()).result()
+    if not isinstance(ready, bool):
+        raise utils.TritonModelException("is_ready() must return a bool, not '%s'" % type(ready).__name__)
+    return ready
+
+
+def finalize():
+    global _model
+    model, _model = _model, None
+    if hasattr(model, "finalize"):
+        model.finalize()
+
+
+_loop = None
+
+
+def _event_loop():
+    """The loop that coroutines of the model run in, on a thread of its own."""
+    global _loop
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        threading.Thread(target=_loop.run_forever, name="nereid-asyncio", daemon=True).start()
+    return _loop
+
+
+def settle(returned, requests, decoupled):
+    """What `execute` returned, or what its coroutine returns: that of a decoupled model goes on in the background."""
+    if not inspect.iscoroutine(returned):
+        return returned
+    if decoupled:
+        asyncio.run_coroutine_threadsafe(_in_background(returned, requests), _event_loop())
+        return None
+    return asyncio.run_coroutine_threadsafe(returned, _event_loop()).result()
+
+
+async def _in_background(coroutine, requests):
+    try:
+        if await coroutine is not None:
+            raise utils.TritonModelException(
+                "the model is using the decoupled mode and the execute function must return None"
+            )
+    except BaseException as error:
+        traceback.print_exc()
+        for request in requests:
+            native.fail(request, "%s: %s" % (type(error).__name__, error))

@@ -1,0 +1,93 @@
+//! Enumerations, and the exception that models raise and see.
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(
+    c_python_backend_utils,
+    TritonModelException,
+    PyException,
+    "What goes wrong in a model, or between it and the server."
+);
+
+/// An exception for the model.
+pub fn exception(message: impl Into<String>) -> PyErr {
+    TritonModelException::new_err(message.into())
+}
+
+macro_rules! enumeration {
+    ($(#[$doc:meta])* $name:ident as $shown:literal { $($member:ident = $number:literal as $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[pyclass(module = "c_python_backend_utils", name = $shown, eq, eq_int, frozen, from_py_object)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[pyo3(name = $text)] $member = $number),*
+        }
+
+        impl $name {
+            /// The members, with their names.
+            pub const MEMBERS: &[(&str, Self)] = &[$(($text, Self::$member)),*];
+        }
+
+        #[pymethods]
+        impl $name {
+            #[getter]
+            fn name(&self) -> &'static str {
+                match self { $(Self::$member => $text),* }
+            }
+
+            #[getter]
+            fn value(&self) -> i32 {
+                *self as i32
+            }
+
+            fn __index__(&self) -> i32 {
+                *self as i32
+            }
+
+            /// That of the number, which it equals.
+            fn __hash__(&self) -> i32 {
+                *self as i32
+            }
+
+            fn __repr__(&self) -> String {
+                format!(concat!("<", $shown, ".{}: {}>"), self.name(), *self as i32)
+            }
+        }
+    };
+}
+
+enumeration! {
+    /// Why something failed.
+    ErrorCode as "__ErrorCode" {
+        Unknown = 0 as "UNKNOWN", Internal = 1 as "INTERNAL", NotFound = 2 as "NOT_FOUND",
+        InvalidArg = 3 as "INVALID_ARG", Unavailable = 4 as "UNAVAILABLE", Unsupported = 5 as "UNSUPPORTED",
+        AlreadyExists = 6 as "ALREADY_EXISTS", Cancelled = 7 as "CANCELLED",
+    }
+}
+
+impl ErrorCode {
+    /// The code of that number.
+    pub fn from_number(number: u32) -> Self {
+        let same = |member: &&(&str, Self)| member.1 as u32 == number;
+        Self::MEMBERS.iter().find(same).map_or(Self::Unknown, |member| member.1)
+    }
+}
+
+enumeration! {
+    /// How much a line of the log matters.
+    LogLevel as "LogLevel" {
+        Info = 0 as "INFO", Warning = 1 as "WARNING", Error = 2 as "ERROR", Verbose = 3 as "VERBOSE",
+    }
+}
+
+enumeration! {
+    /// What a metric is.
+    MetricKind as "MetricKind" { Counter = 0 as "COUNTER", Gauge = 1 as "GAUGE", Histogram = 2 as "HISTOGRAM" }
+}
+
+enumeration! {
+    /// Where tensors are.
+    MemoryType as "MemoryType" { Gpu = 0 as "TRITONSERVER_MEMORY_GPU", Cpu = 1 as "TRITONSERVER_MEMORY_CPU" }
+}

@@ -1,0 +1,232 @@
+//! DLPack: how libraries hand each other tensors without a copy. Only memory of the CPU.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::constants::exception;
+use crate::data_type::{DLPACK_CPU, DataType};
+use crate::numpy::Numpy;
+use crate::tensor::{Memory, Tensor, byte_length};
+
+const NAME: &CStr = c"dltensor";
+const USED: &CStr = c"used_dltensor";
+
+/// A tensor, as DLPack's version 0 lays it out.
+#[repr(C)]
+struct DlTensor {
+    data: *mut u8,
+    device_type: c_int,
+    device_id: c_int,
+    dimensions: c_int,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// A tensor with what ends its use.
+#[repr(C)]
+struct DlManaged {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
+}
+
+/// What an exported tensor needs until its user is done with it.
+struct Exported {
+    managed: DlManaged,
+    shape: Vec<i64>,
+    _tensor: Py<Tensor>,
+}
+
+/// A tensor as a capsule, which holds it.
+pub fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
+    let (python, this) = (tensor.py(), tensor.get());
+    let Some((code, bits)) = this.data_type().dlpack() else {
+        return Err(exception("DLPack does not have support for string tensors."));
+    };
+    let shape = this.shape().to_vec();
+    let described = DlTensor {
+        data: this.elements(python)?.0,
+        device_type: DLPACK_CPU,
+        device_id: 0,
+        dimensions: shape.len() as c_int,
+        code,
+        bits,
+        lanes: 1,
+        shape: ptr::null_mut(),
+        // Contiguous.
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let managed = DlManaged { tensor: described, context: ptr::null_mut(), deleter: Some(delete) };
+    let exported = Box::into_raw(Box::new(Exported { managed, shape, _tensor: tensor.clone().unbind() }));
+    // SAFETY: the box is ours until the capsule has it; from then on, it is freed by the capsule or by its user, once.
+    unsafe {
+        let shape = (*exported).shape.as_mut_ptr();
+        (*exported).managed.tensor.shape = shape;
+        (*exported).managed.context = exported.cast();
+        let managed = &raw mut (*exported).managed;
+        let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(drop_capsule));
+        if capsule.is_null() {
+            drop(Box::from_raw(exported));
+        }
+        Bound::from_owned_ptr_or_err(python, capsule)
+    }
+}
+
+/// Ends the use of an exported tensor, on any thread.
+///
+/// # Safety
+/// It is a tensor that [`export`] made, and this is called once.
+unsafe extern "C" fn delete(managed: *mut DlManaged) {
+    Python::attach(|_| {
+        // SAFETY: the context is the box that was made for it, and DLPack has this called once.
+        drop(unsafe { Box::from_raw((*managed).context.cast::<Exported>()) });
+    });
+}
+
+/// Ends the use of a tensor whose capsule nobody took.
+///
+/// # Safety
+/// It is a capsule that [`export`] made, as it dies.
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the capsule, as it dies. Whoever took the tensor has renamed it.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 0 {
+            return;
+        }
+        let managed = ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast::<DlManaged>();
+        if let Some(delete) = (*managed).deleter {
+            delete(managed);
+        }
+    }
+}
+
+/// A tensor that another library shares. The drop, under the interpreter's lock, ends its use.
+pub struct Managed(NonNull<DlManaged>);
+
+// SAFETY: DLPack lets any thread use and end it.
+unsafe impl Send for Managed {}
+// SAFETY: as above; it is only read here.
+unsafe impl Sync for Managed {}
+
+impl Managed {
+    fn tensor(&self) -> &DlTensor {
+        // SAFETY: it stays as long as its use has not ended.
+        unsafe { &self.0.as_ref().tensor }
+    }
+
+    /// Where its elements begin.
+    pub fn data(&self) -> *mut u8 {
+        self.tensor().data.wrapping_add(self.tensor().byte_offset as usize)
+    }
+
+    fn list(&self, entries: *const i64) -> &[i64] {
+        let count = usize::try_from(self.tensor().dimensions).unwrap_or(0);
+        if count == 0 || entries.is_null() {
+            return &[];
+        }
+        // SAFETY: DLPack's lists have an entry for each dimension.
+        unsafe { slice::from_raw_parts(entries, count) }
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        // SAFETY: this is the only user, and ends the use once.
+        unsafe {
+            if let Some(delete) = self.0.as_ref().deleter {
+                delete(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// A tensor of another library: a capsule, or an object that makes one.
+pub fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let made;
+    let capsule = if object.is_instance_of::<PyCapsule>() {
+        object
+    } else {
+        if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
+            return Err(exception(format!(
+                "tensor '{name}': expected a DLPack capsule or an object with `__dlpack__` and `__dlpack_device__`, not '{}'",
+                object.get_type().name()?
+            )));
+        }
+        let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+        check_device(&name, device)?;
+        made = object.call_method0("__dlpack__")?;
+        &made
+    };
+    // SAFETY: a capsule of that name holds such a tensor, which is ours once the capsule is renamed.
+    let managed = unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
+            return Err(exception(format!(
+                "tensor '{name}': its DLPack capsule holds no tensor, or was used before"
+            )));
+        }
+        let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
+        let managed = NonNull::new(pointer.cast()).ok_or_else(|| PyErr::fetch(python))?;
+        // Before it is ours: what fails below leaves it with the capsule.
+        let described: &DlManaged = NonNull::<DlManaged>::as_ref(&managed);
+        check_device(&name, described.tensor.device_type)?;
+        if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
+            return Err(PyErr::fetch(python));
+        }
+        Managed(managed)
+    };
+    let tensor = managed.tensor();
+    let unsupported = || exception(format!("tensor '{name}': unsupported DLPack data type"));
+    let data_type = DataType::from_dlpack(tensor.code, tensor.bits, tensor.lanes).ok_or_else(unsupported)?;
+    let shape = managed.list(tensor.shape).to_vec();
+    let strides = managed.list(tensor.strides).to_vec();
+    if byte_length(&shape, data_type).is_none() {
+        return Err(exception(format!("tensor '{name}': impossible shape")));
+    }
+    let data = managed.data();
+    let plain = strides.is_empty() || is_contiguous(&shape, &strides);
+    let memory = Memory::managed(python, managed)?;
+    if plain {
+        return Ok(Tensor::borrowed(name, data_type, shape, memory));
+    }
+    if data_type.numpy().is_none() {
+        let what = format!("elements of type {} must be contiguous", data_type.name());
+        return Err(exception(format!("tensor '{name}': {what}")));
+    }
+    let bytes: Vec<i64> = strides.iter().map(|stride| stride * data_type.size() as i64).collect();
+    let owner = memory.into_bound(python).into_any();
+    // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
+    let view = unsafe { Numpy::get(python)?.view(&shape, Some(&bytes), data_type, data, owner)? };
+    Tensor::of_array(python, name, &view)
+}
+
+fn check_device(name: &str, device: i32) -> PyResult<()> {
+    // Pinned memory of CUDA and ROCm is the CPU's, too.
+    if [DLPACK_CPU, 3, 11].contains(&device) {
+        return Ok(());
+    }
+    Err(exception(format!(
+        "tensor '{name}' is in the memory of a device (DLPack type {device}): copy it to the CPU first"
+    )))
+}
+
+fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(dimension, stride)| {
+        let fits = *dimension == 1 || *stride == expected;
+        expected *= dimension;
+        fits
+    })
+}

@@ -1,0 +1,193 @@
+//! How a request that arrived is answered: by what `execute` returns, or through its sender, from any thread.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nereid_worker_protocol::side::{IS_CANCELLED, RELEASE, RESPOND, Reply};
+use nereid_worker_protocol::tensor::Failure;
+use pyo3::prelude::*;
+
+use crate::constants::exception;
+use crate::response::InferenceResponse;
+use crate::side::Side;
+
+/// The last response.
+const COMPLETE_FINAL: u32 = 1;
+
+/// The answers to one request. Once nobody can answer it any more, the server is told.
+pub struct Exchange {
+    handle: u64,
+    /// The outputs that the client wants; none for all.
+    outputs: Arc<[String]>,
+    decoupled: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    responded: bool,
+    reschedule: bool,
+}
+
+impl Exchange {
+    pub fn new(handle: u64, outputs: Arc<[String]>, decoupled: bool) -> Self {
+        Self { handle, outputs, decoupled, state: Mutex::default() }
+    }
+
+    /// The handle by which the server knows the request.
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// The outputs that the client wants; none for all.
+    pub fn outputs(&self) -> &[String] {
+        &self.outputs
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the request goes back to its scheduler when `execute` returns.
+    pub fn set_reschedule(&self, reschedule: bool) {
+        self.state().reschedule = reschedule;
+    }
+
+    /// Whether the request goes back to its scheduler. If so, this exchange is over.
+    pub fn is_rescheduled(&self) -> bool {
+        let mut state = self.state();
+        state.closed |= state.reschedule;
+        state.reschedule
+    }
+
+    /// Ends the exchange because the server answers the request.
+    pub fn close(&self) {
+        self.state().closed = true;
+    }
+
+    /// Ends the exchange because the request is answered by what `execute` returned, unless it has had a response.
+    pub fn take_over(&self) -> bool {
+        let mut state = self.state();
+        let open = !state.closed && !state.responded;
+        state.closed |= open;
+        open
+    }
+
+    pub fn is_cancelled(&self, python: Python<'_>) -> PyResult<bool> {
+        if self.state().closed {
+            return Ok(false);
+        }
+        let answer = Side::get()?.ask(python, IS_CANCELLED, |message| {
+            message.u64(self.handle);
+            Ok(())
+        })?;
+        match answer.reader()?.reply() {
+            Ok(Reply::Bool(cancelled)) => Ok(cancelled),
+            other => Err(exception(format!("unexpected answer of the server: {other:?}"))),
+        }
+    }
+
+    /// Answers the request with an error, unless it has been answered.
+    pub fn fail(&self, python: Python<'_>, failure: Failure<'_>) -> PyResult<()> {
+        if std::mem::replace(&mut self.state().closed, true) {
+            return Ok(());
+        }
+        Side::get()?.send(python, RESPOND, |message| {
+            message.u64(self.handle);
+            message.bool(true);
+            message.failure_reply(failure);
+            Ok(())
+        })
+    }
+
+    fn send(&self, python: Python<'_>, response: Option<&InferenceResponse>, flags: u32) -> PyResult<()> {
+        let last = flags == COMPLETE_FINAL;
+        {
+            let mut state = self.state();
+            if state.closed {
+                return Err(exception("Unable to send response. Response sender has been closed."));
+            }
+            if flags != 0 && !last {
+                return Err(exception("Unable to send response. Unsupported flag provided."));
+            }
+            if response.is_none() && !last {
+                return Err(exception(
+                    "Inference Response object must be provided when the response flags is set to zero.",
+                ));
+            }
+            if !self.decoupled && response.is_some() && state.responded {
+                return Err(exception(
+                    "Unable to send response. Non-decoupled model cannot send more than one response.",
+                ));
+            }
+            if !self.decoupled && response.is_none() && !state.responded {
+                return Err(exception(
+                    "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+                ));
+            }
+            state.responded |= response.is_some();
+            state.closed |= last;
+        }
+        Side::get()?.send(python, RESPOND, |message| {
+            message.u64(self.handle);
+            message.bool(last);
+            match response {
+                Some(response) => response.write_reply(python, message, &self.outputs),
+                None => message.nothing_reply(),
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A model that is not decoupled has answered in full with its response.
+        let complete = state.responded && !self.decoupled;
+        if !state.closed
+            && let Ok(side) = Side::get()
+        {
+            let handle = self.handle;
+            let told = Python::attach(|python| {
+                side.send(python, if complete { RESPOND } else { RELEASE }, |message| {
+                    message.u64(handle);
+                    if complete {
+                        message.bool(true);
+                        message.nothing_reply();
+                    }
+                    Ok(())
+                })
+            });
+            // If the server has gone, nobody waits.
+            drop(told);
+        }
+    }
+}
+
+/// What a model answers a request through.
+#[pyclass(module = "c_python_backend_utils", name = "InferenceResponseSender", frozen)]
+pub struct ResponseSender(Arc<Exchange>);
+
+impl ResponseSender {
+    pub fn new(exchange: Arc<Exchange>) -> Self {
+        Self(exchange)
+    }
+}
+
+#[pymethods]
+impl ResponseSender {
+    #[pyo3(signature = (response = None, flags = 0))]
+    fn send(
+        &self,
+        python: Python<'_>,
+        response: Option<&Bound<'_, InferenceResponse>>,
+        flags: u32,
+    ) -> PyResult<()> {
+        self.0.send(python, response.map(Bound::get), flags)
+    }
+
+    fn is_cancelled(&self, python: Python<'_>) -> PyResult<bool> {
+        self.0.is_cancelled(python)
+    }
+}

@@ -1,0 +1,98 @@
+//! Requests that a model makes of another model.
+
+use std::sync::atomic::Ordering;
+
+use nereid_worker_protocol::side::{CANCEL, INFER, Reply};
+use nereid_worker_protocol::tensor::{Correlation as WireCorrelation, Request};
+use pyo3::prelude::*;
+
+use crate::constants::exception;
+use crate::request::{Correlation, InferenceRequest};
+use crate::response::InferenceResponse;
+use crate::side::Side;
+
+/// A request that was made, and its responses. The drop cancels it, unless they have all come.
+#[pyclass(frozen)]
+pub struct InnerCall(u64);
+
+#[pymethods]
+impl InnerCall {
+    /// Makes a request. `notify` is called, without arguments and on a thread of the module, for each response.
+    #[new]
+    #[pyo3(signature = (request, decoupled, notify = None))]
+    fn new(
+        python: Python<'_>,
+        request: &Bound<'_, InferenceRequest>,
+        decoupled: bool,
+        notify: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let request = request.get();
+        let number = Side::get()?.begin(python, INFER, notify, |message| {
+            message.u64(request.parent);
+            message.text(&request.model);
+            message.i64(request.version);
+            message.bool(decoupled);
+            message.request(&Request {
+                handle: 0,
+                id: &request.id,
+                correlation: match &request.correlation {
+                    Correlation::Number(0) => WireCorrelation::None,
+                    Correlation::Number(number) => WireCorrelation::Number(*number),
+                    Correlation::Text(text) if text.is_empty() => WireCorrelation::None,
+                    Correlation::Text(text) => WireCorrelation::Text(text),
+                },
+                flags: request.flags.load(Ordering::Relaxed),
+                priority: 0,
+                timeout: request.timeout,
+                trace: request.trace.as_deref(),
+                outputs: request.outputs.iter().map(String::as_str).collect(),
+                parameters: request.parameters.wire().collect(),
+            });
+            message.count(request.inputs.len());
+            request.inputs.iter().try_for_each(|input| input.get().write(python, message))
+        })?;
+        Ok(Self(number))
+    }
+
+    /// The next response, which it waits for; `None` after the last.
+    fn next(&self, python: Python<'_>) -> PyResult<Option<InferenceResponse>> {
+        let Some(answer) = Side::get()?.wait(python, self.0)? else { return Ok(None) };
+        let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
+        match reply {
+            Reply::Response(response) => InferenceResponse::arrived(python, response).map(Some),
+            Reply::Failure(failure) => InferenceResponse::failed(python, failure).map(Some),
+            // The end of the responses, on its own.
+            Reply::Nothing | Reply::Done => Ok(Some(InferenceResponse::default())),
+            other => Err(exception(format!("unexpected answer of the server: {other:?}"))),
+        }
+    }
+
+    /// Whether the next response has not come yet.
+    fn would_wait(&self) -> PyResult<bool> {
+        Ok(Side::get()?.would_wait(self.0))
+    }
+
+    /// Waits for the next response, and leaves it to be read.
+    fn wait(&self, python: Python<'_>) -> PyResult<()> {
+        Side::get()?.wait_until_there(python, self.0)
+    }
+
+    /// Cancels it. The responses that come nevertheless, an error as a rule, can be read.
+    fn cancel(&self, python: Python<'_>) -> PyResult<()> {
+        Side::get()?.send(python, CANCEL, |message| {
+            message.u64(self.0);
+            Ok(())
+        })
+    }
+}
+
+impl Drop for InnerCall {
+    fn drop(&mut self) {
+        if let Ok(side) = Side::get()
+            && side.forget(self.0)
+        {
+            // If the server has gone, so is the request.
+            let _ = Python::attach(|python| self.cancel(python));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Arrays, through numpy's C interface. Its functions have kept their places, and arrays their layout, from numpy 1 to 2.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::size_of;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyCapsule;
+
+use crate::data_type::DataType;
+
+/// Numbers of types that need care.
+pub const OBJECT: i32 = 17;
+
+const ARRAY_TYPE: usize = 2;
+const NEW: usize = 93;
+const SET_BASE: usize = 282;
+
+const C_CONTIGUOUS: c_int = 0x1;
+/// Contiguous, aligned, writable.
+const CARRAY: c_int = C_CONTIGUOUS | 0x100 | 0x400;
+
+type New = unsafe extern "C" fn(
+    *mut ffi::PyTypeObject,
+    c_int,
+    *const isize,
+    c_int,
+    *const isize,
+    *mut c_void,
+    c_int,
+    c_int,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+type SetBase = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
+
+/// What numpy exports.
+#[derive(Clone, Copy)]
+pub struct Numpy {
+    array_type: *mut ffi::PyTypeObject,
+    new: New,
+    set_base: SetBase,
+}
+
+// SAFETY: these are addresses of static parts of numpy, which is never unloaded.
+unsafe impl Send for Numpy {}
+// SAFETY: as above.
+unsafe impl Sync for Numpy {}
+
+static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
+
+/// An array's fields. Public in numpy's interface, so that compiled code may rely on them.
+#[repr(C)]
+struct Fields {
+    head: ffi::PyObject,
+    data: *mut u8,
+    dimensions: c_int,
+    shape: *const i64,
+    strides: *const i64,
+    base: *mut ffi::PyObject,
+    descriptor: *const Descriptor,
+    flags: c_int,
+}
+
+/// The fields of an array's type that are the same in numpy 1 and 2.
+#[repr(C)]
+struct Descriptor {
+    head: ffi::PyObject,
+    scalar: *mut ffi::PyTypeObject,
+    kind: c_char,
+    letter: c_char,
+    byte_order: c_char,
+    flags: c_char,
+    number: c_int,
+}
+
+const _: () = assert!(size_of::<ffi::PyObject>() == 16 && size_of::<isize>() == size_of::<i64>());
+
+impl Numpy {
+    /// What numpy exports; imports it first.
+    pub fn get(python: Python<'_>) -> PyResult<Self> {
+        NUMPY.get_or_try_init(python, || Self::load(python)).copied()
+    }
+
+    fn load(python: Python<'_>) -> PyResult<Self> {
+        let module = python
+            .import("numpy._core._multiarray_umath")
+            .or_else(|_| python.import("numpy.core._multiarray_umath"))?;
+        let exported = module.getattr("_ARRAY_API")?;
+        let exported = exported.cast::<PyCapsule>()?.pointer_checked(None)?;
+        let table = exported.cast::<NonNull<c_void>>();
+        // SAFETY: the capsule holds numpy's table, which has these entries at these places with these types since numpy 1.7.
+        unsafe {
+            let entry = |place| table.add(place).read().as_ptr();
+            Ok(Self {
+                array_type: entry(ARRAY_TYPE).cast(),
+                new: std::mem::transmute::<*mut c_void, New>(entry(NEW)),
+                set_base: std::mem::transmute::<*mut c_void, SetBase>(entry(SET_BASE)),
+            })
+        }
+    }
+
+    /// An array of its own, with undefined contents.
+    pub fn empty<'py>(
+        self,
+        python: Python<'py>,
+        shape: &[i64],
+        data_type: DataType,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: without data, numpy allocates the array.
+        unsafe { self.create(python, shape, data_type, None, ptr::null_mut()) }
+    }
+
+    /// An array whose contents are elsewhere, and stay there as long as `owner` lives.
+    ///
+    /// # Safety
+    /// The memory at `data` must hold the array's elements, and be writable, as long as `owner` lives.
+    pub unsafe fn view<'py>(
+        self,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+        data_type: DataType,
+        data: *mut u8,
+        owner: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: the data are the caller's to vouch for; the array becomes the owner's holder before anybody sees it.
+        unsafe {
+            let array = self.create(owner.py(), shape, data_type, strides, data)?;
+            // Takes over the reference.
+            match (self.set_base)(array.as_ptr(), owner.clone().into_ptr()) {
+                0 => Ok(array),
+                _ => Err(PyErr::fetch(owner.py())),
+            }
+        }
+    }
+
+    /// An array of its own if there are no data, or else of these.
+    ///
+    /// # Safety
+    /// Data must hold the array's elements as long as the array lives.
+    unsafe fn create<'py>(
+        self,
+        python: Python<'py>,
+        shape: &[i64],
+        data_type: DataType,
+        strides: Option<&[i64]>,
+        data: *mut u8,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(number) = data_type.numpy() else {
+            return Err(PyImportError::new_err(format!("numpy has no type {}", data_type.name())));
+        };
+        let strides = strides.map_or(ptr::null(), <[i64]>::as_ptr);
+        // SAFETY: numpy copies shape and strides, which have as many entries as it is told.
+        unsafe {
+            let array = (self.new)(
+                self.array_type,
+                shape.len() as c_int,
+                shape.as_ptr().cast(),
+                number,
+                strides.cast(),
+                data.cast(),
+                0,
+                if data.is_null() { 0 } else { CARRAY },
+                ptr::null_mut(),
+            );
+            Bound::from_owned_ptr_or_err(python, array)
+        }
+    }
+}
+
+/// An array.
+#[derive(Clone)]
+pub struct Array<'py>(Bound<'py, PyAny>);
+
+impl<'py> Array<'py> {
+    /// The array that this object is; `None` if it is not one.
+    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        let numpy = Numpy::get(object.py())?;
+        // SAFETY: both are alive.
+        let is_array = unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), numpy.array_type) } != 0;
+        Ok(is_array.then(|| Self(object.clone())))
+    }
+
+    fn fields(&self) -> &Fields {
+        // SAFETY: its type was checked, and it lives as long as `self`.
+        unsafe { &*self.0.as_ptr().cast::<Fields>() }
+    }
+
+    /// The array as an object.
+    pub fn object(&self) -> &Bound<'py, PyAny> {
+        &self.0
+    }
+
+    /// Its dimensions.
+    pub fn shape(&self) -> &[i64] {
+        let fields = self.fields();
+        if fields.dimensions == 0 {
+            return &[];
+        }
+        // SAFETY: numpy has an entry for each dimension.
+        unsafe { slice::from_raw_parts(fields.shape, fields.dimensions as usize) }
+    }
+
+    /// numpy's number for the type of its elements.
+    pub fn number(&self) -> i32 {
+        // SAFETY: an array holds its type.
+        unsafe { (*self.fields().descriptor).number }
+    }
+
+    /// Whether its elements follow each other in C order, with this machine's byte order.
+    pub fn is_plain(&self) -> bool {
+        // SAFETY: an array holds its type.
+        let order = unsafe { (*self.fields().descriptor).byte_order };
+        self.fields().flags & C_CONTIGUOUS != 0 && order != b'>' as c_char
+    }
+
+    /// Where its elements begin.
+    pub fn data(&self) -> *mut u8 {
+        self.fields().data
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.shape().iter().product::<i64>() as usize
+    }
+}

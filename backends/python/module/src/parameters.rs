@@ -1,0 +1,96 @@
+//! Parameters of requests and responses: a dictionary in Python, JSON text when they are read.
+
+use nereid_worker_protocol::tensor::Value as WireValue;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyInt, PyString};
+
+use crate::constants::exception;
+
+/// A parameter's value.
+enum Value {
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(String),
+}
+
+/// Parameters by name, in their order.
+#[derive(Default)]
+pub struct Parameters(Vec<(String, Value)>);
+
+impl Parameters {
+    /// Those that arrived.
+    pub fn arrived(parameters: Vec<(&str, WireValue<'_>)>) -> Self {
+        let value = |value| match value {
+            WireValue::Bool(value) => Value::Bool(value),
+            WireValue::Int(value) => Value::Int(value),
+            WireValue::Double(value) => Value::Double(value),
+            WireValue::Text(value) => Value::Text(value.to_owned()),
+        };
+        Self(parameters.into_iter().map(|(name, given)| (name.to_owned(), value(given))).collect())
+    }
+
+    /// Those of a dictionary, or none.
+    pub fn from_python(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let Some(given) = given.filter(|given| !given.is_none()) else { return Ok(Self::default()) };
+        let Ok(given) = given.cast::<PyDict>() else {
+            return Err(exception(format!(
+                "Expect parameters to be a dict, got {}",
+                given.get_type().str()?
+            )));
+        };
+        let mut parameters = Vec::with_capacity(given.len());
+        for (name, value) in given {
+            let Ok(name) = name.cast::<PyString>() else {
+                let found = name.get_type().str()?;
+                return Err(exception(format!(
+                    "Expect parameters keys to have type str, found type {found}"
+                )));
+            };
+            let value = if let Ok(value) = value.cast::<PyBool>() {
+                Value::Bool(value.is_true())
+            } else if value.is_instance_of::<PyInt>() {
+                Value::Int(value.extract()?)
+            } else if let Ok(value) = value.cast::<PyString>() {
+                Value::Text(value.to_cow()?.into_owned())
+            } else {
+                let found = value.get_type().str()?;
+                return Err(exception(format!(
+                    "Expect parameters values to have type bool/int/str, found type {found}"
+                )));
+            };
+            parameters.push((name.to_cow()?.into_owned(), value));
+        }
+        Ok(Self(parameters))
+    }
+
+    /// As they travel.
+    pub fn wire(&self) -> impl ExactSizeIterator<Item = (&str, WireValue<'_>)> {
+        self.0.iter().map(|(name, value)| {
+            let value = match value {
+                Value::Bool(value) => WireValue::Bool(*value),
+                Value::Int(value) => WireValue::Int(*value),
+                Value::Double(value) => WireValue::Double(*value),
+                Value::Text(value) => WireValue::Text(value),
+            };
+            (name.as_str(), value)
+        })
+    }
+
+    /// As Python writes them as JSON.
+    pub fn to_json(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.0.is_empty() {
+            return Ok(PyString::new(python, "{}").into_any().unbind());
+        }
+        let values = PyDict::new(python);
+        for (name, value) in &self.0 {
+            match value {
+                Value::Bool(value) => values.set_item(name, value)?,
+                Value::Int(value) => values.set_item(name, value)?,
+                Value::Double(value) => values.set_item(name, value)?,
+                Value::Text(value) => values.set_item(name, value)?,
+            }
+        }
+        Ok(python.import("json")?.call_method1("dumps", (values,))?.unbind())
+    }
+}

@@ -1,0 +1,171 @@
+//! `InferenceResponse`, and the `TritonError` that it may hold.
+
+use nereid_worker_protocol::Message;
+use nereid_worker_protocol::tensor::{Failure, Response};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use crate::constants::{ErrorCode, exception};
+use crate::parameters::Parameters;
+use crate::tensor::Tensor;
+
+/// An error with a code.
+#[pyclass(module = "c_python_backend_utils", frozen, subclass)]
+pub struct TritonError {
+    pub message: String,
+    pub code: ErrorCode,
+}
+
+#[pymethods]
+impl TritonError {
+    #[new]
+    #[pyo3(signature = (message, code = ErrorCode::Internal))]
+    fn new(message: String, code: ErrorCode) -> Self {
+        Self { message, code }
+    }
+
+    #[pyo3(name = "message")]
+    fn py_message(&self) -> &str {
+        &self.message
+    }
+
+    #[pyo3(name = "code")]
+    fn py_code(&self) -> ErrorCode {
+        self.code
+    }
+}
+
+/// What a model answers a request with: outputs, or an error.
+#[derive(Default)]
+#[pyclass(module = "c_python_backend_utils", frozen, subclass)]
+pub struct InferenceResponse {
+    pub outputs: Vec<Py<Tensor>>,
+    pub error: Option<Py<TritonError>>,
+    pub parameters: Parameters,
+}
+
+impl InferenceResponse {
+    /// A response that arrived.
+    pub fn arrived(python: Python<'_>, response: Response<'_>) -> PyResult<Self> {
+        let outputs = response.outputs.into_iter();
+        let outputs = outputs.map(|output| Py::new(python, Tensor::arrived(python, output)?));
+        let parameters = Parameters::arrived(response.parameters);
+        Ok(Self { outputs: outputs.collect::<PyResult<_>>()?, error: None, parameters })
+    }
+
+    /// An error that arrived.
+    pub fn failed(python: Python<'_>, failure: Failure<'_>) -> PyResult<Self> {
+        let code = ErrorCode::from_number(failure.code.into());
+        let error = Py::new(python, TritonError { message: failure.message.to_owned(), code })?;
+        Ok(Self { outputs: Vec::new(), error: Some(error), parameters: Parameters::default() })
+    }
+
+    /// Appends it as a reply on the side channel, with the outputs that are wanted; none for all.
+    pub fn write_reply(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String]) {
+        self.write(python, message, wanted, true);
+    }
+
+    /// Appends it as the outcome of a request, with the outputs that are wanted; none for all.
+    pub fn write_outcome(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String]) {
+        self.write(python, message, wanted, false);
+    }
+
+    /// What cannot be written, for lack of memory for example, becomes an error in its place.
+    fn write(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String], reply: bool) {
+        let start = message.mark();
+        let write_failure = |message: &mut Message<'_>, failure| {
+            if reply { message.failure_reply(failure) } else { message.failure_outcome(failure) }
+        };
+        if let Some(error) = &self.error {
+            let error = error.get();
+            return write_failure(message, Failure { code: error.code as u8, message: &error.message });
+        }
+        let parameters = self.parameters.wire();
+        if reply {
+            message.response_reply(parameters)
+        } else {
+            message.response_outcome(parameters)
+        }
+        if let Err(error) = self.write_outputs(python, message, wanted) {
+            message.truncate(start);
+            let words = error.value(python).to_string();
+            write_failure(message, Failure { code: ErrorCode::Internal as u8, message: &words });
+        }
+    }
+
+    fn write_outputs(
+        &self,
+        python: Python<'_>,
+        message: &mut Message<'_>,
+        wanted: &[String],
+    ) -> PyResult<()> {
+        let is_wanted =
+            |tensor: &Tensor| wanted.is_empty() || wanted.iter().any(|name| name == tensor.name());
+        let outputs = || self.outputs.iter().map(Py::get).filter(|tensor| is_wanted(tensor));
+        message.count(outputs().count());
+        outputs().try_for_each(|tensor| tensor.write(python, message))
+    }
+}
+
+#[pymethods]
+impl InferenceResponse {
+    #[new]
+    #[pyo3(signature = (output_tensors = Tensors::default(), error = None, parameters = None))]
+    fn new(
+        output_tensors: Tensors,
+        error: Option<Py<TritonError>>,
+        parameters: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let outputs: Option<Vec<_>> = output_tensors.0.into_iter().collect();
+        let outputs =
+            outputs.ok_or_else(|| exception("Output tensor for inference response should not be empty."))?;
+        // As with the reference, an error stands alone.
+        let outputs = if error.is_some() { Vec::new() } else { outputs };
+        Ok(Self { outputs, error, parameters: Parameters::from_python(parameters)? })
+    }
+
+    fn output_tensors(&self, python: Python<'_>) -> Vec<Py<Tensor>> {
+        self.outputs.iter().map(|tensor| tensor.clone_ref(python)).collect()
+    }
+
+    fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    #[pyo3(name = "error")]
+    fn py_error(&self, python: Python<'_>) -> Option<Py<TritonError>> {
+        self.error.as_ref().map(|error| error.clone_ref(python))
+    }
+
+    #[pyo3(name = "parameters")]
+    fn py_parameters(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.parameters.to_json(python)
+    }
+}
+
+/// A list of tensors, each of which may be missing.
+#[derive(Default)]
+pub struct Tensors(pub Vec<Option<Py<Tensor>>>);
+
+impl<'py> FromPyObject<'_, 'py> for Tensors {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let wrong = || {
+            let found = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!("expected a list of Tensor objects, found '{found}'"))
+        };
+        if object.is_none() || object.is_instance_of::<Tensor>() {
+            return Err(wrong());
+        }
+        let tensors = object.try_iter().map_err(|_| wrong())?.map(|tensor| {
+            let tensor = tensor?;
+            if tensor.is_none() {
+                Ok(None)
+            } else {
+                Ok(Some(tensor.cast_into::<Tensor>().map_err(|_| wrong())?.unbind()))
+            }
+        });
+        Ok(Self(tensors.collect::<PyResult<_>>()?))
+    }
+}

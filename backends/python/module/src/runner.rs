@@ -1,0 +1,275 @@
+//! Runs a model: takes the server's calls one by one, until the server ends the connection.
+
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+use nereid_worker_protocol::call::{
+    COMPLETE, COMPLETED, EXECUTE, EXECUTED, FAILED, FINALIZE, FINALIZED, INITIALIZE, INITIALIZED, READINESS,
+    READY, REPORTS_READINESS,
+};
+use nereid_worker_protocol::tensor::Failure;
+use nereid_worker_protocol::{Channel, Incoming, Malformed, Message, Sender};
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyModule};
+
+use crate::constants::{ErrorCode, exception};
+use crate::request::InferenceRequest;
+use crate::response::InferenceResponse;
+use crate::side::Side;
+
+/// Without a call for so long, memory that tensors travelled in is given back.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Modules in Python that come with this one, in the order in which they need each other.
+const MODULES: [(&str, &str); 3] = [
+    ("nereid_python_calls", include_str!("../python/calls.py")),
+    ("triton_python_backend_utils", include_str!("../python/utils.py")),
+    ("nereid_python_runner", include_str!("../python/runner.py")),
+];
+
+/// Makes the modules that models import.
+pub fn add_modules(python: Python<'_>) -> PyResult<()> {
+    let modules = python.import("sys")?.getattr("modules")?;
+    for (name, source) in MODULES {
+        if modules.contains(name)? {
+            continue;
+        }
+        let text = |text: &str| CString::new(text).map_err(|_| exception("a source has a zero"));
+        let file = text(&format!("<{name}>"))?;
+        let module = PyModule::from_code(python, &text(source)?, &file, &text(name)?)?;
+        modules.set_item(name, module)?;
+    }
+    Ok(())
+}
+
+/// A model, and what runs it.
+struct Runner {
+    module: Py<PyModule>,
+    /// `execute` of the model.
+    execute: Option<Py<PyAny>>,
+    decoupled: bool,
+}
+
+/// Serves calls until the connection ends.
+pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
+    let Channel { mut sender, mut receiver } = calls;
+    receiver.set_timeout(Some(IDLE))?;
+    let mut runner: Option<Runner> = None;
+    let mut incoming = python.detach(|| receiver.receive());
+    loop {
+        let call = match incoming {
+            Ok(Some(call)) => call,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                sender.trimmer().trim();
+                Side::get()?.trim(python);
+                incoming = python.detach(|| receiver.receive());
+                continue;
+            }
+            Err(error) => return Err(PyOSError::new_err(error.to_string())),
+        };
+        let answer = Runner::answer(&mut runner, python, &call).unwrap_or_else(|error| {
+            // The traceback goes to the log.
+            error.display(python);
+            Answer::Failed(words(python, &error))
+        });
+        let answer = answer.write(python, &mut sender)?;
+        // The inputs' places are free before the server hears of it.
+        drop(call);
+        incoming = python.detach(|| {
+            answer.send()?;
+            receiver.receive()
+        });
+    }
+}
+
+/// What the server is answered.
+enum Answer<'py> {
+    Completed(Option<String>),
+    Initialized { reports_readiness: bool },
+    Executed(Vec<Bound<'py, InferenceRequest>>, Option<Responses<'py>>),
+    Readiness(bool),
+    Finalized,
+    Failed(String),
+}
+
+/// A response for each request, some of which may be missing.
+type Responses<'py> = Vec<Option<Bound<'py, InferenceResponse>>>;
+
+impl Answer<'_> {
+    fn write<'a>(self, python: Python<'_>, sender: &'a mut Sender) -> PyResult<Message<'a>> {
+        let kind = match &self {
+            Self::Completed(_) => COMPLETED,
+            Self::Initialized { .. } => INITIALIZED,
+            Self::Executed(..) => EXECUTED,
+            Self::Readiness(_) => READINESS,
+            Self::Finalized => FINALIZED,
+            Self::Failed(_) => FAILED,
+        };
+        let mut answer = sender.message(kind);
+        match self {
+            Self::Completed(config) => answer.optional_text(config.as_deref()),
+            Self::Initialized { reports_readiness } => {
+                answer.u32(if reports_readiness { REPORTS_READINESS } else { 0 });
+            }
+            Self::Executed(requests, responses) => {
+                answer.u64(Side::get()?.sent(python));
+                answer.count(requests.len());
+                for (place, request) in requests.iter().enumerate() {
+                    let response = responses.as_ref().and_then(|responses| responses.get(place)?.as_ref());
+                    write_outcome(python, &mut answer, request.get(), response);
+                }
+            }
+            Self::Readiness(ready) => answer.bool(ready),
+            Self::Finalized => {}
+            Self::Failed(words) => {
+                answer.failure(Failure { code: ErrorCode::Internal as u8, message: &words });
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// What clients are told of an exception: its type and its text.
+fn words(python: Python<'_>, error: &PyErr) -> String {
+    let name = error.get_type(python).name().map_or_else(|_| "exception".into(), |name| name.to_string());
+    match error.value(python).str() {
+        Ok(text) => format!("{name}: {text}"),
+        Err(_) => name,
+    }
+}
+
+fn malformed(error: Malformed) -> PyErr {
+    exception(error.to_string())
+}
+
+impl Runner {
+    fn answer<'py>(this: &mut Option<Self>, python: Python<'py>, call: &Incoming) -> PyResult<Answer<'py>> {
+        if call.kind() == EXECUTE
+            && let Some(runner) = this
+        {
+            return runner.execute(python, call);
+        }
+        let runner = match this {
+            Some(runner) => runner,
+            None => {
+                add_modules(python)?;
+                let module = python.import("nereid_python_runner")?.unbind();
+                this.insert(Self { module, execute: None, decoupled: false })
+            }
+        };
+        let module = runner.module.bind(python);
+        Ok(match call.kind() {
+            COMPLETE => {
+                let arguments = call.reader().pairs().map_err(malformed)?;
+                Answer::Completed(module.call_method1("complete", (arguments,))?.extract()?)
+            }
+            INITIALIZE => {
+                let arguments = call.reader().pairs().map_err(malformed)?;
+                let (execute, decoupled, reports_readiness): (Py<PyAny>, bool, bool) =
+                    module.call_method1("initialize", (arguments,))?.extract()?;
+                (runner.execute, runner.decoupled) = (Some(execute), decoupled);
+                Answer::Initialized { reports_readiness }
+            }
+            READY => Answer::Readiness(module.call_method0("is_ready")?.extract()?),
+            FINALIZE => {
+                runner.execute = None;
+                module.call_method0("finalize")?;
+                Answer::Finalized
+            }
+            kind => return Err(exception(format!("unknown call {kind} of the server"))),
+        })
+    }
+
+    fn execute<'py>(&self, python: Python<'py>, call: &Incoming) -> PyResult<Answer<'py>> {
+        let execute = self.execute.as_ref().ok_or_else(|| exception("the model is not initialised"))?;
+        let mut reader = call.reader();
+        let count = reader.count(1).map_err(malformed)?;
+        let mut requests = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (request, inputs) = reader.request().map_err(malformed)?;
+            let request = InferenceRequest::arrived(python, request, inputs, self.decoupled)?;
+            requests.push(Bound::new(python, request)?);
+        }
+        match self.responses(python, execute, &requests) {
+            Ok(responses) => Ok(Answer::Executed(requests, responses)),
+            Err(error) => {
+                // The server answers all of them with the error.
+                requests
+                    .iter()
+                    .filter_map(|request| request.get().exchange.as_ref())
+                    .for_each(|it| it.close());
+                Err(error)
+            }
+        }
+    }
+
+    /// The responses that `execute` returns; `None` if it returns nothing.
+    fn responses<'py>(
+        &self,
+        python: Python<'py>,
+        execute: &Py<PyAny>,
+        requests: &[Bound<'py, InferenceRequest>],
+    ) -> PyResult<Option<Responses<'py>>> {
+        let list = PyList::new(python, requests)?;
+        let mut returned = execute.bind(python).call1((&list,))?;
+        if !returned.is_none() && !returned.is_instance_of::<PyList>() {
+            returned = self.module.bind(python).call_method1("settle", (returned, list, self.decoupled))?;
+        }
+        if returned.is_none() {
+            return Ok(None);
+        }
+        if self.decoupled {
+            return Err(exception(
+                "the model is using the decoupled mode and the execute function must return None",
+            ));
+        }
+        let Ok(returned) = returned.cast::<PyList>() else {
+            return Err(exception(format!(
+                "Expected a list in the execute return, found type '{}'.",
+                returned.get_type().str()?
+            )));
+        };
+        if returned.len() != requests.len() {
+            return Err(exception(format!(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. \
+                 InferenceRequest(s) size is:{}, and InferenceResponse(s) size is:{}",
+                requests.len(),
+                returned.len()
+            )));
+        }
+        let response = |response: Bound<'py, PyAny>| {
+            if response.is_none() {
+                return Ok(None);
+            }
+            response.cast_into::<InferenceResponse>().map(Some).map_err(|error| {
+                let found = error.into_inner().get_type().str().map_or_else(|_| "?".into(), |name| name.to_string());
+                exception(format!(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type '{found}'."
+                ))
+            })
+        };
+        returned.iter().map(response).collect::<PyResult<_>>().map(Some)
+    }
+}
+
+fn write_outcome(
+    python: Python<'_>,
+    answer: &mut Message<'_>,
+    request: &InferenceRequest,
+    response: Option<&Bound<'_, InferenceResponse>>,
+) {
+    let Some(exchange) = &request.exchange else { return answer.later_outcome() };
+    if exchange.is_rescheduled() {
+        return answer.reschedule_outcome();
+    }
+    match response {
+        // A response that was sent already stays the only one.
+        Some(response) if exchange.take_over() => {
+            response.get().write_outcome(python, answer, exchange.outputs());
+        }
+        _ => answer.later_outcome(),
+    }
+}
