@@ -82,7 +82,10 @@ const EXAMPLES: &[Package] = &[
         requirement: "silero-vad==6.2.3",
         sha256: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
         platform: "any",
-        files: &[("silero_vad/data/silero_vad.onnx", "speech_detector/1/model.onnx")],
+        files: &[
+            ("silero_vad/data/silero_vad.onnx", "speech_detector/1/model.onnx"),
+            ("silero_vad/data/silero_vad_16k_sequence.onnx", "speech_stream/1/model.onnx"),
+        ],
     },
     Package {
         requirement: "magika==1.0.3",

