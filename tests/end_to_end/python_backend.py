@@ -81,7 +81,9 @@ def environment():
     }
 
 
-FLAGS = [f"--backend-directory={BACKENDS}"]
+# The server has a Python backend of its own, which would go first.
+LIBRARY = "--backend-config=python,engine=library"
+FLAGS = [f"--backend-directory={BACKENDS}", LIBRARY]
 
 
 @contextmanager

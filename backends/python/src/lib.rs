@@ -1,7 +1,113 @@
 //! Models written in Python: each instance runs in a process of its own, with the interpreter that the user has.
 //!
-//! This crate is the server's side; `module/` is what runs within the interpreter.
+//! This crate is the server's side: which interpreter, with which options and arguments, and what becomes of a model's
+//! configuration. `nereid-worker` runs the processes. `module/` is what runs within the interpreter.
 
 #![forbid(unsafe_code)]
 
+mod arguments;
+mod library;
+mod model;
 pub mod module;
+mod options;
+
+use std::path::{Path, PathBuf};
+
+use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
+use nereid_model_config::backend_name;
+use nereid_model_files::{FileError, hint_at_missing};
+use nereid_python_env::{Environments, Requested};
+use nereid_worker::Launch;
+
+use crate::library::Library;
+use crate::model::PythonModel;
+use crate::options::Options;
+
+/// The backend's name.
+const PYTHON: &str = "python";
+
+/// The file of a model whose configuration names no other.
+const MODEL_FILE: &str = "model.py";
+
+/// The parameter of a configuration that names an environment.
+const EXECUTION_ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
+
+/// Runs models that are written in Python.
+pub struct PythonBackend {
+    options: Options,
+    /// Where backends that are written in Python are installed.
+    directory: PathBuf,
+    environments: Environments,
+    library: Library,
+}
+
+impl PythonBackend {
+    /// What it can do.
+    pub const CAPABILITIES: BackendCapabilities =
+        BackendCapabilities { completes_config: true, runs_on_gpus: false };
+
+    /// The backend with these settings; `directory` is where backends are installed, some of which may be written in Python.
+    ///
+    /// # Errors
+    /// A setting is not valid, or the module for the interpreters has no place in memory.
+    pub fn new(settings: &BackendSettings, directory: &Path) -> Result<Self> {
+        let options = Options::new(settings)?;
+        let environments = Environments::new(options.environments.clone());
+        Ok(Self { options, directory: directory.to_owned(), environments, library: Library::new()? })
+    }
+
+    /// The interpreter of a model, started with the module.
+    fn launch(&self, context: &ModelContext) -> Result<Launch> {
+        let parameter = context.config.parameters.get(EXECUTION_ENVIRONMENT);
+        let requested = Requested {
+            model_folder: &context.directory,
+            execution_env_path: parameter.map(|parameter| parameter.string_value.as_str()),
+        };
+        let name = &context.name;
+        let environment = self
+            .environments
+            .prepare(&requested, &|line| tracing::info!("model '{name}': {line}"))
+            .map_err(|error| Error::invalid_arg(format!("model '{name}': {error}")))?;
+        tracing::info!("model '{name}' runs with {}", environment.origin);
+        Ok(Launch {
+            program: environment.interpreter,
+            arguments: vec!["-I".into(), "-c".into(), module::BOOTSTRAP.into(), self.library.path().into()],
+            variables: environment.variables,
+        })
+    }
+
+    /// The file with the model's class: the model's own, or that of its backend if that is written in Python.
+    fn model_file(&self, context: &ModelContext) -> Result<PathBuf> {
+        let backend = backend_name(&context.config).unwrap_or(PYTHON);
+        let named = context.config.default_model_filename.as_str();
+        let name = if named.is_empty() { MODEL_FILE } else { named };
+        let (folder, name) = if backend == PYTHON {
+            (context.version_directory(), name)
+        } else {
+            (self.directory.join(backend), MODEL_FILE)
+        };
+        let path = nereid_model_files::inside(&folder, name);
+        let checked = path.and_then(|path| nereid_model_files::check(&path).map(|()| path));
+        checked.map_err(|error: FileError| {
+            let path = folder.join(name);
+            let hint = if error.is_missing() { hint_at_missing(&path) } else { String::new() };
+            let (model, path) = (&context.name, path.display());
+            Error::not_found(format!("model '{model}': cannot use {path}: {error}{hint}"))
+        })
+    }
+}
+
+impl Backend for PythonBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let file = self.model_file(&context)?;
+        let launch = self.launch(&context)?;
+        Ok(Box::new(PythonModel::load(context, file, launch, self.options.limits)?))
+    }
+
+    fn capabilities(&self) -> BackendCapabilities {
+        Self::CAPABILITIES
+    }
+}
+
+#[cfg(test)]
+mod tests;

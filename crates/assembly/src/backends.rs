@@ -7,11 +7,12 @@ use nereid_backend_api::{BackendSettings, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
-use nereid_triton_host::{LibraryBackends, LibraryOptions};
+use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
 use crate::gpus::Gpus;
 use crate::onnx_engine;
 use crate::platform::PlatformConfig;
+use crate::python;
 
 /// Where backends are installed, and their settings.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +62,7 @@ impl InstalledBackends {
     ) -> Result<Self> {
         let PlatformConfig { backends: config, gpus: gpu_config } = config;
         let all = config.settings.iter().cloned();
+        let python = python::built_in(config)?;
         let libraries = Arc::new(LibraryBackends::new(LibraryOptions {
             directory: config.directory.clone(),
             settings: all.map(|BackendSetting { backend, key, value }| (backend, key, value)).collect(),
@@ -69,6 +71,7 @@ impl InstalledBackends {
             pools,
             gpus: gpus.numbers.clone(),
             min_compute_capability: gpu_config.min_compute_capability,
+            python: python.clone().map(PythonRunner),
         })?);
         let mut registry = Backends::default();
         registry.register("identity", Arc::new(IdentityBackend));
@@ -76,6 +79,9 @@ impl InstalledBackends {
         // Both engines complete configurations. Which one it is shows when the first model needs it, so a server without
         // any looks for no library.
         registry.register_lazy("onnxruntime", true, move || onnx_engine::open(&settings, &directory));
+        if let Some(python) = python {
+            registry.register("python", python);
+        }
         registry.set_finder(Arc::clone(&libraries) as _);
         Ok(Self { registry, libraries })
     }

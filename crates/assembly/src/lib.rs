@@ -17,6 +17,7 @@ mod gpus;
 mod onnx_engine;
 mod platform;
 mod poll;
+mod python;
 mod running;
 mod traces;
 

@@ -36,6 +36,13 @@ pub(crate) struct PythonBackend {
     pub environment: Option<PathBuf>,
 }
 
+impl PythonBackend {
+    fn in_folder(folder: &Path) -> Self {
+        let environment = Some(folder.join(PYTHON_ENVIRONMENT)).filter(|path| path.is_file());
+        Self { runtime: PYTHON_FILE.to_owned(), environment }
+    }
+}
+
 /// The folders in which a model's backend is searched, in this order: version, model, backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
@@ -101,6 +108,19 @@ impl Places {
         Err(Error::invalid_arg(missing))
     }
 
+    /// The backend, if it has no library, and a `model.py` in its folder.
+    pub(crate) fn written_in_python(&self, config: &ModelConfig, backend: &str) -> Option<PythonBackend> {
+        let named = !config.runtime.is_empty() && config.runtime != PYTHON_FILE;
+        let library = Kind::BACKEND.library_name(backend);
+        let has_library =
+            config.runtime.is_empty() && SearchPath::new(self.folders.to_vec()).find(&library).is_ok();
+        if named || has_library || backend == PYTHON {
+            return None;
+        }
+        let found = SearchPath::in_directory(&self.backends, backend).find(PYTHON_FILE).ok()?;
+        Some(PythonBackend::in_folder(&found.folder))
+    }
+
     /// A backend whose folder has a `model.py`, which the backend `python` runs.
     fn python_backend(&self, directory: PathBuf, backend: &str) -> Result<Found> {
         let python = Kind::BACKEND.library_name(PYTHON);
@@ -109,8 +129,7 @@ impl Places {
                 "backend '{backend}' is written in Python and needs the backend '{PYTHON}': {error}{PYTHON_HINT}"
             ))
         })?;
-        let environment = Some(directory.join(PYTHON_ENVIRONMENT)).filter(|path| path.is_file());
-        let python = PythonBackend { runtime: PYTHON_FILE.to_owned(), environment };
+        let python = PythonBackend::in_folder(&directory);
         Ok(Found { library: found.library, directory, python: Some(python) })
     }
 

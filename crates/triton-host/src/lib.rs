@@ -48,5 +48,5 @@ mod thrown;
 mod trace;
 
 pub use exports::names as exported_names;
-pub use loader::{LibraryBackends, LibraryOptions};
+pub use loader::{LibraryBackends, LibraryOptions, PythonRunner};
 pub use metrics::metric_registry;

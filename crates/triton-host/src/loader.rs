@@ -1,6 +1,7 @@
 //! Backends that are libraries: finds them, loads each once, and lets them load models.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,6 +42,18 @@ pub struct LibraryOptions {
     pub gpus: Vec<i32>,
     /// The compute capability that a GPU has at least, to be used.
     pub min_compute_capability: f64,
+    /// Runs backends that are written in Python, in place of an installed library for that.
+    pub python: Option<PythonRunner>,
+}
+
+/// The backend that runs models in Python.
+#[derive(Clone)]
+pub struct PythonRunner(pub Arc<dyn Backend>);
+
+impl fmt::Debug for PythonRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PythonRunner").finish_non_exhaustive()
+    }
 }
 
 impl LibraryOptions {
@@ -55,6 +68,7 @@ impl Default for LibraryOptions {
             settings: Vec::default(),
             complete: false,
             cuda: None,
+            python: None,
             pools: Arc::default(),
             gpus: Vec::new(),
             min_compute_capability: Self::MIN_COMPUTE_CAPABILITY,
@@ -126,6 +140,14 @@ impl LibraryBackends {
     }
 }
 
+impl LibraryBackends {
+    /// What runs the model's backend, if that is written in Python and needs no library.
+    fn python_backend(&self, model: &ModelContext, backend: &str) -> Option<(&dyn Backend, PythonBackend)> {
+        let PythonRunner(runner) = self.options.python.as_ref()?;
+        Some((&**runner, self.places(model, backend).written_in_python(&model.config, backend)?))
+    }
+}
+
 impl Backend for LibraryBackends {
     /// Some complete configurations. Which instances prefer GPUs is up to each
     /// [model](Model::preferred_groups).
@@ -135,6 +157,10 @@ impl Backend for LibraryBackends {
 
     fn load(&self, mut context: ModelContext) -> Result<Box<dyn Model>> {
         let name = backend_name(&context.config).unwrap_or_default().to_owned();
+        if let Some((runner, python)) = self.python_backend(&context, &name) {
+            describe_python(&mut context.config, &python);
+            return runner.load(context);
+        }
         let found = self.places(&context, &name).find(&context.config, &name)?;
         let backend = self.backend(&name, &found)?;
         let batcher = self.places(&context, &name).batcher(&context.config)?;
@@ -153,6 +179,9 @@ impl BackendFinder for LibraryBackends {
         let places = self.places(model, backend);
         if places.brings_its_own(&model.config, backend) {
             return Lookup::WithModel;
+        }
+        if self.python_backend(model, backend).is_some() {
+            return Lookup::Installed;
         }
         match places.find(&model.config, backend) {
             Ok(_) => Lookup::Installed,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
+use crate::backlog::Backlog;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::frame::Frame;
 use crate::memory::{Mapping, Segments};
@@ -50,6 +51,7 @@ impl Channel {
                 announced: 0,
                 payload: Vec::new(),
                 sent: 0,
+                backlog: None,
             },
             receiver: Receiver { socket, frames: FrameReader::new(), segments: Arc::default() },
         }
@@ -89,6 +91,8 @@ pub struct Sender {
     /// Kept for the next message.
     payload: Vec<u8>,
     sent: u64,
+    /// What could not be sent yet, if the sender never waits.
+    backlog: Option<Backlog>,
 }
 
 impl Sender {
@@ -104,6 +108,32 @@ impl Sender {
         self.sent
     }
 
+    /// From now on, sending does not wait while the other end does not read: what it does not take is kept, and
+    /// [flushed](Self::flush) later.
+    pub fn keep_backlog(&mut self) {
+        self.backlog.get_or_insert_default();
+    }
+
+    /// Sends of the backlog what the other end takes now.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.backlog.as_mut().map_or(Ok(()), |backlog| backlog.flush(&self.socket))
+    }
+
+    /// The length of the backlog in bytes.
+    pub fn backlog(&self) -> usize {
+        self.backlog.as_ref().map_or(0, Backlog::len)
+    }
+
+    fn transmit(&mut self, kind: u16, payload: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        match &mut self.backlog {
+            Some(backlog) => backlog.send(&self.socket, kind, payload, fd),
+            None => send(&*self.socket, kind, payload, fd),
+        }
+    }
+
     /// What gives memory back that messages used.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(Arc::clone(&self.pool))
@@ -115,15 +145,22 @@ impl Sender {
     }
 
     fn announce(&mut self) -> io::Result<()> {
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = Arc::clone(&self.pool);
+        let pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, (segment, length)) in pool.segments().enumerate().skip(self.announced) {
             let mut writer = Writer::default();
             writer.count(number);
             writer.u64(length as u64);
-            send(&*self.socket, SEGMENT, &writer.0, Some(segment.file.as_fd()))?;
+            self.transmit(SEGMENT, &writer.0, Some(segment.file.as_fd()))?;
             self.announced = number + 1;
         }
         Ok(())
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -182,7 +219,7 @@ impl Message<'_> {
         self.lent.drain(mark.lent.min(self.lent.len())..).for_each(|lent| pool.free(&lent));
     }
 
-    /// Sends it. Waits while the other end does not read.
+    /// Sends it. Waits while the other end does not read, unless there is a [backlog](Sender::keep_backlog).
     ///
     /// # Errors
     /// The other end is gone, or the message is longer than [`MAX_FRAME`](crate::MAX_FRAME).
@@ -198,7 +235,7 @@ impl Message<'_> {
         if !self.lent.is_empty() {
             self.sender.announce()?;
         }
-        send(&*self.sender.socket, self.kind, &self.writer.0, fd)?;
+        self.sender.transmit(self.kind, &self.writer.0, fd)?;
         self.sender.sent += 1;
         self.lent.clear();
         Ok(())

@@ -17,6 +17,7 @@
 //!
 //! This crate knows neither models nor backends nor languages.
 
+mod backlog;
 pub mod call;
 mod channel;
 pub mod codec;
@@ -28,11 +29,11 @@ mod socket;
 pub mod tensor;
 pub mod worker;
 
-pub use channel::{Channel, Incoming, Message, Receiver, Sender};
+pub use channel::{Channel, Closer, Incoming, Mark, Message, Receiver, Sender};
 pub use codec::{Malformed, Reader};
 pub use frame::{Frame, MAX_FRAME};
 pub use memory::{MAX_SEGMENTS, Region};
-pub use pool::MAX_INLINE;
+pub use pool::{MAX_INLINE, Trimmer};
 
 /// The version of this protocol. Both ends have to speak the same.
 pub const VERSION: u32 = 1;

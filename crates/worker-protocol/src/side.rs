@@ -22,7 +22,6 @@
 //! | message | its values |
 //! |---|---|
 //! | [`ANSWER`] | number, last bool, [reply](Reply) |
-//! | [`TRIM`] | none: nothing happens at the moment, so memory may be given back |
 //!
 //! A request that is answered with one response over this channel gets it with `final`. A failure is answered with one of code
 //! and words, whatever was asked.
@@ -59,8 +58,6 @@ pub const LOG: u16 = 140;
 
 /// Answers what the process asked.
 pub const ANSWER: u16 = 192;
-/// Memory may be given back.
-pub const TRIM: u16 = 193;
 
 /// Reads a metric.
 pub const METRIC_VALUE: u8 = 0;

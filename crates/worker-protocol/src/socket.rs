@@ -31,23 +31,35 @@ pub(crate) fn send(
     fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let head = header(kind, payload.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    let fds = fd.as_slice();
     let mut sent = 0;
     while sent < HEADER + payload.len() {
-        let parts =
-            [IoSlice::new(&head[sent.min(HEADER)..]), IoSlice::new(&payload[sent.saturating_sub(HEADER)..])];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if sent == 0 && !fds.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        match sendmsg(&socket, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
-            Ok(count) => sent += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        sent += send_from(&socket, sent, &head, payload, fd, SendFlags::empty())?;
     }
     Ok(())
+}
+
+/// Sends of a frame what is beyond `sent`, as much as goes at once; how much that was.
+pub(crate) fn send_from(
+    socket: impl AsFd,
+    sent: usize,
+    head: &[u8; HEADER],
+    payload: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> io::Result<usize> {
+    let parts =
+        [IoSlice::new(&head[sent.min(HEADER)..]), IoSlice::new(&payload[sent.saturating_sub(HEADER)..])];
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if sent == 0 && fd.is_some() {
+            ancillary.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
+        }
+        match sendmsg(&socket, &parts, &mut ancillary, flags | SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome.map_err(Into::into),
+        }
+    }
 }
 
 /// Receives frames. File descriptors are kept in their order until they are [claimed](Self::claim_fd).

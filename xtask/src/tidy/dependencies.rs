@@ -142,6 +142,13 @@ const RULES: &[Rule] = &[
         why: "worker-protocol is built into what runs in other processes, and knows neither a server nor models",
     },
     Rule {
+        of: "nereid-worker",
+        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-worker-protocol"]),
+        libraries: Allowed::Only(&["bytes", "futures-util", "rustix", "smallvec", "tracing"]),
+        never: &["axum*", "hyper*", "pyo3*", "tonic*"],
+        why: "worker runs instances in processes, and knows neither what they run nor a server",
+    },
+    Rule {
         of: "nereid-protocol",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Only(&["arc-swap", "regex", "serde", "tokio", "tracing"]),
@@ -302,6 +309,8 @@ const RULES: &[Rule] = &[
             "nereid-model-config",
             "nereid-model-files",
             "nereid-python-env",
+            "nereid-worker",
+            "nereid-worker-protocol",
         ]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "tonic*"],

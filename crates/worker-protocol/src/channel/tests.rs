@@ -181,6 +181,28 @@ fn without_waiting_there_is_a_message_or_not_yet_or_the_end() {
 }
 
 #[test]
+fn a_sender_with_a_backlog_waits_for_nobody_and_loses_nothing() {
+    let (mut one, mut other) = pair();
+    one.sender.keep_backlog();
+    for number in 0..2000_usize {
+        let mut message = one.sender.message(5);
+        // A large tensor's segment is announced while there is a backlog already.
+        put(&mut message, "X", &vec![number as u8; if number == 1500 { 100_000 } else { 1 + number % 3000 }]);
+        message.send().unwrap();
+    }
+    assert!(one.sender.backlog() > 1 << 20);
+    for number in 0..2000_usize {
+        one.sender.flush().unwrap();
+        let incoming = other.receiver.receive().unwrap().unwrap();
+        let tensor = incoming.reader().tensor().unwrap();
+        assert!(tensor.contents.as_ref().iter().all(|byte| *byte == number as u8), "{number}");
+    }
+    assert_eq!(one.sender.backlog(), 0);
+    drop(other);
+    one.sender.message(5).send().unwrap_err();
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for (what, bytes) in [
         ("garbage", &b"GET / HTTP/1.1\r\n\r\n"[..]),

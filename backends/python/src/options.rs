@@ -1,0 +1,66 @@
+//! The backend's settings (`--backend-config=python,key=value`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nereid_backend_api::{BackendSettings, Error, Result};
+use nereid_python_env::Settings;
+use nereid_worker::Limits;
+
+/// Settings of Triton's backend that have no meaning here: memory grows as it is needed, and no pool of threads waits for
+/// models.
+const WITHOUT_MEANING: [&str; 4] =
+    ["shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size"];
+
+/// What the settings say.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub limits: Limits,
+    pub environments: Settings,
+}
+
+impl Options {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// `InvalidArg` for a value that makes no sense.
+    pub(crate) fn new(settings: &BackendSettings) -> Result<Self> {
+        let limits = Limits::default();
+        let start = seconds(settings, "stub-timeout-seconds")?.unwrap_or(limits.start);
+        let execute = seconds(settings, "execute-timeout-seconds")?;
+        let mut environments = Settings::default();
+        let path = |key| settings.get(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+        environments.interpreter = path("python").or(environments.interpreter);
+        environments.cache = path("environment-cache").or(environments.cache);
+        if let Some(value) = settings.get("install-requirements") {
+            environments.installs_requirements = flag("install-requirements", value)?;
+        }
+        let given: Vec<_> = WITHOUT_MEANING.into_iter().filter(|key| settings.get(key).is_some()).collect();
+        if !given.is_empty() {
+            tracing::info!(
+                "backend 'python' needs no {}: shared memory grows and shrinks as needed",
+                given.join(", ")
+            );
+        }
+        Ok(Self { limits: Limits { start, execute, finish: start, ..limits }, environments })
+    }
+}
+
+/// A limit in seconds; 0 stands for none.
+fn seconds(settings: &BackendSettings, key: &str) -> Result<Option<Duration>> {
+    let Some(value) = settings.get(key) else { return Ok(None) };
+    let seconds =
+        value.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds = seconds.ok_or_else(|| {
+        Error::invalid_arg(format!("backend setting '{key}' is '{value}', expected a number of seconds"))
+    })?;
+    Ok(Some(seconds).filter(|limit| !limit.is_zero()))
+}
+
+fn flag(key: &str, value: &str) -> Result<bool> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(Error::invalid_arg(format!("backend setting '{key}' is '{value}', expected true or false"))),
+    }
+}

@@ -1,0 +1,171 @@
+//! The backend API's types as the protocol has them, and back.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nereid_backend_api::{
+    Buffer, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, Parameters, Request,
+    RequestedOutput, Response, Result, SequenceFlags, Tensor,
+};
+use nereid_model_config::proto;
+use nereid_worker_protocol::Message;
+use nereid_worker_protocol::tensor::{
+    self as wire, Contents, Correlation, Failure, SEQUENCE_END, SEQUENCE_START, Value,
+};
+use smallvec::SmallVec;
+
+/// The code of an error, as the protocol has it.
+pub(crate) fn failure(error: &Error) -> Failure<'_> {
+    Failure { code: error.code() as u8, message: error.message() }
+}
+
+/// An error as a process reports it.
+pub(crate) fn error(failure: Failure<'_>) -> Error {
+    let code = match failure.code {
+        0 => ErrorCode::Unknown,
+        2 => ErrorCode::NotFound,
+        3 => ErrorCode::InvalidArg,
+        4 => ErrorCode::Unavailable,
+        5 => ErrorCode::Unsupported,
+        6 => ErrorCode::AlreadyExists,
+        7 => ErrorCode::Cancelled,
+        _ => ErrorCode::Internal,
+    };
+    Error::new(code, failure.message.to_owned())
+}
+
+fn value(value: &ParameterValue) -> Value<'_> {
+    match value {
+        ParameterValue::Bool(value) => Value::Bool(*value),
+        ParameterValue::Int(value) => Value::Int(*value),
+        ParameterValue::Double(value) => Value::Double(*value),
+        ParameterValue::String(value) => Value::Text(value),
+    }
+}
+
+/// Parameters as the protocol has them.
+pub(crate) fn values(parameters: &Parameters) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
+    parameters.iter().map(|(name, it)| (name, value(it)))
+}
+
+fn parameters(values: Vec<(&str, Value<'_>)>) -> Parameters {
+    let mut parameters = Parameters::default();
+    for (name, value) in values {
+        let value = match value {
+            Value::Bool(value) => ParameterValue::Bool(value),
+            Value::Int(value) => ParameterValue::Int(value),
+            Value::Double(value) => ParameterValue::Double(value),
+            Value::Text(value) => ParameterValue::String(value.to_owned().into()),
+        };
+        parameters.set(name.to_owned(), value);
+    }
+    parameters
+}
+
+/// Appends a request, without its inputs.
+pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Request) {
+    let correlation = match &request.correlation_id {
+        CorrelationId::None => Correlation::None,
+        CorrelationId::Number(number) => Correlation::Number(*number),
+        CorrelationId::Text(text) => Correlation::Text(text),
+    };
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    let context = request.trace.as_ref().map(|trace| trace.trace().context());
+    message.request(&wire::Request {
+        handle,
+        id: &request.id,
+        correlation,
+        flags: flag(request.sequence.start, SEQUENCE_START) | flag(request.sequence.end, SEQUENCE_END),
+        priority: request.priority,
+        timeout: request.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
+        trace: context.as_deref(),
+        outputs: request.outputs.iter().map(|output| output.name.as_str()).collect(),
+        parameters: values(&request.parameters).collect(),
+    });
+    message.count(request.inputs.len());
+}
+
+/// Appends a tensor.
+///
+/// # Errors
+/// There is no memory for it, or a device's driver failed.
+pub(crate) fn put_tensor(message: &mut Message<'_>, tensor: &Tensor) -> Result<()> {
+    let name = &tensor.name;
+    let on_host: SmallVec<[Bytes; 2]> = tensor.buffers.iter().map(Buffer::to_host).collect::<Result<_>>()?;
+    let fill = |mut target: &mut [u8]| {
+        for bytes in &on_host {
+            let (here, rest) = target.split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            target = rest;
+        }
+    };
+    let data_type = u8::try_from(tensor.data_type.to_proto() as i32).unwrap_or_default();
+    let length = on_host.iter().map(Bytes::len).sum();
+    message
+        .tensor(name, data_type, &tensor.shape, length, fill)
+        .map_err(|error| no_memory(name, length, &error))
+}
+
+fn no_memory(tensor: &str, length: usize, error: &io::Error) -> Error {
+    Error::unavailable(format!("tensor '{tensor}': cannot take {length} bytes of shared memory: {error}"))
+}
+
+/// A tensor as a process sent it. Its contents stay where they are, but for BYTES: their structure is relied upon once it was
+/// checked, and the process could change it.
+fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
+    let data_type = proto::DataType::try_from(i32::from(tensor.data_type)).ok();
+    let data_type = data_type.and_then(DataType::from_proto).ok_or_else(|| {
+        Error::internal(format!("tensor '{}': unknown datatype {}", tensor.name, tensor.data_type))
+    })?;
+    let contents = match tensor.contents {
+        Contents::Inline(bytes) => Bytes::copy_from_slice(bytes),
+        Contents::Region(region) if data_type == DataType::Bytes => Bytes::copy_from_slice(region.as_ref()),
+        Contents::Region(region) => Bytes::from_owner(region),
+    };
+    Ok(Tensor::new(tensor.name, data_type, tensor.shape.as_slice(), contents))
+}
+
+/// The response to a request, with the outputs that it requests.
+///
+/// # Errors
+/// An output's contents do not fit its type and shape.
+pub(crate) fn response(response: wire::Response<'_>, wants: impl Fn(&str) -> bool) -> Result<Response> {
+    let mut outputs = Vec::with_capacity(response.outputs.len());
+    for output in response.outputs {
+        if wants(output.name) {
+            let output = tensor(output)?;
+            output.check_contents()?;
+            outputs.push(output);
+        }
+    }
+    Ok(Response { outputs, parameters: parameters(response.parameters) })
+}
+
+/// A request that the process makes. The server checks its inputs.
+///
+/// # Errors
+/// An input is of no known type.
+pub(crate) fn inner_request(
+    request: wire::Request<'_>,
+    inputs: Vec<wire::Tensor<'_>>,
+) -> Result<InferRequest> {
+    Ok(InferRequest {
+        id: request.id.to_owned(),
+        inputs: inputs.into_iter().map(tensor).collect::<Result<_>>()?,
+        outputs: request.outputs.into_iter().map(RequestedOutput::new).collect(),
+        parameters: parameters(request.parameters),
+        correlation_id: match request.correlation {
+            Correlation::None | Correlation::Number(0) | Correlation::Text("") => CorrelationId::None,
+            Correlation::Number(number) => CorrelationId::Number(number),
+            Correlation::Text(text) => CorrelationId::Text(text.to_owned()),
+        },
+        sequence: SequenceFlags {
+            start: request.flags & SEQUENCE_START != 0,
+            end: request.flags & SEQUENCE_END != 0,
+        },
+        priority: request.priority,
+        timeout: (request.timeout > 0).then(|| Duration::from_micros(request.timeout)),
+        ..InferRequest::default()
+    })
+}

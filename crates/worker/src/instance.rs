@@ -1,0 +1,212 @@
+//! Executes batches in a process.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Phase, Request, Result};
+use nereid_worker_protocol::call::{self, Outcome};
+use nereid_worker_protocol::{Incoming, Malformed};
+
+use crate::convert;
+use crate::process::{CallError, Process};
+use crate::worker::Worker;
+
+/// An instance that runs in a process. When the process dies, it is started again.
+pub struct WorkerInstance(Arc<Worker>);
+
+impl WorkerInstance {
+    /// An instance in the process of a worker.
+    pub fn new(worker: Arc<Worker>) -> Self {
+        Self(worker)
+    }
+}
+
+impl Instance for WorkerInstance {
+    fn execute(&mut self, batch: Batch) {
+        match self.0.running() {
+            Ok(process) => {
+                Execution::begin(&process, batch).run();
+                if process.ended().is_some() {
+                    // Other instances take what waits in the queue meanwhile.
+                    self.0.await_restart();
+                }
+            }
+            Err(error) => batch.fail(error),
+        }
+    }
+}
+
+impl Drop for WorkerInstance {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A batch on its way through a process.
+struct Execution<'a> {
+    process: &'a Process,
+    batch: Batch,
+    started: Instant,
+}
+
+impl<'a> Execution<'a> {
+    fn begin(process: &'a Process, batch: Batch) -> Self {
+        Self { process, batch, started: Instant::now() }
+    }
+
+    fn run(self) {
+        let Self { process, mut batch, started } = self;
+        let mut channel = match process.begin_execution() {
+            Ok(channel) => channel,
+            Err(error) => return batch.fail(error.into()),
+        };
+        let first = process.requests.reserve(batch.requests().len());
+        let mut message = channel.sender.message(call::EXECUTE);
+        let place = message.reserve_count();
+        let mut refused = Vec::new();
+        for (handle, request) in (first..).zip(batch.requests()) {
+            let mark = message.mark();
+            convert::put_request(&mut message, handle, request);
+            let put = request.inputs.iter().try_for_each(|input| convert::put_tensor(&mut message, input));
+            if let Err(error) = put {
+                message.truncate(mark);
+                refused.push((handle, error));
+            }
+        }
+        message.fill_count(place, batch.requests().len() - refused.len());
+        batch.inputs_ready();
+        let (monitor, size, inputs_ready) = (batch.monitor(), batch.size(), Instant::now());
+        let mut handles = Vec::with_capacity(batch.requests().len() - refused.len());
+        let mut requests = Vec::with_capacity(handles.capacity());
+        let mut refused = refused.into_iter().peekable();
+        for (handle, request) in (first..).zip(batch.into_requests()) {
+            match refused.next_if(|(refused, _)| *refused == handle) {
+                Some((_, error)) => request.answer(Err(error)),
+                None => {
+                    handles.push(handle);
+                    requests.push((handle, request));
+                }
+            }
+        }
+        if requests.is_empty() {
+            return;
+        }
+        if let Err((requests, error)) = process.requests.add(requests) {
+            requests.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
+            return;
+        }
+        let times = Times { started, inputs_ready };
+        let answer = match message.send() {
+            Ok(()) => process.answer(&mut channel, call::EXECUTED),
+            Err(error) => Err(process.lost(Some(error))),
+        };
+        let executed = Executed { process, handles, monitor, size, times };
+        match answer {
+            Ok(answer) => executed.complete(&answer),
+            Err(CallError::Failed(error)) => executed.fail(&error),
+            // Its end has answered what it had.
+            Err(CallError::Lost(error)) => executed.fail(&error),
+        }
+    }
+}
+
+struct Times {
+    started: Instant,
+    inputs_ready: Instant,
+}
+
+/// A batch that the process has executed.
+struct Executed<'a> {
+    process: &'a Process,
+    handles: Vec<u64>,
+    monitor: Arc<dyn BatchMonitor>,
+    size: usize,
+    times: Times,
+}
+
+impl Executed<'_> {
+    fn complete(self, answer: &Incoming) {
+        let outputs_ready = Instant::now();
+        let (sent, outcomes) = match self.outcomes(answer) {
+            Ok(outcomes) => outcomes,
+            Err(malformed) => {
+                let error: Error = self.process.broke_protocol(&malformed).into();
+                return self.fail(&error);
+            }
+        };
+        // What was said on the side channel before concerns these requests too.
+        if outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Response(_)))
+            && !self.process.requests.await_side(sent)
+        {
+            let error: Error = self.process.broke_protocol(&"messages are missing").into();
+            return self.fail(&error);
+        }
+        let answered: Vec<_> = self
+            .handles
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| !matches!(outcome, Outcome::Later))
+            .collect();
+        let mut requests =
+            self.process.requests.take_all(answered.iter().map(|(handle, _)| **handle)).into_iter();
+        let succeeded = outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Failure(_)));
+        let mut answers = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            if matches!(outcome, Outcome::Later) {
+                continue;
+            }
+            let request = requests.next().flatten();
+            let wants = |output: &str| request.as_ref().is_some_and(|request| request.wants(output));
+            let answer = match outcome {
+                Outcome::Response(response) => Some(convert::response(response, wants)),
+                Outcome::Failure(failure) => Some(Err(convert::error(failure))),
+                Outcome::Later | Outcome::Reschedule => None,
+            };
+            answers.extend(request.map(|request| (request, answer)));
+        }
+        answers.iter().for_each(|(request, _)| request.responder().mark(Phase::OutputsReady, outputs_ready));
+        if succeeded {
+            let times = ExecutionTimes {
+                started: self.times.started,
+                inputs_ready: self.times.inputs_ready,
+                outputs_ready,
+                ended: Instant::now(),
+            };
+            self.monitor.executed(self.size, times);
+        }
+        for (request, answer) in answers {
+            match answer {
+                Some(answer) => request.responder().finish_with(answer),
+                None => reschedule(request),
+            }
+        }
+    }
+
+    fn outcomes<'a>(&self, answer: &'a Incoming) -> Result<(u64, Vec<Outcome<'a>>), Malformed> {
+        let mut reader = answer.reader();
+        let sent = reader.u64()?;
+        if reader.count(1)? != self.handles.len() {
+            return Err(Malformed("an execution has another number of outcomes than requests"));
+        }
+        let outcomes = self.handles.iter().map(|_| reader.outcome()).collect::<Result<_, _>>()?;
+        reader.end()?;
+        Ok((sent, outcomes))
+    }
+
+    fn fail(self, error: &Error) {
+        for request in self.process.requests.take_all(self.handles.iter().copied()).into_iter().flatten() {
+            request.responder().finish_with(Err(error.clone()));
+        }
+    }
+}
+
+/// Returns a request to its scheduler.
+fn reschedule(request: Arc<Request>) {
+    match Arc::try_unwrap(request) {
+        Ok(request) => request.reschedule(),
+        // Only while the side channel answers something about it, which it has not asked.
+        Err(request) => request.responder().finish_with(Err(Error::internal(
+            "the request cannot be executed again: it is in use elsewhere",
+        ))),
+    }
+}

@@ -1,0 +1,69 @@
+//! How a process is started: what runs, where its output goes, and what it inherits.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A program to run an instance in.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables of its environment to set, or to remove. It inherits the others.
+    pub variables: Vec<(OsString, Option<OsString>)>,
+}
+
+/// A process that was started.
+pub(crate) struct Spawned {
+    pub child: Child,
+    pub pid: Pid,
+    /// Becomes readable when the process ends.
+    pub ended: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+impl Launch {
+    /// Starts the process, with a socket as its standard input. In a process group of its own, so that an interrupt at the
+    /// server's terminal does not reach it, and what it starts can be killed with it.
+    pub(crate) fn spawn(&self, socket: OwnedFd) -> io::Result<Spawned> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).process_group(0);
+        command.stdin(Stdio::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let mut child = command.spawn()?;
+        match Self::watch(&mut child) {
+            Ok((pid, ended, stdout, stderr)) => Ok(Spawned { child, pid, ended, stdout, stderr }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    fn watch(child: &mut Child) -> io::Result<(Pid, OwnedFd, OwnedFd, OwnedFd)> {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("the process has no id"))?;
+        let ended = pidfd_open(pid, PidfdFlags::empty())?;
+        let missing = || io::Error::other("the process has no output");
+        let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
+        let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+        ioctl_fionbio(&stdout, true)?;
+        ioctl_fionbio(&stderr, true)?;
+        Ok((pid, ended, stdout, stderr))
+    }
+}

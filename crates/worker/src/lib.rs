@@ -1,0 +1,29 @@
+//! Runs instances of models in processes of their own: starts, watches, limits and restarts a process, and passes requests,
+//! responses and what the model asks of the server between it and the server.
+//!
+//! [`Process`] is one process: its [calls](Process::call), and a thread that watches it and serves its side channel.
+//! [`Worker`] keeps one running and starts it again when it died; [`WorkerInstance`] executes batches in it.
+//!
+//! The protocol is that of `nereid-worker-protocol`. What a process sends is not trusted: one that breaks the protocol is
+//! killed, and its requests get an error. This crate knows no language and no framework.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod convert;
+mod instance;
+mod launch;
+mod life;
+mod lines;
+mod metrics;
+mod process;
+mod requests;
+mod service;
+mod supervisor;
+mod wake;
+mod worker;
+
+pub use instance::WorkerInstance;
+pub use launch::Launch;
+pub use process::{Limits, Process};
+pub use worker::{State, Worker, WorkerEvents};

@@ -1,0 +1,281 @@
+//! One process that runs an instance.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use nereid_backend_api::{Error, Peers, Result};
+use nereid_worker_protocol::{Channel, Closer, Incoming, Message, VERSION, call};
+
+use crate::calls::{Calls, Limited};
+use crate::convert;
+use crate::launch::Launch;
+use crate::life::{Life, lost};
+use crate::requests::Requests;
+use crate::supervisor::Supervisor;
+
+/// How long a process has to end after it closed its connection.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// How long a process may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// To start, until it says hello.
+    pub start: Duration,
+    /// For one execution, if that is limited.
+    pub execute: Option<Duration>,
+    /// To say whether it is ready.
+    pub ready: Duration,
+    /// To finalise its instance, and to end.
+    pub finish: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let half_a_minute = Duration::from_secs(30);
+        Self { start: half_a_minute, execute: None, ready: Duration::from_secs(5), finish: half_a_minute }
+    }
+}
+
+/// A running process. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: Arc<str>,
+    calls: Calls,
+    closers: [Closer; 2],
+    life: Arc<Life>,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) limits: Limits,
+}
+
+/// Why a call has no answer.
+pub(crate) enum CallError {
+    /// The process says so.
+    Failed(Error),
+    /// The process has ended, or was killed.
+    Lost(Error),
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Failed(error) | CallError::Lost(error) => error,
+        }
+    }
+}
+
+impl Process {
+    /// Starts a process and waits for its hello. `name` is the instance's, for the log and for errors. `ended` is called when
+    /// it has ended without being asked to, with how, on a thread that must not be kept.
+    ///
+    /// # Errors
+    /// It cannot be started, ends at once, or does not speak the protocol.
+    pub fn start(
+        launch: &Launch,
+        name: &str,
+        peers: Arc<dyn Peers>,
+        limits: Limits,
+        ended: Box<dyn FnOnce(&str) + Send>,
+    ) -> Result<Arc<Self>> {
+        let (calls, their_calls) = Channel::pair().map_err(|error| cannot(launch, &error))?;
+        let (side, their_side) = Channel::pair().map_err(|error| cannot(launch, &error))?;
+        let name: Arc<str> = name.into();
+        let process = Arc::new(Self {
+            name: Arc::clone(&name),
+            closers: [calls.closer(), side.closer()],
+            life: Arc::default(),
+            requests: Arc::default(),
+            limits,
+            calls: Calls::new(calls),
+        });
+        let (started, spawned) = mpsc::sync_channel(1);
+        let supervisor = Supervisor {
+            name,
+            life: Arc::clone(&process.life),
+            requests: Arc::clone(&process.requests),
+            calls: process.closers[0].clone(),
+            trimmer: process.channel().sender.trimmer(),
+            side,
+            peers,
+            ended,
+        };
+        let (launch, program) = (launch.clone(), launch);
+        // The system kills the process when the thread that started it ends: it has to be this one.
+        let watching = thread::Builder::new().name("nereid-worker".to_owned());
+        watching
+            .spawn(move || supervisor.run(&launch, their_calls, &started))
+            .map_err(|error| cannot(program, &error))?;
+        spawned
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has ended")))
+            .map_err(|error| cannot(program, &error))?;
+        process.greet(their_side).map_err(|error| {
+            process.life.kill_and_wait("did not start");
+            error.context(format_args!("'{}'", program.program.display()))
+        })?;
+        Ok(process)
+    }
+
+    fn greet(&self, side: std::os::fd::OwnedFd) -> Result<()> {
+        use std::os::fd::AsFd;
+        let mut channel = self.channel();
+        let start = |error: io::Error| lost(&self.name, &format!("cannot be reached: {error}"));
+        channel.limit(Some(self.limits.start)).map_err(start)?;
+        let mut message = channel.sender.message(call::START);
+        message.u32(VERSION);
+        if message.send_with(Some(side.as_fd())).is_err() {
+            return Err(self.lost(None).into());
+        }
+        drop(side);
+        let hello = self.answer(&mut channel, call::HELLO)?;
+        let mut reader = hello.reader();
+        let (version, description) = (reader.u32(), reader.text());
+        if version != Ok(VERSION) {
+            return Err(Error::internal(format!(
+                "the process of model instance '{}' speaks another version of the protocol than the server",
+                self.name
+            )));
+        }
+        tracing::debug!("{}: process {} has started", self.name, description.unwrap_or("without a name"));
+        Ok(())
+    }
+
+    fn channel(&self) -> crate::calls::Taken<'_> {
+        self.calls.take(None).expect("without a limit, it waits")
+    }
+
+    /// Calls the process: sends the message of a kind, whose values `write` appends, and waits for its answer.
+    ///
+    /// # Errors
+    /// What the process reports, or that it ended.
+    pub fn call(&self, kind: u16, answer: u16, write: impl FnOnce(&mut Message<'_>)) -> Result<Incoming> {
+        self.call_within(None, kind, answer, write)
+    }
+
+    fn call_within(
+        &self,
+        limit: Option<Duration>,
+        kind: u16,
+        answer: u16,
+        write: impl FnOnce(&mut Message<'_>),
+    ) -> Result<Incoming> {
+        let Some(mut channel) = self.calls.take(limit) else {
+            return Err(Error::unavailable(format!(
+                "model instance '{}' has executed one batch for more than {} s",
+                self.name,
+                limit.unwrap_or_default().as_secs_f32()
+            )));
+        };
+        if let Err(error) = channel.limit(limit) {
+            return Err(self.lost(Some(error)).into());
+        }
+        let mut message = channel.sender.message(kind);
+        write(&mut message);
+        message.send().map_err(|error| self.lost(Some(error)))?;
+        Ok(self.answer(&mut channel, answer)?)
+    }
+
+    /// The channel, for an execution.
+    pub(crate) fn begin_execution(&self) -> Result<crate::calls::Taken<'_>, CallError> {
+        let mut channel = self.channel();
+        channel.limit(self.limits.execute).map_err(|error| self.lost(Some(error)))?;
+        Ok(channel)
+    }
+
+    /// Waits for the answer to a call.
+    pub(crate) fn answer(&self, channel: &mut Limited, kind: u16) -> Result<Incoming, CallError> {
+        match channel.receiver.receive() {
+            Ok(Some(incoming)) if incoming.kind() == kind => Ok(incoming),
+            Ok(Some(incoming)) if incoming.kind() == call::FAILED => match incoming.reader().failure() {
+                Ok(failure) => Err(CallError::Failed(convert::error(failure))),
+                Err(error) => Err(self.broke_protocol(&error)),
+            },
+            Ok(Some(_)) => Err(self.broke_protocol(&"an answer to another call")),
+            Ok(None) => Err(self.lost(None)),
+            Err(error) => Err(self.lost(Some(error))),
+        }
+    }
+
+    /// Kills the process, because what it sent makes no sense.
+    pub(crate) fn broke_protocol(&self, how: &dyn std::fmt::Display) -> CallError {
+        let end = self.life.kill_and_wait(&format!("was killed, because it broke the protocol: {how}"));
+        CallError::Lost(lost(&self.name, &end))
+    }
+
+    /// The process is of no more use: it has ended, its time is up, or what it sent makes no sense.
+    pub(crate) fn lost(&self, error: Option<io::Error>) -> CallError {
+        use io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
+        let end = match error {
+            Some(error) if matches!(error.kind(), WouldBlock | TimedOut) => {
+                self.life.kill_and_wait("was killed, because it did not answer in time")
+            }
+            Some(error) if error.kind() == InvalidData => return self.broke_protocol(&error),
+            _ => self
+                .life
+                .wait(CLOSING)
+                .unwrap_or_else(|| self.life.kill_and_wait("has closed its connection to the server")),
+        };
+        CallError::Lost(lost(&self.name, &end))
+    }
+
+    /// Asks the instance whether it would answer requests.
+    ///
+    /// # Errors
+    /// It would not, or did not say so in time.
+    pub fn ready(&self) -> Result<()> {
+        let answer = self.call_within(Some(self.limits.ready), call::READY, call::READINESS, |_| ())?;
+        match answer.reader().bool() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(Error::unavailable(format!("model instance '{}' says that it is not ready", self.name)))
+            }
+            Err(error) => Err(self.broke_protocol(&error).into()),
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<Arc<str>> {
+        self.life.ended()
+    }
+
+    /// Kills it, with a reason that its end is described by.
+    pub fn kill(&self, why: &str) {
+        self.life.kill(why);
+    }
+
+    /// How it ended, once it has. Waits some seconds at most.
+    pub fn wait(&self) -> Option<Arc<str>> {
+        self.life.wait(self.limits.finish)
+    }
+
+    /// Finalises the instance and ends the process; kills it if that takes too long.
+    ///
+    /// # Errors
+    /// What the instance reports.
+    pub fn finish(&self) -> Result<()> {
+        if self.ended().is_some() {
+            return Ok(());
+        }
+        self.life.leave();
+        let limit = Some(self.limits.finish);
+        let outcome = self.call_within(limit, call::FINALIZE, call::FINALIZED, |_| ());
+        self.closers.iter().for_each(Closer::close);
+        if self.life.wait(self.limits.finish).is_none() {
+            self.life.kill_and_wait("was killed, because it did not end in time");
+        }
+        outcome.map(drop)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.life.leave();
+        self.closers.iter().for_each(Closer::close);
+        self.life.kill("was killed, because nobody needs it any more");
+    }
+}
+
+fn cannot(launch: &Launch, error: &io::Error) -> Error {
+    Error::unavailable(format!("cannot start '{}': {error}", launch.program.display()))
+}

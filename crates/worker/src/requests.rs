@@ -1,0 +1,91 @@
+//! The requests that a process has: by the handles that it names them by.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nereid_backend_api::{Error, Request};
+
+/// The requests of one process. An entry leaves with its last response.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    table: Mutex<Table>,
+    progress: Mutex<u64>,
+    progressed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<u64, Arc<Request>>,
+    last: u64,
+    /// Why no more are taken.
+    closed: Option<Error>,
+}
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing panics under this lock.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As many handles, which begin with this one.
+    pub(crate) fn reserve(&self, count: usize) -> u64 {
+        let mut table = self.lock();
+        let first = table.last + 1;
+        table.last += count as u64;
+        first
+    }
+
+    /// Adds requests under their handles; returns those that come too late, and why.
+    pub(crate) fn add(&self, requests: Vec<(u64, Request)>) -> Result<(), (Vec<(u64, Request)>, Error)> {
+        let mut table = self.lock();
+        if let Some(error) = &table.closed {
+            let error = error.clone();
+            drop(table);
+            return Err((requests, error));
+        }
+        table.entries.extend(requests.into_iter().map(|(handle, request)| (handle, Arc::new(request))));
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, handle: u64) -> Option<Arc<Request>> {
+        self.lock().entries.get(&handle).cloned()
+    }
+
+    pub(crate) fn take(&self, handle: u64) -> Option<Arc<Request>> {
+        self.lock().entries.remove(&handle)
+    }
+
+    /// Takes requests, under one lock.
+    pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<Arc<Request>>> {
+        let mut table = self.lock();
+        handles.map(|handle| table.entries.remove(&handle)).collect()
+    }
+
+    /// Answers all requests with an error, and takes no more.
+    pub(crate) fn close(&self, error: &Error) {
+        let mut table = self.lock();
+        table.closed = Some(error.clone());
+        let entries = std::mem::take(&mut table.entries);
+        drop(table);
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        entries.sort_by_key(|(handle, _)| *handle);
+        entries.into_iter().for_each(|(_, request)| request.responder().finish_with(Err(error.clone())));
+        self.advance(u64::MAX);
+    }
+
+    /// How many messages of the side channel were handled.
+    pub(crate) fn advance(&self, handled: u64) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = handled;
+        self.progressed.notify_all();
+    }
+
+    /// Waits until that many messages of the side channel were handled. `false` if that takes too long: the process has said
+    /// that it sent more than it did.
+    pub(crate) fn await_side(&self, sent: u64) -> bool {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let behind = |handled: &mut u64| *handled < sent;
+        let waited = self.progressed.wait_timeout_while(progress, Duration::from_secs(60), behind);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}

@@ -1,0 +1,200 @@
+//! The thread that starts a process, watches it, passes on what it prints, and serves its side channel.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::Peers;
+use nereid_worker_protocol::{Channel, Closer, Receiver, Trimmer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::launch::{Launch, Spawned};
+use crate::life::{Life, lost};
+use crate::lines::Lines;
+use crate::requests::Requests;
+use crate::service::Service;
+use crate::wake::Tasks;
+
+/// How often memory is looked for that may be given back.
+const TRIM_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Messages handled before anything else gets its turn.
+const TURN: usize = 64;
+
+/// Most of what a process printed that is read after its end. Something else may have its output open and go on printing.
+const LAST_READS: usize = 64;
+
+/// What the thread needs.
+pub(crate) struct Supervisor {
+    pub name: Arc<str>,
+    pub life: Arc<Life>,
+    pub requests: Arc<Requests>,
+    /// Wakes whoever waits for an answer to a call.
+    pub calls: Closer,
+    pub trimmer: Trimmer,
+    pub side: Channel,
+    pub peers: Arc<dyn Peers>,
+    pub ended: Box<dyn FnOnce(&str) + Send>,
+}
+
+impl Supervisor {
+    /// Starts the process, and returns when it has ended.
+    pub(crate) fn run(self, launch: &Launch, socket: OwnedFd, started: &SyncSender<io::Result<()>>) {
+        let spawned = Tasks::new().and_then(|tasks| Ok((launch.spawn(socket)?, tasks)));
+        let (spawned, tasks) = match spawned {
+            Ok(spawned) => spawned,
+            Err(error) => {
+                self.life.end(None);
+                // Whoever waits for this is there, since it waits for nothing else.
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        let Spawned { mut child, pid, ended, stdout, stderr } = spawned;
+        self.life.begin(pid);
+        let _ = started.send(Ok(()));
+        let Self { name, life, requests, calls, trimmer, side, peers, ended: report } = self;
+        let Channel { sender, receiver } = side;
+        let side_trimmer = sender.trimmer();
+        let service = Service::new(Arc::clone(&name), Arc::clone(&requests), peers, sender);
+        let mut watch = Watch {
+            name: &name,
+            life: &life,
+            receiver: Some(receiver),
+            output: [Lines::new(stdout), Lines::new(stderr)],
+            tasks,
+            service,
+        };
+        let mut trimmed = Instant::now();
+        while watch.wait(&ended, TRIM_INTERVAL.saturating_sub(trimmed.elapsed())) {
+            if trimmed.elapsed() >= TRIM_INTERVAL {
+                trimmed = Instant::now();
+                trimmer.trim();
+                side_trimmer.trim();
+            }
+        }
+        watch.finish();
+        drop(watch);
+        life.bury();
+        let end = life.end(wait(&mut child));
+        requests.close(&lost(&name, &end));
+        calls.close();
+        if !life.is_leaving() {
+            tracing::error!("the process of model instance '{name}' {end}");
+            report(&end);
+        }
+    }
+}
+
+fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
+    child.wait().ok()
+}
+
+struct Watch<'a> {
+    name: &'a str,
+    life: &'a Life,
+    /// Until its end.
+    receiver: Option<Receiver>,
+    /// Standard output and standard error.
+    output: [Lines; 2],
+    tasks: Tasks,
+    service: Service,
+}
+
+impl Watch<'_> {
+    /// Waits until something happens, and handles it. `false` if the process has ended.
+    fn wait(&mut self, ended: &OwnedFd, patience: Duration) -> bool {
+        let mut fds: Vec<(Source, BorrowedFd<'_>)> =
+            vec![(Source::End, ended.as_fd()), (Source::Bell, self.tasks.bell())];
+        fds.extend(self.receiver.as_ref().map(|receiver| (Source::Side, receiver.as_fd())));
+        let wanted = PollFlags::IN | if self.service.flush() { PollFlags::OUT } else { PollFlags::empty() };
+        for (index, lines) in self.output.iter().enumerate() {
+            fds.extend(lines.pipe.as_ref().map(|pipe| (Source::Output(index), pipe.as_fd())));
+        }
+        let flags = |source| if source == Source::Side { wanted } else { PollFlags::IN };
+        let mut polled: Vec<_> =
+            fds.iter().map(|(source, fd)| PollFd::from_borrowed_fd(*fd, flags(*source))).collect();
+        let timeout = Timespec::try_from(patience).ok();
+        // What is not said now, such as after an interrupted call, is said the next time.
+        let _ = poll(&mut polled, timeout.as_ref());
+        let happened: Vec<Source> = fds
+            .iter()
+            .zip(&polled)
+            .filter(|(_, polled)| !polled.revents().is_empty())
+            .map(|((source, _), _)| *source)
+            .collect();
+        for source in &happened {
+            match source {
+                Source::Side => {
+                    self.serve(TURN);
+                }
+                Source::Output(index) => {
+                    self.print(*index);
+                }
+                Source::Bell | Source::End => {}
+            }
+        }
+        self.tasks.run();
+        !happened.contains(&Source::End)
+    }
+
+    /// Handles messages of the side channel, up to a number. `false` if there are no more for now.
+    fn serve(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(receiver) = &mut self.receiver else { return false };
+            let outcome = match receiver.try_receive() {
+                Ok(Some(incoming)) => self.service.handle(&incoming, &mut self.tasks).map_err(Into::into),
+                Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) => {
+                    self.receiver = None;
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        self.life.kill(format!("was killed, because it broke the protocol: {error}"));
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn print(&mut self, index: usize) -> bool {
+        let name = self.name;
+        let mut report = |line: &str| match index {
+            0 => tracing::info!("{name}: {line}"),
+            _ => tracing::warn!("{name}: {line}"),
+        };
+        self.output[index].read(&mut report)
+    }
+
+    /// Handles what the process said before its end.
+    fn finish(&mut self) {
+        while self.serve(TURN) {}
+        self.tasks.run();
+        for index in 0..self.output.len() {
+            for _ in 0..LAST_READS {
+                if !self.print(index) {
+                    break;
+                }
+            }
+            self.output[index].pipe = None;
+            let name = self.name;
+            self.output[index].end(&mut |line| tracing::info!("{name}: {line}"));
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    End,
+    Bell,
+    Side,
+    Output(usize),
+}

@@ -1,0 +1,261 @@
+//! Keeps one process running: starts it again when it has died, with pauses that grow while it keeps dying.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{Error, Result};
+
+use crate::process::Process;
+
+/// The pause before the second start in a row; before the first, there is none. Each further one takes twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A process that lived this long has not died of its start.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// How long a batch waits for a process that starts again, the first time and while it keeps dying.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(1)];
+
+/// How long an instance whose process died leaves requests to other instances.
+const RECOVERY: Duration = Duration::from_secs(5);
+
+/// How the processes of a worker are started, and who counts them.
+pub trait WorkerEvents: Send + Sync {
+    /// Starts a process and initialises the instance in it. `ended` is for [`Process::start`].
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn start(&self, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>>;
+
+    /// The process was started again.
+    fn restarted(&self) {}
+}
+
+/// Where a worker stands.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// Its process runs.
+    Running(Arc<Process>),
+    /// Its process has died, and another one starts.
+    Restarting {
+        /// How it died, or why it did not start.
+        reason: Arc<str>,
+        /// Deaths and failed starts in a row, before this one.
+        attempt: u32,
+    },
+    /// It has ended.
+    Stopped,
+}
+
+/// One process, and its successors.
+pub struct Worker {
+    name: String,
+    events: Box<dyn WorkerEvents>,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+struct Inner {
+    state: State,
+    /// When the process was started.
+    since: Instant,
+    /// Starts in a row that did not settle.
+    attempt: u32,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// Starts the process of an instance with that name.
+    ///
+    /// # Errors
+    /// It does not start the first time.
+    pub fn start(name: &str, events: Box<dyn WorkerEvents>) -> Result<Arc<Self>> {
+        let state = State::Restarting { reason: "has not started yet".into(), attempt: 0 };
+        let inner = Mutex::new(Inner { state, since: Instant::now(), attempt: 0 });
+        let worker = Arc::new(Self { name: name.to_owned(), events, inner, changed: Condvar::new() });
+        worker.spawn()?;
+        Ok(worker)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each change is one assignment.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(self: &Arc<Self>) -> Result<()> {
+        let worker = Arc::downgrade(self);
+        let ended = move |end: &str| {
+            if let Some(worker) = Weak::upgrade(&worker) {
+                worker.died(end);
+            }
+        };
+        let process = self.events.start(Box::new(ended))?;
+        let mut inner = self.lock();
+        if matches!(inner.state, State::Stopped) {
+            drop(inner);
+            return process.finish();
+        }
+        inner.state = State::Running(Arc::clone(&process));
+        inner.since = Instant::now();
+        drop(inner);
+        self.changed.notify_all();
+        // It may have died before it counted as running.
+        if let Some(end) = process.ended() {
+            self.died(&end);
+        }
+        Ok(())
+    }
+
+    /// The process has died.
+    fn died(self: &Arc<Self>, end: &str) {
+        let mut inner = self.lock();
+        // Whoever notices it first says so; another one may run by now.
+        if !matches!(&inner.state, State::Running(process) if process.ended().is_some()) {
+            return;
+        }
+        if inner.since.elapsed() >= SETTLED {
+            inner.attempt = 0;
+        }
+        let attempt = inner.attempt;
+        let process = std::mem::replace(&mut inner.state, State::Restarting { reason: end.into(), attempt });
+        drop(inner);
+        drop(process);
+        let worker = Arc::clone(self);
+        let restarting = thread::Builder::new().name("nereid-restart".to_owned());
+        if let Err(error) = restarting.spawn(move || worker.restart()) {
+            tracing::error!("cannot start the process of model instance '{}' again: {error}", self.name);
+        }
+    }
+
+    /// Starts the process again, until it runs.
+    fn restart(self: Arc<Self>) {
+        loop {
+            let mut inner = self.lock();
+            let pause = pause(inner.attempt);
+            inner.attempt = inner.attempt.saturating_add(1);
+            let stopped = |inner: &mut Inner| !matches!(inner.state, State::Stopped);
+            let waited = self.changed.wait_timeout_while(inner, pause, stopped);
+            let inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if matches!(inner.state, State::Stopped) {
+                return;
+            }
+            drop(inner);
+            tracing::info!("starting the process of model instance '{}' again", self.name);
+            self.events.restarted();
+            let Err(error) = self.spawn() else { return };
+            let mut inner = self.lock();
+            if matches!(inner.state, State::Stopped) {
+                return;
+            }
+            let attempt = inner.attempt;
+            tracing::error!(
+                "the process of model instance '{}' did not start again: {error}; next attempt in {} s",
+                self.name,
+                self::pause(attempt).as_secs_f32()
+            );
+            inner.state = State::Restarting { reason: error.to_string().into(), attempt };
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> State {
+        self.lock().state.clone()
+    }
+
+    /// The process, if it runs. Waits a while for one that starts again.
+    ///
+    /// # Errors
+    /// There is none, and why.
+    pub(crate) fn running(self: &Arc<Self>) -> Result<Arc<Process>> {
+        self.notice();
+        let inner = self.lock();
+        let patience = match &inner.state {
+            State::Running(process) => return Ok(Arc::clone(process)),
+            State::Restarting { attempt: 0, .. } => PATIENCE[0],
+            State::Restarting { .. } => PATIENCE[1],
+            State::Stopped => Duration::ZERO,
+        };
+        self.wait(inner, patience);
+        self.check()
+    }
+
+    fn check(&self) -> Result<Arc<Process>> {
+        match &self.lock().state {
+            State::Running(process) => Ok(Arc::clone(process)),
+            State::Restarting { reason, .. } => Err(Error::unavailable(format!(
+                "the process of model instance '{}' {reason}; it starts again",
+                self.name
+            ))),
+            State::Stopped => Err(Error::unavailable(format!("model instance '{}' has ended", self.name))),
+        }
+    }
+
+    /// Waits a while for a process that died to run again.
+    pub(crate) fn await_restart(self: &Arc<Self>) {
+        self.notice();
+        self.wait(self.lock(), RECOVERY);
+    }
+
+    /// Notices that the process has died, if its supervisor has not said so yet.
+    fn notice(self: &Arc<Self>) {
+        let end = match &self.lock().state {
+            State::Running(process) => process.ended(),
+            State::Restarting { .. } | State::Stopped => None,
+        };
+        if let Some(end) = end {
+            self.died(&end);
+        }
+    }
+
+    fn wait(&self, inner: MutexGuard<'_, Inner>, patience: Duration) {
+        let restarting = |inner: &mut Inner| matches!(inner.state, State::Restarting { .. });
+        drop(self.changed.wait_timeout_while(inner, patience, restarting));
+    }
+
+    /// Whether its process runs and, if `ask`, says that it is ready.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ready(&self, ask: bool) -> Result<()> {
+        let process = self.check()?;
+        if ask { process.ready() } else { Ok(()) }
+    }
+
+    /// Ends the process, and starts no other.
+    pub fn stop(&self) {
+        let state = std::mem::replace(&mut self.lock().state, State::Stopped);
+        self.changed.notify_all();
+        if let State::Running(process) = state
+            && let Err(error) = process.finish()
+        {
+            tracing::error!("model instance '{}' was not finalised: {error}", self.name);
+        }
+    }
+}
+
+fn pause(attempt: u32) -> Duration {
+    let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
+    FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings.min(20)).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        let pauses: Vec<_> = (0..9).map(|attempt| pause(attempt).as_millis()).collect();
+        assert_eq!(pauses, [0, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,231 @@
+//! The identity backend in a process of its own: it conforms as it does within the server, and whatever its process does,
+//! every request is answered, and the instance works again.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{
+    Backend, DataType, InferRequest, Instance, InstanceContext, Model, ModelCapabilities, ModelContext,
+    NoPeers, Result, Tensor,
+};
+use nereid_model_config::to_json;
+use nereid_testkit::{Executions, Recorder, conformance};
+use nereid_worker::{Launch, Limits, Process, State, Worker, WorkerEvents, WorkerInstance};
+use nereid_worker_protocol::call;
+
+const MODEL: &str = r#"
+    max_batch_size: 4
+    input [ { name: "INPUT0" data_type: TYPE_INT8 dims: [ -1 ] } ]
+    output [ { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] } ]
+"#;
+
+/// Runs the identity backend in processes.
+struct InProcesses;
+
+impl Backend for InProcesses {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        // As a check of the model.
+        Starts::new(&context).start(Box::new(|_| ()))?;
+        Ok(Box::new(ModelInProcesses { context, workers: Mutex::default() }))
+    }
+}
+
+struct ModelInProcesses {
+    context: ModelContext,
+    workers: Mutex<Vec<Weak<Worker>>>,
+}
+
+impl Model for ModelInProcesses {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let worker = Worker::start(&context.name, Box::new(Starts::new(&self.context)))?;
+        self.workers.lock().unwrap().push(Arc::downgrade(&worker));
+        Ok(Box::new(WorkerInstance::new(worker)))
+    }
+
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { reports_readiness: true, ..ModelCapabilities::default() }
+    }
+
+    fn ready(&self) -> Result<()> {
+        let workers = self.workers.lock().unwrap();
+        workers.iter().filter_map(Weak::upgrade).try_for_each(|worker| worker.ready(true))
+    }
+}
+
+/// What tells the processes of this suite from those of other tests.
+fn argument() -> String {
+    format!("conforms, for {}", std::process::id())
+}
+
+struct Starts {
+    config: String,
+    argument: String,
+    limits: Limits,
+    restarts: Arc<AtomicUsize>,
+}
+
+impl Starts {
+    fn new(context: &ModelContext) -> Self {
+        let config = to_json(&context.config);
+        Self { config, argument: argument(), limits: Limits::default(), restarts: Arc::default() }
+    }
+}
+
+impl WorkerEvents for Starts {
+    fn start(&self, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>> {
+        let process = start(&self.argument, self.limits, ended)?;
+        process.call(call::INITIALIZE, call::INITIALIZED, |message| {
+            message.pairs([("model_config", self.config.as_str())].into_iter());
+        })?;
+        Ok(process)
+    }
+
+    fn restarted(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn start(behaviour: &str, limits: Limits, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>> {
+    let mut program: PathBuf = std::env::current_exe().unwrap();
+    program.pop();
+    program.pop();
+    program.push("examples/identity_worker");
+    let launch = Launch { program, arguments: vec![behaviour.into()], variables: Vec::new() };
+    Process::start(&launch, "m_0", Arc::new(NoPeers), limits, ended)
+}
+
+fn context(text: &str) -> ModelContext {
+    nereid_testkit::context("m", nereid_testkit::normalised("m", text))
+}
+
+#[test]
+fn it_conforms_in_a_process_as_it_does_within_the_server() {
+    conformance::backend(conformance::Subject {
+        backend: Arc::new(InProcesses),
+        model: context(MODEL),
+        request: |number| request("", &[number; 2]),
+        outputs: |number| vec![Tensor::new("OUTPUT0", DataType::Int8, [1, 2], vec![number; 2])],
+        max_batch: 4,
+        reports_executions: true,
+        refused: vec![(context(&MODEL.replace("OUTPUT0", "OUTPUT1")), "no output 'OUTPUT0'")],
+        faulty: Some((|| request("fails", &[1, 2]), "as it was asked to")),
+    });
+    // The last one was killed just now.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !running_with(&argument()).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", running_with(&argument()));
+        std::thread::yield_now();
+    }
+}
+
+fn request(id: &str, contents: &[u8]) -> InferRequest {
+    InferRequest {
+        id: id.to_owned(),
+        inputs: vec![Tensor::new("INPUT0", DataType::Int8, [1, contents.len() as i64], contents.to_vec())],
+        ..InferRequest::default()
+    }
+}
+
+/// The processes that run with this argument.
+fn running_with(argument: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(argument)).collect()
+}
+
+/// An instance, and how often its process was started again.
+fn instance(limits: Limits) -> (WorkerInstance, Arc<Worker>, Arc<AtomicUsize>) {
+    let restarts = Arc::<AtomicUsize>::default();
+    let argument = String::new();
+    let starts = Starts { argument, limits, restarts: Arc::clone(&restarts), ..Starts::new(&context(MODEL)) };
+    let worker = Worker::start("m_0", Box::new(starts)).unwrap();
+    (WorkerInstance::new(Arc::clone(&worker)), worker, restarts)
+}
+
+/// Executes requests with these ids as one batch; what each is answered.
+fn execute(instance: &mut WorkerInstance, ids: &[&str]) -> Vec<Vec<Result<usize, String>>> {
+    let contents = [5; 20_000];
+    let (requests, recorders): (Vec<_>, Vec<_>) =
+        ids.iter().map(|id| Recorder::request(request(id, &contents), 1)).unzip();
+    instance.execute(Arc::<Executions>::default().batch(requests));
+    let size = |answer: nereid_backend_api::Answer| match answer {
+        Ok(response) => Ok(response.outputs.iter().map(Tensor::byte_size).sum()),
+        Err(error) => Err(error.message().to_owned()),
+    };
+    recorders.iter().map(|recorder| recorder.answers().into_iter().map(size).collect()).collect()
+}
+
+#[test]
+fn whatever_a_process_does_its_requests_are_answered_and_the_next_ones_too() {
+    let limits = Limits { execute: Some(Duration::from_millis(500)), ..Limits::default() };
+    let good = vec![Ok(20_000)];
+    for (id, expected, dies) in [
+        ("", good.clone(), false),
+        ("prints", good.clone(), false),
+        ("later", vec![Ok(1), Ok(100_000), Ok(1)], false),
+        ("fails", vec![Err("as it was asked to".to_owned())], false),
+        ("nothing", vec![Err("released the request without answering".to_owned())], false),
+        ("wrong size", vec![Err("INT32 of shape [100] takes 400".to_owned())], false),
+        ("an outcome too many", vec![Err("broke the protocol".to_owned())], true),
+        ("exits", vec![Err("'m_0' exited with status 7".to_owned())], true),
+        ("aborts", vec![Err("'m_0' was killed by signal 6 (aborted)".to_owned())], true),
+        ("hangs", vec![Err("did not answer in time".to_owned())], true),
+    ] {
+        let (mut instance, worker, restarts) = instance(limits);
+        let answers = execute(&mut instance, &[id, ""]);
+        for (answer, expected) in answers[0].iter().zip(&expected) {
+            match (answer, expected) {
+                (Err(error), Err(part)) => assert!(error.contains(part.as_str()), "{id}: {error}"),
+                (answer, expected) => assert_eq!(answer, expected, "{id}"),
+            }
+        }
+        assert_eq!(answers[0].len(), expected.len(), "{id}");
+        assert_eq!(answers[1][0].is_err(), dies, "{id}: {:?}", answers[1]);
+        assert_eq!(execute(&mut instance, &["", ""]), [good.clone(), good.clone()], "{id}");
+        assert_eq!(restarts.load(Ordering::Relaxed), usize::from(dies), "{id}");
+        assert_eq!(worker.ready(true), Ok(()), "{id}");
+        drop(instance);
+        assert!(matches!(worker.state(), State::Stopped), "{id}");
+    }
+}
+
+#[test]
+fn a_process_that_keeps_dying_is_started_after_pauses_and_its_requests_do_not_wait_for_ever() {
+    let (mut instance, worker, restarts) = instance(Limits::default());
+    for deaths in 1..4 {
+        assert!(execute(&mut instance, &["aborts"])[0][0].is_err());
+        assert_eq!(execute(&mut instance, &[""]), [[Ok(20_000)]]);
+        assert_eq!(restarts.load(Ordering::Relaxed), deaths);
+    }
+    worker.stop();
+    let answer = execute(&mut instance, &[""]).remove(0).remove(0);
+    assert_eq!(answer, Err("model instance 'm_0' has ended".to_owned()));
+}
+
+#[test]
+fn a_process_that_does_not_start_properly_is_an_error_in_time() {
+    let limits = Limits { start: Duration::from_millis(300), ..Limits::default() };
+    for (behaviour, part) in [
+        ("ends at once", "exited with status 3"),
+        ("never says hello", "did not answer in time"),
+        ("speaks garbage", "broke the protocol"),
+    ] {
+        let error = start(behaviour, limits, Box::new(|_| ())).unwrap_err();
+        assert!(error.message().contains(part), "{error}");
+    }
+    let launch = Launch { program: "/nowhere/program".into(), arguments: Vec::new(), variables: Vec::new() };
+    let error = Process::start(&launch, "m_0", Arc::new(NoPeers), limits, Box::new(|_| ())).unwrap_err();
+    assert_eq!(error.message(), "cannot start '/nowhere/program': No such file or directory (os error 2)");
+}
+
+#[test]
+fn a_process_that_dies_while_it_is_idle_is_started_again() {
+    let (mut instance, worker, restarts) = instance(Limits::default());
+    let State::Running(process) = worker.state() else { panic!("it runs") };
+    process.kill("was killed by the test");
+    assert_eq!(process.wait().as_deref(), Some("was killed by the test"));
+    assert_eq!(execute(&mut instance, &[""]), [[Ok(20_000)]]);
+    assert_eq!(restarts.load(Ordering::Relaxed), 1);
+}
