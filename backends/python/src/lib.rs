@@ -32,6 +32,9 @@ const MODEL_FILE: &str = "model.py";
 /// The parameter of a configuration that names an environment.
 const EXECUTION_ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 
+/// The parameter of a configuration that says whether inputs are always in host memory.
+const HOST_INPUTS: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
+
 /// Runs models that are written in Python.
 pub struct PythonBackend {
     options: Options,
@@ -100,12 +103,26 @@ impl PythonBackend {
 impl Backend for PythonBackend {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let file = self.model_file(&context)?;
+        check_parameters(&context)?;
         let launch = self.launch(&context)?;
         Ok(Box::new(PythonModel::load(context, file, launch, self.options.limits)?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {
         Self::CAPABILITIES
+    }
+}
+
+/// Checks the parameter that says where inputs may be: here, they are always in host memory.
+fn check_parameters(context: &ModelContext) -> Result<()> {
+    let parameter =
+        context.config.parameters.get(HOST_INPUTS).map(|parameter| parameter.string_value.as_str());
+    match parameter {
+        None | Some("yes" | "no") => Ok(()),
+        Some(other) => Err(Error::unsupported(format!(
+            "model '{}': parameter '{HOST_INPUTS}' is '{other}', expected yes or no",
+            context.name
+        ))),
     }
 }
 

@@ -147,7 +147,9 @@ impl Model for PythonModel {
         let mut workers = lock(&self.workers);
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(&worker));
-        Ok(Box::new(WorkerInstance::new(worker)))
+        let config = lock(&self.shared.config);
+        let outputs = config.output.iter().map(|output| output.name.clone()).collect();
+        Ok(Box::new(WorkerInstance::new(worker, outputs)))
     }
 
     fn capabilities(&self) -> ModelCapabilities {

@@ -117,6 +117,9 @@ pub trait Answers: Send {
     /// The next answer; `None` after the last.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>>;
 
+    /// Whether the answer that was taken last was given as the last, so that no other follows.
+    fn ended_with_answer(&self) -> bool;
+
     /// Cancels the request without giving up its answers.
     fn canceller(&self) -> Canceller;
 

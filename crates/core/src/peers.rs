@@ -106,6 +106,10 @@ impl Answers for InnerAnswers {
         self.stream.poll_next(context)
     }
 
+    fn ended_with_answer(&self) -> bool {
+        self.stream.ended_with_answer()
+    }
+
     fn canceller(&self) -> Canceller {
         let canceller = self.stream.canceller();
         Arc::new(move || canceller.cancel())

@@ -9,7 +9,8 @@
 //! | [`READY`] | | [`READINESS`] | bool |
 //! | [`FINALIZE`] | | [`FINALIZED`] | |
 //!
-//! The answer to any of them, [`START`] included, may be [`FAILED`] with a [failure](crate::tensor::Failure).
+//! The answer to any of them, [`START`] included, may be [`FAILED`] with a [failure](crate::tensor::Failure), and the messages
+//! that the process had sent on the side channel before (u64).
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::tensor::{Failure, Response, Value};

@@ -82,7 +82,10 @@ impl Worker {
             }
             Err(error) => {
                 let failure = Failure { code: error.code() as u8, message: error.message() };
-                self.reply(call::FAILED, |message| message.failure(failure));
+                self.reply(call::FAILED, |message| {
+                    message.failure(failure);
+                    message.u64(0);
+                });
             }
         }
     }
@@ -109,6 +112,14 @@ impl Worker {
         let Connection { calls, side } = &mut self.connection;
         let early = ids.iter().filter(|(_, id)| id == "later");
         early.for_each(|(handle, _)| stream(&mut side.sender, *handle));
+        if ids[0].1 == "answers, then throws" {
+            stream(&mut side.sender, ids[0].0);
+            let mut message = calls.sender.message(call::FAILED);
+            message.failure(Failure { code: 1, message: "ValueError: late" });
+            message.u64(side.sender.sent());
+            message.send().unwrap();
+            return;
+        }
         let mut message = calls.sender.message(call::EXECUTED);
         message.u64(side.sender.sent());
         message.count(count + usize::from(ids[0].1 == "an outcome too many"));
@@ -116,6 +127,12 @@ impl Worker {
             match id.as_str() {
                 "later" | "nothing" => message.later_outcome(),
                 "fails" => message.failure_outcome(Failure { code: 3, message: "as it was asked to" }),
+                "unknown output" => {
+                    message.response_outcome(std::iter::empty());
+                    message.count(2);
+                    message.tensor("UNKNOWN", 6, &[5], 5, |_| ()).unwrap();
+                    message.tensor("OUTPUT0", 6, &[20_000], 20_000, |_| ()).unwrap();
+                }
                 "wrong size" => {
                     message.response_outcome(std::iter::empty());
                     message.count(1);

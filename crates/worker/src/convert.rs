@@ -63,8 +63,13 @@ fn parameters(values: Vec<(&str, Value<'_>)>) -> Parameters {
     parameters
 }
 
-/// Appends a request, without its inputs.
-pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Request) {
+/// Whether a request of a model with these outputs asks for one of them.
+pub(crate) fn wants(request: &Request, outputs: &[String], output: &str) -> bool {
+    request.wants(output) && (!request.outputs.is_empty() || outputs.iter().any(|known| known == output))
+}
+
+/// Appends a request of a model with these outputs, without its inputs.
+pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Request, outputs: &[String]) {
     let correlation = match &request.correlation_id {
         CorrelationId::None => Correlation::None,
         CorrelationId::Number(number) => Correlation::Number(*number),
@@ -80,7 +85,10 @@ pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Requ
         priority: request.priority,
         timeout: request.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
         trace: context.as_deref(),
-        outputs: request.outputs.iter().map(|output| output.name.as_str()).collect(),
+        outputs: match request.outputs.as_slice() {
+            [] => outputs.iter().map(String::as_str).collect(),
+            requested => requested.iter().map(|output| output.name.as_str()).collect(),
+        },
         parameters: values(&request.parameters).collect(),
     });
     message.count(request.inputs.len());

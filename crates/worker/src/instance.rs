@@ -12,23 +12,27 @@ use crate::process::{CallError, Process};
 use crate::worker::Worker;
 
 /// An instance that runs in a process. When the process dies, it is started again.
-pub struct WorkerInstance(Arc<Worker>);
+pub struct WorkerInstance {
+    worker: Arc<Worker>,
+    /// The outputs that a request asks for if it names none.
+    outputs: Vec<String>,
+}
 
 impl WorkerInstance {
-    /// An instance in the process of a worker.
-    pub fn new(worker: Arc<Worker>) -> Self {
-        Self(worker)
+    /// An instance in the process of a worker. `outputs` are those of the model: what a process returns besides is dropped.
+    pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
+        Self { worker, outputs }
     }
 }
 
 impl Instance for WorkerInstance {
     fn execute(&mut self, batch: Batch) {
-        match self.0.running() {
+        match self.worker.running() {
             Ok(process) => {
-                Execution::begin(&process, batch).run();
+                Execution { process: &process, outputs: &self.outputs, batch, started: Instant::now() }.run();
                 if process.ended().is_some() {
                     // Other instances take what waits in the queue meanwhile.
-                    self.0.await_restart();
+                    self.worker.await_restart();
                 }
             }
             Err(error) => batch.fail(error),
@@ -38,35 +42,33 @@ impl Instance for WorkerInstance {
 
 impl Drop for WorkerInstance {
     fn drop(&mut self) {
-        self.0.stop();
+        self.worker.stop();
     }
 }
 
 /// A batch on its way through a process.
 struct Execution<'a> {
     process: &'a Process,
+    outputs: &'a [String],
     batch: Batch,
     started: Instant,
 }
 
-impl<'a> Execution<'a> {
-    fn begin(process: &'a Process, batch: Batch) -> Self {
-        Self { process, batch, started: Instant::now() }
-    }
-
+impl Execution<'_> {
     fn run(self) {
-        let Self { process, mut batch, started } = self;
+        let Self { process, outputs, mut batch, started } = self;
         let mut channel = match process.begin_execution() {
             Ok(channel) => channel,
             Err(error) => return batch.fail(error.into()),
         };
+        process.requests.set_outputs(outputs);
         let first = process.requests.reserve(batch.requests().len());
         let mut message = channel.sender.message(call::EXECUTE);
         let place = message.reserve_count();
         let mut refused = Vec::new();
         for (handle, request) in (first..).zip(batch.requests()) {
             let mark = message.mark();
-            convert::put_request(&mut message, handle, request);
+            convert::put_request(&mut message, handle, request, outputs);
             let put = request.inputs.iter().try_for_each(|input| convert::put_tensor(&mut message, input));
             if let Err(error) = put {
                 message.truncate(mark);
@@ -100,10 +102,14 @@ impl<'a> Execution<'a> {
             Ok(()) => process.answer(&mut channel, call::EXECUTED),
             Err(error) => Err(process.lost(Some(error))),
         };
-        let executed = Executed { process, handles, monitor, size, times };
+        let executed = Executed { process, outputs, handles, monitor, size, times };
         match answer {
             Ok(answer) => executed.complete(&answer),
-            Err(CallError::Failed(error)) => executed.fail(&error),
+            Err(CallError::Failed(error, sent)) => {
+                // What it has answered before counts.
+                process.requests.await_side(sent);
+                executed.fail(&error);
+            }
             // Its end has answered what it had.
             Err(CallError::Lost(error)) => executed.fail(&error),
         }
@@ -118,6 +124,7 @@ struct Times {
 /// A batch that the process has executed.
 struct Executed<'a> {
     process: &'a Process,
+    outputs: &'a [String],
     handles: Vec<u64>,
     monitor: Arc<dyn BatchMonitor>,
     size: usize,
@@ -156,7 +163,9 @@ impl Executed<'_> {
                 continue;
             }
             let request = requests.next().flatten();
-            let wants = |output: &str| request.as_ref().is_some_and(|request| request.wants(output));
+            let wants = |output: &str| {
+                request.as_ref().is_some_and(|request| convert::wants(request, self.outputs, output))
+            };
             let answer = match outcome {
                 Outcome::Response(response) => Some(convert::response(response, wants)),
                 Outcome::Failure(failure) => Some(Err(convert::error(failure))),

@@ -51,8 +51,8 @@ pub struct Process {
 
 /// Why a call has no answer.
 pub(crate) enum CallError {
-    /// The process says so.
-    Failed(Error),
+    /// The process says so, after as many messages on the side channel.
+    Failed(Error, u64),
     /// The process has ended, or was killed.
     Lost(Error),
 }
@@ -60,7 +60,7 @@ pub(crate) enum CallError {
 impl From<CallError> for Error {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::Failed(error) | CallError::Lost(error) => error,
+            CallError::Failed(error, _) | CallError::Lost(error) => error,
         }
     }
 }
@@ -187,10 +187,13 @@ impl Process {
     pub(crate) fn answer(&self, channel: &mut Limited, kind: u16) -> Result<Incoming, CallError> {
         match channel.receiver.receive() {
             Ok(Some(incoming)) if incoming.kind() == kind => Ok(incoming),
-            Ok(Some(incoming)) if incoming.kind() == call::FAILED => match incoming.reader().failure() {
-                Ok(failure) => Err(CallError::Failed(convert::error(failure))),
-                Err(error) => Err(self.broke_protocol(&error)),
-            },
+            Ok(Some(incoming)) if incoming.kind() == call::FAILED => {
+                let mut reader = incoming.reader();
+                match reader.failure().and_then(|failure| Ok((failure, reader.u64()?))) {
+                    Ok((failure, sent)) => Err(CallError::Failed(convert::error(failure), sent)),
+                    Err(error) => Err(self.broke_protocol(&error)),
+                }
+            }
             Ok(Some(_)) => Err(self.broke_protocol(&"an answer to another call")),
             Ok(None) => Err(self.lost(None)),
             Err(error) => Err(self.lost(Some(error))),

@@ -1,7 +1,7 @@
 //! The requests that a process has: by the handles that it names them by.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nereid_backend_api::{Error, Request};
@@ -12,6 +12,8 @@ pub(crate) struct Requests {
     table: Mutex<Table>,
     progress: Mutex<u64>,
     progressed: Condvar,
+    /// The outputs of their model.
+    outputs: OnceLock<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +28,16 @@ impl Requests {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Nothing panics under this lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the outputs of the model, once.
+    pub(crate) fn set_outputs(&self, outputs: &[String]) {
+        self.outputs.get_or_init(|| outputs.to_vec());
+    }
+
+    /// The outputs of the model; none before the first execution.
+    pub(crate) fn outputs(&self) -> &[String] {
+        self.outputs.get().map_or(&[], Vec::as_slice)
     }
 
     /// As many handles, which begin with this one.

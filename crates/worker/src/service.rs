@@ -10,9 +10,11 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Answer, Canceller, Error, InnerRequest, Overrides, Peers, Pending, Request, Responder, Response, Result,
+    Answer, Canceller, Error, ErrorCode, InnerRequest, Overrides, Peers, Pending, Request, Responder,
+    Response, Result,
 };
 use nereid_worker_protocol::side::{self, Reply};
+use nereid_worker_protocol::tensor::Failure;
 use nereid_worker_protocol::{Incoming, Malformed, Message, Reader, Sender};
 
 use crate::convert;
@@ -22,6 +24,9 @@ use crate::wake::Tasks;
 
 /// While more bytes than this wait for a process to read them, its inner requests get no further answers.
 const MAX_BACKLOG: usize = 1 << 20;
+
+/// What precedes the path of a file that comes with a load, as in load requests of clients.
+const FILE: &str = "file:";
 
 /// Serves one process. Everything happens on one thread.
 pub(crate) struct Service {
@@ -147,7 +152,9 @@ impl Service {
         let (handle, last) = (reader.u64()?, reader.bool()?);
         let reply = reader.reply()?;
         let request = if last { self.requests.take(handle) } else { self.requests.get(handle) };
-        let wants = |output: &str| request.as_ref().is_some_and(|request| request.wants(output));
+        let outputs = self.requests.outputs();
+        let wants =
+            |output: &str| request.as_ref().is_some_and(|request| convert::wants(request, outputs, output));
         let answer = match reply {
             Reply::Nothing => None,
             Reply::Response(response) => Some(convert::response(response, wants)),
@@ -175,8 +182,9 @@ impl Service {
             let outcome = answers.infer(number, resolved, request, parent, decoupled).await;
             answers.inner.borrow_mut().remove(&number);
             match outcome {
-                Ok(()) => answers.last(number, |answer| answer.nothing_reply()),
-                Err(error) => answers.last(number, |answer| answer.failure_reply(convert::failure(&error))),
+                Ok(Ended::WithAnswer) => {}
+                Ok(Ended::After) => answers.last(number, |answer| answer.nothing_reply()),
+                Err(error) => answers.last(number, |answer| answer.failure_reply(inner_failure(&error))),
             }
         });
         Ok(())
@@ -186,7 +194,11 @@ impl Service {
         let (number, model) = (reader.u64()?, reader.text()?);
         let config = reader.optional_text()?.map(str::to_owned);
         let files = (0..reader.count(8)?)
-            .map(|_| Ok((PathBuf::from(reader.text()?), Bytes::copy_from_slice(reader.bytes()?))))
+            .map(|_| {
+                let name = reader.text()?;
+                let path = PathBuf::from(name.strip_prefix(FILE).unwrap_or(name));
+                Ok((path, Bytes::copy_from_slice(reader.bytes()?)))
+            })
             .collect::<Result<_, Malformed>>()?;
         self.answers.spawn_done(tasks, number, self.peers.load(model, Overrides { config, files }));
         Ok(())
@@ -258,7 +270,7 @@ impl Answers {
         });
     }
 
-    /// Makes an inner request, and sends its answers, but for the end of them.
+    /// Makes an inner request, and sends its answers.
     async fn infer(
         &self,
         number: u64,
@@ -266,7 +278,7 @@ impl Answers {
         request: Result<nereid_backend_api::InferRequest>,
         parent: Option<Arc<Request>>,
         decoupled: bool,
-    ) -> Result<()> {
+    ) -> Result<Ended> {
         let request = request?;
         let model = resolved.await?;
         if model.is_decoupled() && !decoupled {
@@ -283,17 +295,20 @@ impl Answers {
         drop(model);
         self.inner.borrow_mut().insert(number, Some(responses.canceller()));
         while let Some(answer) = responses.next().await {
-            let sent = match answer {
-                Ok(response) => self.answer(number, false, |message| put_response(message, &response)),
-                Err(error) => self.answer(number, false, |message| {
-                    message.failure_reply(convert::failure(&error));
+            let last = responses.ended_with_answer();
+            match answer {
+                Ok(response) => self.answer(number, last, |message| put_response(message, &response))?,
+                Err(error) => self.answer(number, last, |message| {
+                    message.failure_reply(inner_failure(&error));
                     Ok(())
-                }),
-            };
-            sent?;
+                })?,
+            }
+            if last {
+                return Ok(Ended::WithAnswer);
+            }
             self.room().await;
         }
-        Ok(())
+        Ok(Ended::After)
     }
 
     /// Waits while the process reads no answers.
@@ -307,6 +322,23 @@ impl Answers {
         })
         .await;
     }
+}
+
+/// How the answers to an inner request ended.
+enum Ended {
+    /// The last one said so.
+    WithAnswer,
+    /// That was said after the last one.
+    After,
+}
+
+/// The error of an inner request, as models know it: they see no codes but this and that of a cancellation.
+fn inner_failure(error: &Error) -> Failure<'_> {
+    let code = match error.code() {
+        ErrorCode::Cancelled => ErrorCode::Cancelled,
+        _ => ErrorCode::Internal,
+    };
+    Failure { code: code as u8, message: error.message() }
 }
 
 fn put_response(message: &mut Message<'_>, response: &Response) -> Result<()> {

@@ -41,7 +41,7 @@ impl Model for ModelInProcesses {
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let worker = Worker::start(&context.name, Box::new(Starts::new(&self.context)))?;
         self.workers.lock().unwrap().push(Arc::downgrade(&worker));
-        Ok(Box::new(WorkerInstance::new(worker)))
+        Ok(Box::new(WorkerInstance::new(worker, outputs())))
     }
 
     fn capabilities(&self) -> ModelCapabilities {
@@ -135,13 +135,17 @@ fn running_with(argument: &str) -> Vec<String> {
     lines.filter(|line| line.contains(argument)).collect()
 }
 
+fn outputs() -> Vec<String> {
+    vec!["OUTPUT0".to_owned()]
+}
+
 /// An instance, and how often its process was started again.
 fn instance(limits: Limits) -> (WorkerInstance, Arc<Worker>, Arc<AtomicUsize>) {
     let restarts = Arc::<AtomicUsize>::default();
     let argument = String::new();
     let starts = Starts { argument, limits, restarts: Arc::clone(&restarts), ..Starts::new(&context(MODEL)) };
     let worker = Worker::start("m_0", Box::new(starts)).unwrap();
-    (WorkerInstance::new(Arc::clone(&worker)), worker, restarts)
+    (WorkerInstance::new(Arc::clone(&worker), outputs()), worker, restarts)
 }
 
 /// Executes requests with these ids as one batch; what each is answered.
@@ -167,6 +171,7 @@ fn whatever_a_process_does_its_requests_are_answered_and_the_next_ones_too() {
         ("later", vec![Ok(1), Ok(100_000), Ok(1)], false),
         ("fails", vec![Err("as it was asked to".to_owned())], false),
         ("nothing", vec![Err("released the request without answering".to_owned())], false),
+        ("unknown output", vec![Ok(20_000)], false),
         ("wrong size", vec![Err("INT32 of shape [100] takes 400".to_owned())], false),
         ("an outcome too many", vec![Err("broke the protocol".to_owned())], true),
         ("exits", vec![Err("'m_0' exited with status 7".to_owned())], true),
@@ -189,6 +194,17 @@ fn whatever_a_process_does_its_requests_are_answered_and_the_next_ones_too() {
         drop(instance);
         assert!(matches!(worker.state(), State::Stopped), "{id}");
     }
+}
+
+#[test]
+fn responses_that_were_sent_before_an_exception_arrive_before_it() {
+    let (mut instance, _, restarts) = instance(Limits::default());
+    for _ in 0..20 {
+        let answers = execute(&mut instance, &["answers, then throws", ""]);
+        assert_eq!(answers[0], [Ok(1), Ok(100_000), Ok(1)]);
+        assert_eq!(answers[1], [Err("ValueError: late".to_owned())]);
+    }
+    assert_eq!(restarts.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -126,6 +126,7 @@ impl Answer<'_> {
             Self::Finalized => {}
             Self::Failed(words) => {
                 answer.failure(Failure { code: ErrorCode::Internal as u8, message: &words });
+                answer.u64(Side::get()?.sent(python));
             }
         }
         Ok(answer)
