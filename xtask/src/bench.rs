@@ -4,9 +4,12 @@ mod client;
 mod grpc;
 mod http;
 mod load;
+mod nvidia;
 mod onnxruntime;
 mod processes;
+mod python;
 mod reference;
+mod report;
 mod repository;
 mod scheduling;
 mod server;
@@ -28,6 +31,8 @@ pub enum Bench {
     Onnxruntime,
     /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
     Reference(reference::Options),
+    /// Python models in Nereid's own backend, beside NVIDIA's server with its own
+    Python(python::Options),
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
@@ -41,6 +46,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Grpc(options) => grpc::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),
+        Bench::Python(options) => python::run(project, options),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),
     }

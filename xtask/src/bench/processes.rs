@@ -17,18 +17,29 @@ struct Process {
 /// Processor time that a process and all its descendants have used so far; `None` if there is no such process.
 pub fn cpu(pid: u32) -> Result<Option<Duration>> {
     let processes = all()?;
-    if !processes.iter().any(|process| process.pid == pid) {
+    let family = family(&processes, pid);
+    if family.is_empty() {
         return Ok(None);
     }
-    let mut ticks = 0;
-    let mut family = vec![pid];
-    while let Some(pid) = family.pop() {
-        ticks +=
-            processes.iter().filter(|process| process.pid == pid).map(|process| process.ticks).sum::<u64>();
-        family.extend(processes.iter().filter(|process| process.parent == pid).map(|process| process.pid));
-    }
+    let ticks: u64 = family.iter().map(|process| process.ticks).sum();
     let per_second = rustix::param::clock_ticks_per_second();
     Ok(Some(Duration::from_secs_f64(ticks as f64 / per_second as f64)))
+}
+
+/// The descendants of a process.
+pub fn descendants(pid: u32) -> Result<Vec<u32>> {
+    Ok(family(&all()?, pid).iter().map(|process| process.pid).filter(|found| *found != pid).collect())
+}
+
+/// A process and all its descendants; nothing if there is no such process.
+fn family(processes: &[Process], pid: u32) -> Vec<&Process> {
+    let mut family: Vec<_> = processes.iter().filter(|process| process.pid == pid).collect();
+    let mut next = 0;
+    while let Some(parent) = family.get(next).map(|process| process.pid) {
+        family.extend(processes.iter().filter(|process| process.parent == parent));
+        next += 1;
+    }
+    family
 }
 
 /// Bytes of memory that a process has resident, without its descendants.
@@ -82,6 +93,16 @@ mod tests {
         assert_eq!(process(line), Some(Process { pid: 42, parent: 7, ticks: 175 }));
         assert_eq!(process("42 (a) S 7"), None);
         assert_eq!(process(""), None);
+    }
+
+    #[test]
+    fn a_family_has_all_generations_and_nobody_else() {
+        let tree = [(1, 0), (2, 1), (5, 1), (3, 2), (4, 3), (6, 5), (7, 0)];
+        let processes: Vec<_> = tree.map(|(pid, parent)| Process { pid, parent, ticks: 1 }).into();
+        let pids = |pid| family(&processes, pid).iter().map(|process| process.pid).collect::<Vec<_>>();
+        assert_eq!(pids(1), [1, 2, 5, 3, 6, 4]);
+        assert_eq!(pids(7), [7]);
+        assert!(pids(9).is_empty());
     }
 
     #[test]

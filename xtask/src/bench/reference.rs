@@ -3,8 +3,7 @@
 //! Both run at the same time, and only one of them is under load. Runs alternate, and ratios are taken within each pair,
 //! so a machine that slows down does not tilt the result. The tables are Markdown, ready for a document.
 
-mod report;
-mod setup;
+pub(super) mod setup;
 
 use std::fmt;
 use std::fs;
@@ -19,6 +18,7 @@ use clap::{Args, ValueEnum};
 use self::setup::Setup;
 use super::client::Request;
 use super::load::{Load, Seen, read_seen};
+use super::report;
 use super::server::Server;
 use super::summary::{Pair, Run};
 use crate::project::{Project, show};
@@ -132,8 +132,9 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
         "\n{cores} cores, shared by the server and the load (1 thread); {} in flight\n",
         options.in_flight
     );
-    print!("{}", report::loads(&measured));
-    print!("\n{}", report::footprint(&Footprint { starts, at_rest, after_load }));
+    let rows: Vec<_> = measured.iter().map(|it| (title(it.kind), &it.pairs[..])).collect();
+    print!("{}", report::loads(&rows));
+    print!("\n{}", footprint(&Footprint { starts, at_rest, after_load }));
     Ok(())
 }
 
@@ -204,6 +205,33 @@ impl Prepared {
     }
 }
 
+/// Start and memory.
+fn footprint(footprint: &Footprint) -> String {
+    let mut text = report::heading();
+    let mebibytes =
+        |bytes: Both<u64>| (bytes.nereid as f64 / 1_048_576.0, bytes.reference as f64 / 1_048_576.0);
+    let starts = footprint.starts.iter();
+    let starts = starts.map(|start| (start.nereid.as_secs_f64() * 1e3, start.reference.as_secs_f64() * 1e3));
+    let at_rest = footprint.at_rest.iter().copied().map(mebibytes);
+    report::row(&mut text, "start until ready, two small models", "ms", &starts.collect::<Vec<_>>());
+    report::row(&mut text, "memory at rest, two small models", "MiB", &at_rest.collect::<Vec<_>>());
+    report::row(&mut text, "memory after these loads", "MiB", &[mebibytes(footprint.after_load)]);
+    text
+}
+
+fn title(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Http => "HTTP, 64 bytes",
+        Kind::HttpLarge => "HTTP, 1 MiB",
+        Kind::SharedMemory => "HTTP, 1 MiB in shared memory",
+        Kind::Grpc => "gRPC, 64 bytes",
+        Kind::GrpcLarge => "gRPC, 1 MiB",
+        Kind::Stream => "gRPC stream, 64 bytes",
+        Kind::Ensemble => "ensemble of two models, HTTP, 64 bytes",
+        Kind::Python => "Python model, HTTP, 64 bytes",
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -228,5 +256,26 @@ mod tests {
         for kind in Kind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.to_string());
         }
+    }
+
+    #[test]
+    fn start_and_memory_are_rows_of_their_own() {
+        fn both<T>(nereid: T, reference: T) -> Both<T> {
+            Both { nereid, reference }
+        }
+        let text = footprint(&Footprint {
+            starts: vec![both(Duration::from_millis(25), Duration::from_millis(250))],
+            at_rest: vec![both(20 << 20, 100 << 20)],
+            after_load: both(30 << 20, 1100 << 20),
+        });
+        let rows: Vec<_> = text.lines().skip(2).collect();
+        assert_eq!(
+            rows,
+            [
+                "| start until ready, two small models | 25 ms | 250 ms | 10.0× |",
+                "| memory at rest, two small models | 20 MiB | 100 MiB | 5.0× |",
+                "| memory after these loads | 30 MiB | 1,100 MiB | 36.7× |",
+            ]
+        );
     }
 }

@@ -139,6 +139,11 @@ impl Server {
         processes::resident_bytes(self.child.id())
     }
 
+    /// Bytes of memory that each of the server's descendants has resident.
+    pub fn resident_bytes_of_children(&self) -> Result<Vec<u64>> {
+        processes::descendants(self.child.id())?.into_iter().map(processes::resident_bytes).collect()
+    }
+
     fn wait_for(&mut self, path: &str, pause: Duration, good: impl Fn(&Answer) -> bool) -> Result<()> {
         let deadline = Instant::now() + STARTUP;
         loop {

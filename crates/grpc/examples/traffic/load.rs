@@ -36,7 +36,12 @@ pub enum Way {
     Unary,
     /// Those of one connection come over one stream.
     Stream,
+    /// The same, to a model `decoupled` that answers each of them a thousand times.
+    Decoupled,
 }
+
+/// Answers of the decoupled model to a request.
+const ANSWERS: usize = 1000;
 
 impl FromStr for Way {
     type Err = String;
@@ -45,7 +50,8 @@ impl FromStr for Way {
         match name {
             "unary" => Ok(Self::Unary),
             "stream" => Ok(Self::Stream),
-            _ => Err(format!("'{name}' is neither unary nor stream")),
+            "decoupled" => Ok(Self::Decoupled),
+            _ => Err(format!("'{name}' is not unary, stream or decoupled")),
         }
     }
 }
@@ -75,7 +81,11 @@ impl Load {
         if self.connections == 0 || !self.in_flight.is_multiple_of(self.connections) || self.in_flight == 0 {
             return Err("requests in flight have to be a multiple of the connections".into());
         }
-        let message = message(self.bytes);
+        let (model, answers) = match self.way {
+            Way::Unary | Way::Stream => ("identity", 1),
+            Way::Decoupled => ("decoupled", ANSWERS),
+        };
+        let message = message(model, self.bytes);
         let start = Instant::now();
         let end = start + self.duration;
         let each = self.in_flight / self.connections;
@@ -101,8 +111,9 @@ impl Load {
                         ));
                     }
                 }
-                Way::Stream => {
-                    senders.spawn(stream_of(requests, self.address, message.clone(), self.bytes, each, end));
+                Way::Stream | Way::Decoupled => {
+                    let expected = Expected { bytes: self.bytes, answers };
+                    senders.spawn(stream_of(requests, self.address, message.clone(), expected, each, end));
                 }
             }
         }
@@ -134,7 +145,7 @@ impl fmt::Display for Seen {
 }
 
 /// A request as it goes over the wire: a tensor of this size.
-fn message(bytes: usize) -> Bytes {
+fn message(model: &str, bytes: usize) -> Bytes {
     let input = InferInputTensor {
         name: "INPUT0".to_owned(),
         datatype: "FP32".to_owned(),
@@ -142,7 +153,7 @@ fn message(bytes: usize) -> Bytes {
         ..InferInputTensor::default()
     };
     let request = ModelInferRequest {
-        model_name: "identity".to_owned(),
+        model_name: model.to_owned(),
         inputs: vec![input],
         raw_input_contents: vec![Bytes::from(vec![0x3f; bytes])],
         ..ModelInferRequest::default()
@@ -187,12 +198,20 @@ async fn calls(
     Ok(latencies)
 }
 
+/// What a request is answered with.
+#[derive(Clone, Copy)]
+struct Expected {
+    /// The size of each answer's tensor.
+    bytes: usize,
+    answers: usize,
+}
+
 /// A stream with a fixed number of requests in flight.
 async fn stream_of(
     requests: SendRequest<Bytes>,
     address: SocketAddr,
     message: Bytes,
-    bytes: usize,
+    expected: Expected,
     in_flight: usize,
     end: Instant,
 ) -> Result<Vec<Duration>, Failure> {
@@ -216,12 +235,14 @@ async fn stream_of(
     let mut last = Instant::now();
     let mut sent: std::collections::VecDeque<Instant> = std::iter::repeat_n(last, in_flight).collect();
     while let Some(begun) = sent.pop_front() {
-        let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
-        let answer = ModelStreamInferResponse::decode(answer)?;
-        if !answer.error_message.is_empty() {
-            return Err(answer.error_message.into());
+        for _ in 0..expected.answers {
+            let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
+            let answer = ModelStreamInferResponse::decode(answer)?;
+            if !answer.error_message.is_empty() {
+                return Err(answer.error_message.into());
+            }
+            check(&answer.infer_response.unwrap_or_default(), expected.bytes)?;
         }
-        check(&answer.infer_response.unwrap_or_default(), bytes)?;
         last = Instant::now();
         latencies.push(last - begun);
         if last >= end {

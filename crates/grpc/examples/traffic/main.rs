@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! traffic echo
-//! traffic load ADDRESS unary|stream CONNECTIONS IN_FLIGHT SECONDS BYTES
+//! traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS BYTES
 //! ```
 
 #![forbid(unsafe_code)]
@@ -42,8 +42,9 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             println!("{seen}");
             Ok(())
         }
-        _ => {
-            Err("traffic echo | traffic load ADDRESS unary|stream CONNECTIONS IN_FLIGHT SECONDS BYTES".into())
-        }
+        _ => Err(
+            "traffic echo | traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS BYTES"
+                .into(),
+        ),
     }
 }

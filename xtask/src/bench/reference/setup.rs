@@ -1,17 +1,15 @@
 //! What both servers are given: models, backend libraries, an environment, a region of shared memory, requests.
 
-use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::bench::client::{Request, post};
-use crate::bench::server::{Server, free_addresses};
+use crate::bench::nvidia::Nvidia;
+use crate::bench::server::Server;
 use crate::project::{Project, show};
-use crate::test::end_to_end_environment;
 
 /// Bytes in the tensor of a small request, and of a large one.
 pub(super) const SMALL: usize = 64;
@@ -44,15 +42,10 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([output]) for output in outputs]
 "#;
 
-/// Prepares NVIDIA's server and Python backend as the end-to-end tests do, and prints their folder.
-const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); import python_backend; \
-                       python_backend.prepare(); print(python_backend.HOME)";
-
 /// Everything that a server is started with.
 pub(super) struct Setup {
     nereid: PathBuf,
-    /// The folder with NVIDIA's server, its Python backend and what they need.
-    nvidia: PathBuf,
+    nvidia: Nvidia,
     backends: PathBuf,
     /// Models of the echo backend.
     small: PathBuf,
@@ -63,17 +56,10 @@ pub(super) struct Setup {
 
 impl Setup {
     pub fn new(project: &Project, folder: &Path, nereid: &Path, python: Option<&Path>) -> Result<Self> {
-        let python = match python {
-            Some(python) => python.to_owned(),
-            None => end_to_end_environment(project)?.program("python"),
-        };
-        let output = project.command(python).args(["-c", PREPARE]).output().context("cannot start Python")?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let nvidia = PathBuf::from(String::from_utf8(output.stdout)?.trim());
-
+        let nvidia = Nvidia::prepare(project, python)?;
         let backends = folder.join("backends");
         fs::create_dir_all(backends.join("echo"))?;
-        symlink(nvidia.join("backends/python"), backends.join("python"))?;
+        symlink(nvidia.backends().join("python"), backends.join("python"))?;
         show(
             project
                 .command("cc")
@@ -98,7 +84,7 @@ impl Setup {
 
     /// NVIDIA's server, with small models alone.
     pub fn reference_at_rest(&self) -> Result<Server> {
-        self.start("tritonserver", &self.nvidia.join("server/bin/tritonserver"), &self.small)
+        self.start("tritonserver", &self.nvidia.program(), &self.small)
     }
 
     /// Nereid, with all models, and checked.
@@ -108,27 +94,13 @@ impl Setup {
 
     /// NVIDIA's server, with all models, and checked.
     pub fn reference(&self) -> Result<Server> {
-        self.checked(self.start("tritonserver", &self.nvidia.join("server/bin/tritonserver"), &self.all)?)
+        self.checked(self.start("tritonserver", &self.nvidia.program(), &self.all)?)
     }
 
     /// Starts a server: both get the same flags and the same environment.
     fn start(&self, name: &'static str, program: &Path, repository: &Path) -> Result<Server> {
-        let [http, grpc, metrics] = free_addresses()?;
-        let mut command = Command::new(program);
-        command
-            .arg(format!("--model-repository={}", repository.display()))
-            .arg(format!("--backend-directory={}", self.backends.display()))
-            .args(["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1"])
-            .arg(format!("--http-port={}", http.port()))
-            .arg(format!("--grpc-port={}", grpc.port()))
-            .arg(format!("--metrics-port={}", metrics.port()));
-        // The Python backend's stub finds its libraries and its interpreter by these.
-        let python = self.nvidia.join("python");
-        command.env("VIRTUAL_ENV", &python);
-        command.env("LD_LIBRARY_PATH", self.nvidia.join("libraries"));
-        let path = env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", python.join("bin").display()));
-        Server::at(name, command, http, grpc)
+        let flag = format!("--backend-directory={}", self.backends.display());
+        self.nvidia.start(name, program, repository, &[flag])
     }
 
     /// Registers the region, and makes sure that each request is answered as it should be.
@@ -160,7 +132,7 @@ fn write_model(repository: &Path, name: &str, kind: &str) -> Result<()> {
 }
 
 /// A request with a binary tensor both ways.
-pub(super) fn request(model: &str, bytes: usize) -> Request {
+pub(in crate::bench) fn request(model: &str, bytes: usize) -> Request {
     let json = format!(
         r#"{{"inputs":[{{"name":"INPUT0","shape":[1,{}],"datatype":"FP32","parameters":{{"binary_data_size":{bytes}}}}}],"outputs":[{{"name":"OUTPUT0","parameters":{{"binary_data":true}}}}]}}"#,
         bytes / 4

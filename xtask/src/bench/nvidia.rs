@@ -1,0 +1,73 @@
+//! NVIDIA's server and Python backend, as the end-to-end tests fetch them, and servers started in their environment.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::server::{Server, free_addresses};
+use crate::project::Project;
+use crate::test::end_to_end_environment;
+
+/// Prepares both as the end-to-end tests do, and prints their folder.
+const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); import python_backend; \
+                       python_backend.prepare(); print(python_backend.HOME)";
+
+/// The folder with NVIDIA's server, its Python backend and what they need.
+pub struct Nvidia(PathBuf);
+
+impl Nvidia {
+    /// Fetches them unless they are there, into an environment with the end-to-end tests' requirements: that of this
+    /// interpreter, or one that is made.
+    pub fn prepare(project: &Project, python: Option<&Path>) -> Result<Self> {
+        let python = match python {
+            Some(python) => python.to_owned(),
+            None => end_to_end_environment(project)?.program("python"),
+        };
+        let output = project.command(python).args(["-c", PREPARE]).output().context("cannot start Python")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(Self(PathBuf::from(String::from_utf8(output.stdout)?.trim())))
+    }
+
+    /// The server's program.
+    pub fn program(&self) -> PathBuf {
+        self.0.join("server/bin/tritonserver")
+    }
+
+    /// The folder of backends.
+    pub fn backends(&self) -> PathBuf {
+        self.0.join("backends")
+    }
+
+    /// The virtual environment of the models.
+    pub fn python(&self) -> PathBuf {
+        self.0.join("python")
+    }
+
+    /// Starts a server, NVIDIA's or ours: both get the same flags and the same environment.
+    pub fn start(
+        &self,
+        name: &'static str,
+        program: &Path,
+        repository: &Path,
+        flags: &[String],
+    ) -> Result<Server> {
+        let [http, grpc, metrics] = free_addresses()?;
+        let mut command = Command::new(program);
+        command
+            .arg(format!("--model-repository={}", repository.display()))
+            .args(["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1"])
+            .arg(format!("--http-port={}", http.port()))
+            .arg(format!("--grpc-port={}", grpc.port()))
+            .arg(format!("--metrics-port={}", metrics.port()))
+            .args(flags);
+        // The Python backend's stub finds its libraries and its interpreter by these.
+        let python = self.python();
+        command.env("VIRTUAL_ENV", &python);
+        command.env("LD_LIBRARY_PATH", self.0.join("libraries"));
+        let path = env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", python.join("bin").display()));
+        Server::at(name, command, http, grpc)
+    }
+}
