@@ -29,6 +29,10 @@ COUNTERS = [
     "nv_inference_compute_input_duration_us",
     "nv_inference_compute_infer_duration_us",
     "nv_inference_compute_output_duration_us",
+    "nv_cache_num_hits_per_model",
+    "nv_cache_hit_duration_per_model",
+    "nv_cache_num_misses_per_model",
+    "nv_cache_miss_duration_per_model",
 ]
 # Load times are in newer releases alone.
 GAUGES = [

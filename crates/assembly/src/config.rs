@@ -12,6 +12,7 @@ use nereid_shared_memory::FaultHandler;
 use nereid_trace::CollectorOptions;
 use tokio::runtime::Handle;
 
+use crate::caches::CacheConfig;
 use crate::faces::Face;
 use crate::platform::PlatformConfig;
 
@@ -29,6 +30,8 @@ pub struct Config {
     pub poll: Option<PollConfig>,
     /// The server itself. `gpus` are those of `platform`, `metrics` those of the process; without a `trace_store`, `trace` says where traces go.
     pub server: ServerOptions,
+    /// Where responses are cached, if they are. `server.response_cache` is made of it.
+    pub response_cache: Option<CacheConfig>,
     /// Backends and GPUs.
     pub platform: PlatformConfig,
     /// Whether clients may register shared memory.
@@ -61,6 +64,7 @@ impl Default for Config {
                 max_unread: 256 << 20,
                 ..ServerOptions::default()
             },
+            response_cache: None,
             platform: PlatformConfig::default(),
             client_shared_memory: true,
             collector: CollectorOptions::default(),

@@ -40,6 +40,9 @@ pub enum StartError {
     /// The backends could not be set up.
     #[error("{0}")]
     Backends(Error),
+    /// The response cache cannot be used.
+    #[error("{0}")]
+    Cache(String),
     /// Traces cannot go where the configuration says.
     #[error("{0}")]
     Traces(String),

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod backends;
+mod caches;
 mod config;
 mod error;
 mod faces;
@@ -22,6 +23,7 @@ mod running;
 mod traces;
 
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
+pub use caches::CacheConfig;
 pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
 pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving};

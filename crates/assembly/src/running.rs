@@ -24,7 +24,7 @@ use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::platform::Platform;
-use crate::{poll, traces};
+use crate::{caches, poll, traces};
 
 /// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
 /// announces the last one's end.
@@ -63,9 +63,14 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let source = source.with_namespacing(config.namespacing);
     source.remove_left_over_files();
     source.oddities().iter().for_each(|oddity| tracing::info!("{oddity}"));
+    let response_cache = match (config.server.response_cache, config.response_cache) {
+        (None, Some(cache)) => Some(caches::open(cache).map_err(StartError::Cache)?),
+        (given, _) => given,
+    };
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
+        response_cache,
         gpus: platform.gpus.numbers.clone(),
         metrics: process.backend_metrics.clone(),
         ..config.server

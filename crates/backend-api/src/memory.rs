@@ -66,6 +66,18 @@ pub struct Buffer {
     contents: Contents,
     memory: Memory,
     placed: bool,
+    owner: Owner,
+}
+
+/// Who else may write the bytes, and what stays allocated as long as they are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// The server, and the allocation is these bytes.
+    Server,
+    /// Perhaps somebody else, and perhaps they are a part of something larger.
+    Unknown,
+    /// Another process, which may write them at any time.
+    OtherProcess,
 }
 
 #[derive(Clone)]
@@ -111,19 +123,32 @@ pub trait DeviceMemory: Send + Sync {
 impl Buffer {
     /// Ordinary host memory.
     pub fn host(bytes: impl Into<Bytes>) -> Self {
-        Self { contents: Contents::Host(bytes.into()), memory: Memory::HOST, placed: false }
+        Self::new(Contents::Host(bytes.into()), Memory::HOST)
+    }
+
+    /// Ordinary host memory that nobody else has: keeping it keeps just these bytes.
+    pub fn own(bytes: Vec<u8>) -> Self {
+        // Without spare capacity.
+        Self { owner: Owner::Server, ..Self::host(bytes.into_boxed_slice()) }
+    }
+
+    /// Host memory that another process may write at any time.
+    pub fn shared(bytes: Bytes) -> Self {
+        Self { owner: Owner::OtherProcess, ..Self::host(bytes) }
     }
 
     /// Host memory pinned for `device`.
     pub fn pinned(bytes: Bytes, device: i64) -> Self {
-        let memory = Memory { kind: MemoryKind::CpuPinned, device };
-        Self { contents: Contents::Host(bytes), memory, placed: false }
+        Self::new(Contents::Host(bytes), Memory { kind: MemoryKind::CpuPinned, device })
     }
 
     /// Memory of `device`.
     pub fn device(buffer: DeviceBuffer, device: i64) -> Self {
-        let memory = Memory { kind: MemoryKind::Gpu, device };
-        Self { contents: Contents::Device(buffer), memory, placed: false }
+        Self::new(Contents::Device(buffer), Memory { kind: MemoryKind::Gpu, device })
+    }
+
+    fn new(contents: Contents, memory: Memory) -> Self {
+        Self { contents, memory, placed: false, owner: Owner::Unknown }
     }
 
     /// The same bytes, marked as being where the caller of the request wants them.
@@ -134,6 +159,26 @@ impl Buffer {
     /// Whether the bytes are in memory that the caller of the request provided.
     pub fn is_placed(&self) -> bool {
         self.placed
+    }
+
+    /// Whether another process may write the bytes at any time.
+    pub fn is_shared(&self) -> bool {
+        self.owner == Owner::OtherProcess
+    }
+
+    /// The same bytes, to be kept for any time: these if that keeps nothing else and nobody else can write them, otherwise a
+    /// copy in host memory.
+    ///
+    /// # Errors
+    /// A device's driver failed.
+    pub fn to_kept(&self) -> Result<Self> {
+        if self.owner == Owner::Server && !self.placed {
+            return Ok(self.clone());
+        }
+        Ok(match &self.contents {
+            Contents::Host(bytes) => Self::own(bytes.to_vec()),
+            Contents::Device(_) => Self { owner: Owner::Server, ..Self::host(self.to_host()?) },
+        })
     }
 
     /// Where it is.
@@ -189,5 +234,37 @@ impl Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes, {:?})", self.len(), self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Card, on_card};
+
+    #[test]
+    fn only_what_is_the_servers_alone_is_kept_without_a_copy() {
+        let card = Card::holding(b"abc");
+        let own = Buffer::own(b"abc".to_vec());
+        let cases = [
+            (own.clone(), true),
+            (own.clone().into_placed(), false),
+            (Buffer::host(own.as_host().unwrap().clone()), false),
+            (Buffer::shared(Bytes::from_static(b"abc")), false),
+            (Buffer::pinned(Bytes::from_static(b"abc"), 0), false),
+            (on_card(&card), false),
+        ];
+        for (buffer, same) in cases {
+            let kept = buffer.to_kept().unwrap();
+            let address = |it: &Buffer| it.as_host().map(|bytes| bytes.as_ptr());
+            assert_eq!(kept.as_host().unwrap()[..], buffer.to_host().unwrap()[..], "{buffer:?}");
+            assert_eq!(address(&kept) == address(&buffer), same, "{buffer:?}");
+            assert!(!kept.is_placed() && !kept.is_shared() && kept.memory() == Memory::HOST);
+            // Once kept, it stays where it is.
+            assert_eq!(address(&kept.to_kept().unwrap()), address(&kept));
+        }
+        card.fail();
+        assert!(on_card(&card).to_kept().is_err());
+        assert!(Buffer::shared(Bytes::new()).is_shared() && !own.is_shared());
     }
 }

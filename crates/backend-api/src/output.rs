@@ -1,6 +1,5 @@
 //! Memory for outputs: the server's own, or what the caller of the request provides.
 
-use bytes::Bytes;
 use nereid_model_config::DataType;
 
 use crate::{Buffer, DeviceBuffer, Memory, MemoryKind, Result, Shape};
@@ -140,7 +139,7 @@ impl OutputBuffer {
     /// They cannot be copied to where the caller wants them.
     pub fn freeze(self) -> Result<Buffer> {
         match self.0 {
-            Kind::Own(bytes) => Ok(Buffer::host(Bytes::from(bytes))),
+            Kind::Own(bytes) => Ok(Buffer::own(bytes)),
             Kind::Placed(memory) => Ok(memory.freeze()?.into_placed()),
         }
     }

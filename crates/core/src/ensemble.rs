@@ -130,6 +130,10 @@ impl Executor for Graph {
         let steps = self.shared.plan.steps.iter();
         steps.filter_map(|step| models.find_exactly(&step.model, step.version).ok()).collect()
     }
+
+    fn member_count(&self) -> usize {
+        self.shared.plan.steps.len()
+    }
 }
 
 #[cfg(test)]

@@ -56,6 +56,11 @@ pub(crate) trait Executor: Send + Sync {
         Vec::new()
     }
 
+    /// How many [members](Self::members) it has where all of them are there.
+    fn member_count(&self) -> usize {
+        0
+    }
+
     /// The instances, where those can be made anew while the model stays loaded.
     fn instances(&self) -> Option<&Instances> {
         None

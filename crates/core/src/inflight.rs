@@ -198,7 +198,9 @@ impl InFlight {
     fn record(&self, state: &mut State, ending: Ending, ended: Duration) {
         let [started, inputs_ready, outputs_ready] = self.beginnings(ended);
         let statistics = self.model.statistics();
-        statistics.record(ending, self.batch_size, ended, started);
+        // What was answered before the queue was neither executed nor did it wait for that.
+        let (items, waited) = if self.is_queued() { (self.batch_size, started) } else { (0, Duration::ZERO) };
+        statistics.record(ending, items, ended, waited);
         if ending != Ending::Success || !self.is_queued() {
             return self.caller.computed(None);
         }

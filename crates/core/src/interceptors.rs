@@ -90,10 +90,10 @@ enum Progress {
 }
 
 impl Gate {
-    /// The gate of a model; `None` where there is nothing to pass.
-    pub(crate) fn new(interceptors: &Interceptors) -> Option<Arc<Self>> {
+    /// The gate of a model, with an interceptor of its own behind those of all models; `None` where there is nothing to pass.
+    pub(crate) fn new(interceptors: &Interceptors, own: Option<Arc<dyn Interceptor>>) -> Option<Arc<Self>> {
         let (waiting, lanes) = (Arc::default(), Arc::default());
-        let interceptors = interceptors.clone();
+        let interceptors: Interceptors = interceptors.0.iter().cloned().chain(own).collect();
         (!interceptors.0.is_empty()).then(|| Arc::new(Self { interceptors, waiting, lanes }))
     }
 

@@ -27,6 +27,7 @@ mod peers;
 mod rate_limiter;
 mod readiness;
 mod reminder;
+mod response_cache;
 mod scheduler;
 mod server;
 mod signature;
@@ -59,6 +60,10 @@ pub use nereid_backend_api::{
 pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
+pub use response_cache::{
+    CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
+    ResponseCaching, decode_entry, encode_entry,
+};
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{ModelControl, Resolving, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};

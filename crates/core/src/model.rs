@@ -24,6 +24,7 @@ use crate::executor::Executor;
 use crate::inflight::{InFlight, ResponseStream};
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
+use crate::response_cache::Load;
 use crate::scheduler::Ticket;
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::signature::Signature;
@@ -52,6 +53,8 @@ pub struct Model {
     sequence_checks: Option<SequenceChecks>,
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
+    /// What tells it from other loads in the response cache.
+    load: Load,
     /// What requests pass before they are queued, if there is anything.
     gate: Option<Arc<Gate>>,
     executor: Arc<dyn Executor>,
@@ -102,6 +105,11 @@ impl Model {
         if let Some(predecessor) = self.predecessor.swap(None) {
             predecessor.end_sequences();
         }
+    }
+
+    /// What tells it from other loads in the response cache.
+    pub(crate) fn load_identity(&self) -> &[u8; 32] {
+        self.load.identity()
     }
 
     /// The guard of the files it was loaded from.

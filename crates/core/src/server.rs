@@ -26,6 +26,7 @@ use crate::model::{Model, Services, Work};
 use crate::peers::ServerPeers;
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::reminder::Reminder;
+use crate::response_cache::ResponseCaching;
 use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
 use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
@@ -83,6 +84,8 @@ pub struct ServerOptions {
     pub metrics: MetricRegistry,
     /// What decides about requests before they are queued.
     pub interceptors: Interceptors,
+    /// Where responses of models that ask for it are cached.
+    pub response_cache: Option<ResponseCaching>,
 }
 
 /// How models come and go while the server serves.
@@ -133,6 +136,7 @@ impl Server {
             max_unread: options.max_unread,
             latencies: options.latencies,
             interceptors: options.interceptors.clone(),
+            response_cache: options.response_cache.clone(),
             models: Weak::new(),
             peers: Arc::new(NoPeers),
             events: Events::default(),

@@ -49,7 +49,7 @@ impl AddAssign for DurationStatistics {
 pub struct InferStatistics {
     /// When the model was executed last, in milliseconds since the Unix epoch; 0 if it was not.
     pub last_inference_ms: u64,
-    /// Items of successful requests: a request of batch size n counts n times.
+    /// Items of successful requests that were executed: a request of batch size n counts n times.
     pub inference_count: u64,
     /// Executions of the model: a batch counts once.
     pub execution_count: u64,
@@ -67,6 +67,10 @@ pub struct InferStatistics {
     pub compute_infer: DurationStatistics,
     /// Successful requests: handing on outputs.
     pub compute_output: DurationStatistics,
+    /// Requests that were answered from the response cache: looking them up.
+    pub cache_hit: DurationStatistics,
+    /// Requests that were looked up there in vain: that, and storing their answers.
+    pub cache_miss: DurationStatistics,
     /// Executions by batch size.
     pub batches: BTreeMap<usize, BatchStatistics>,
     /// Responses of a decoupled model, by their place among the responses to their request.
@@ -193,6 +197,22 @@ impl ModelStatistics {
         self.counters.own().computed(times);
         if let Some(latencies) = &self.latencies {
             latencies.computed(times);
+        }
+    }
+
+    /// Counts a request that is answered from the response cache.
+    pub(crate) fn record_cache_hit(&self, took: Duration) {
+        self.counters.own().cache_hit(took);
+        if let Some(latencies) = &self.latencies {
+            latencies.hit(took);
+        }
+    }
+
+    /// Counts a request that was not found in the response cache.
+    pub(crate) fn record_cache_miss(&self, took: Duration) {
+        self.counters.own().cache_miss(took);
+        if let Some(latencies) = &self.latencies {
+            latencies.missed(took);
         }
     }
 

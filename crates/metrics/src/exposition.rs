@@ -7,7 +7,7 @@ use nereid_core::{MetricKind, MetricRegistry, Server};
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
 use crate::text::{Labels, Text};
-use crate::{custom, models, nvml};
+use crate::{cache, custom, models, nvml};
 
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
@@ -68,7 +68,7 @@ impl Exposition {
     /// Exposes the server's metrics and those in `registry`, where it reserves the server's names. GPUs that cannot be read
     /// are left out with a warning in the log.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
-        let own = models::names().chain(gpu::names()).chain(machine::NAMES);
+        let own = models::names().chain(cache::names()).chain(gpu::names()).chain(machine::NAMES);
         registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
@@ -94,6 +94,7 @@ impl Exposition {
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        cache::write_counters(&mut text, &rows, self.options.counter_latencies);
         models::write_load_failures(&mut text, server);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
@@ -110,6 +111,7 @@ impl Exposition {
         if let Some(machine) = &self.machine {
             machine.write(&mut text);
         }
+        cache::write_gauges(&mut text, server);
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod custom;
 mod exposition;
 mod gpu;

@@ -11,10 +11,12 @@ use crate::text::{Labels, Number, Text};
 
 /// A version at one moment.
 pub(crate) struct Row {
-    labels: Labels,
+    pub labels: Labels,
     /// The labels for each reason of failure.
     reasons: [Labels; FailureReason::ALL.len()],
-    totals: Totals,
+    pub totals: Totals,
+    /// Whether its responses are cached.
+    pub is_cached: bool,
     pending: usize,
     load_seconds: f64,
     first_response: Option<HistogramValue>,
@@ -25,10 +27,11 @@ pub(crate) struct Row {
 pub(crate) fn rows(server: &Server) -> Vec<Row> {
     // Copied, so that no version is kept from unloading while the rest are read.
     let models: Vec<_> = server.models().ready().cloned().collect();
-    models.into_iter().map(row).collect()
+    let has_cache = server.options().response_cache.is_some();
+    models.into_iter().map(|model| row(model, has_cache)).collect()
 }
 
-fn row(model: Arc<Model>) -> Row {
+fn row(model: Arc<Model>, has_cache: bool) -> Row {
     let labels = labels(&model);
     let reasons = FailureReason::ALL.map(|reason| {
         let mut labels = labels.clone();
@@ -40,6 +43,7 @@ fn row(model: Arc<Model>) -> Row {
         labels: Labels::new(&labels),
         reasons,
         totals: statistics.totals(),
+        is_cached: has_cache && model.config().response_cache.is_some_and(|cache| cache.enable),
         pending: model.pending(),
         load_seconds: statistics.load_duration().as_secs_f64(),
         first_response: statistics.latencies().and_then(Latencies::first_response),
@@ -142,6 +146,15 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
     ("nv_inference_compute_input_summary_us", "Time spent gathering inputs, in microseconds"),
     ("nv_inference_compute_infer_summary_us", "Time spent executing the model, in microseconds"),
     ("nv_inference_compute_output_summary_us", "Time spent returning outputs, in microseconds"),
+    (
+        "nv_cache_hit_summary_per_model",
+        "Time spent looking up a request that was found in the response cache, in microseconds",
+    ),
+    (
+        "nv_cache_miss_summary_per_model",
+        "Time spent looking up a request that was not found in the response cache, and storing its response, in \
+         microseconds",
+    ),
 ];
 
 /// The names of all families here.
@@ -223,13 +236,17 @@ pub(crate) fn write_histograms(text: &mut Text, rows: &[Row]) {
 
 /// Writes the summaries, if they are kept, with these quantiles.
 pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) {
-    let kept: Vec<_> = rows.iter().filter_map(|row| Some((&row.labels, row.summaries.as_ref()?))).collect();
+    let kept: Vec<_> = rows.iter().filter_map(|row| Some((row, row.summaries.as_ref()?))).collect();
     if kept.is_empty() {
         return;
     }
     for ((name, help), phase) in SUMMARIES.into_iter().zip(LatencyPhase::ALL) {
+        let of_cache = matches!(phase, LatencyPhase::CacheHit | LatencyPhase::CacheMiss);
+        if of_cache && !kept.iter().any(|(row, _)| row.is_cached) {
+            continue;
+        }
         text.family(name, "summary", help);
-        for (labels, summaries) in &kept {
+        for (Row { labels, .. }, summaries) in kept.iter().filter(|(row, _)| row.is_cached || !of_cache) {
             let summary = &summaries[phase as usize];
             text.sample(name, "_count", labels, summary.count);
             text.sample(name, "_sum", labels, summary.sum_us);

@@ -201,6 +201,7 @@ impl Options {
             models_at_start: self.models.at_start(),
             poll: self.models.poll(),
             server: self.server_options()?,
+            response_cache: self.cache.cache(),
             platform: self.configurations.platform(self.pools.sizes()),
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
@@ -234,7 +235,7 @@ impl Options {
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
         advice.extend(self.vertex_ai.advice(|name| env::var(name).ok()));
-        advice.extend(self.cache.advice());
+        advice.extend(self.cache.advice().map(str::to_owned));
         advice.extend(self.models.advice());
         advice.extend(self.execution.advice());
         advice.extend(self.devices.advice());

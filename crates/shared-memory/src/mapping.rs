@@ -89,12 +89,12 @@ impl HostSlice {
 
     /// The bytes in place. They may change at any time.
     pub(crate) fn buffer(&self) -> Buffer {
-        Buffer::host(Bytes::from_owner(self.clone()))
+        Buffer::shared(Bytes::from_owner(self.clone()))
     }
 
     /// The bytes as they are now, in memory of our own.
     pub(crate) fn copied(&self) -> Buffer {
-        Buffer::host(self.as_ref().to_vec())
+        Buffer::own(self.as_ref().to_vec())
     }
 
     /// Whether two pieces have a byte in common.

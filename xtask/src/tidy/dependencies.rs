@@ -230,6 +230,13 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
+        of: "nereid-response-cache",
+        rooms: Allowed::Only(&["nereid-core", "nereid-listener"]),
+        libraries: Allowed::Any,
+        never: &["aws-*", "axum*", "hyper*", "tonic*", "tract*"],
+        why: "a response cache keeps entries, and knows no face, no backend and no request",
+    },
+    Rule {
         of: "nereid-trace",
         rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Any,

@@ -84,6 +84,12 @@ fn fit_config(
     let mut configs: BTreeMap<_, _> = models.ready().map(|model| (model.name(), model.config())).collect();
     configs.extend(members.iter().map(|member| (member.name(), latest(member, models))));
     let is_decoupled = validate_ensemble(&config, &configs).map_err(of_config)?;
+    if is_decoupled && config.response_cache.is_some_and(|cache| cache.enable) {
+        return Err(Error::invalid_arg(format!(
+            "ensemble '{id}' is decoupled, as one of its models is: its responses cannot be cached; remove \
+             'response_cache'"
+        )));
+    }
     config.model_transaction_policy = Some(ModelTransactionPolicy { decoupled: is_decoupled });
     Ok((config, members))
 }

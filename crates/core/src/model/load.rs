@@ -19,6 +19,7 @@ use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::interceptors::{Gate, Interceptors};
 use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
+use crate::response_cache::{Caching, Load, ResponseCaching};
 use crate::scheduler::configured::{self, SchedulerContext};
 use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::scheduler::sequence::configured::initial_states;
@@ -50,8 +51,25 @@ pub(crate) struct Services {
     pub peers: Arc<dyn Peers>,
     /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
     pub interceptors: Interceptors,
+    /// See [`ServerOptions::response_cache`](crate::ServerOptions::response_cache).
+    pub response_cache: Option<ResponseCaching>,
     /// Where changes of readiness are announced.
     pub events: Events,
+}
+
+impl Services {
+    /// What the requests to a version pass before they are queued. The cache comes last: what stands before it holds for
+    /// requests that it answers, too.
+    fn gate(
+        &self,
+        config: &ModelConfig,
+        load: &Load,
+        statistics: &Arc<ModelStatistics>,
+    ) -> Option<Arc<Gate>> {
+        let caching =
+            Caching::interceptor(self.response_cache.as_ref(), config, load, &self.models, statistics);
+        Gate::new(&self.interceptors, caching)
+    }
 }
 
 impl Model {
@@ -109,12 +127,14 @@ impl Model {
         let statistics = Self::statistics_after(before, &config, services);
         let models = Weak::clone(&services.models);
         let executor: Arc<dyn Executor> = Arc::new(Graph::new(&config, models, Arc::clone(&statistics)));
-        let gate = Gate::new(&services.interceptors);
+        let load = Load::new(services.response_cache.as_ref(), spec, version, &config)?;
+        let gate = services.gate(&config, &load, &statistics);
         let id = (spec.id.clone(), version);
         let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
             id: spec.id.clone(),
             version,
+            load,
             given: spec.config.clone(),
             signature,
             config,
@@ -198,12 +218,14 @@ impl Model {
         let executor = Instances::start(pool, scheduler, readiness)
             .map_err(|error| Error::internal(format!("cannot start the instance threads: {error}")))?;
         let executor: Arc<dyn Executor> = Arc::new(executor);
-        let gate = Gate::new(&services.interceptors);
+        let load = Load::new(services.response_cache.as_ref(), spec, version, &config)?;
+        let gate = services.gate(&config, &load, &statistics);
         let id = (spec.id.clone(), version);
         let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
             id: spec.id.clone(),
             version,
+            load,
             given: spec.config.clone(),
             sequence_checks: SequenceChecks::new(&config),
             config,

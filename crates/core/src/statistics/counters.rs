@@ -112,6 +112,8 @@ pub(super) struct Counters {
     compute_input: Counter,
     compute_infer: Counter,
     compute_output: Counter,
+    cache_hit: Counter,
+    cache_miss: Counter,
     /// Failed requests, by their reason's number.
     failures: [AtomicU64; FailureReason::ALL.len()],
     /// Executions of the sizes from 1 on.
@@ -153,6 +155,16 @@ impl Counters {
         self.compute_input.add(times.input);
         self.compute_infer.add(times.infer);
         self.compute_output.add(times.output);
+    }
+
+    /// Counts a request that is answered from the response cache.
+    pub(super) fn cache_hit(&self, took: Duration) {
+        self.cache_hit.add(took);
+    }
+
+    /// Counts a request that was not found in the response cache.
+    pub(super) fn cache_miss(&self, took: Duration) {
+        self.cache_miss.add(took);
     }
 
     /// Counts one response to a request of a decoupled model, see
@@ -207,6 +219,8 @@ impl Counters {
         sum.compute_input += self.compute_input.snapshot();
         sum.compute_infer += self.compute_infer.snapshot();
         sum.compute_output += self.compute_output.snapshot();
+        sum.cache_hit += self.cache_hit.snapshot();
+        sum.cache_miss += self.cache_miss.snapshot();
         let small = self.small_batches.iter().map(BatchCounter::snapshot);
         for (size, batch) in (1..).zip(small).filter(|(_, batch)| batch.compute_infer.count > 0) {
             *sum.batches.entry(size).or_default() += batch;
@@ -233,6 +247,8 @@ impl Counters {
             compute_input_ns: self.compute_input.snapshot().ns,
             compute_infer_ns: self.compute_infer.snapshot().ns,
             compute_output_ns: self.compute_output.snapshot().ns,
+            cache_hit: self.cache_hit.snapshot(),
+            cache_miss: self.cache_miss.snapshot(),
         }
     }
 }

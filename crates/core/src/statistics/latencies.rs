@@ -39,7 +39,7 @@ impl fmt::Debug for Latencies {
     }
 }
 
-/// What part of a successful request a summary is about. The numbers are places in the lists of them.
+/// What part of a request a summary is about. The numbers are places in the lists of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The whole, from arrival to answer.
@@ -52,12 +52,23 @@ pub enum Phase {
     ComputeInfer,
     /// Handing on outputs.
     ComputeOutput,
+    /// The lookup in the response cache, where it found the answer.
+    CacheHit,
+    /// The lookup where it did not, and storing the answer.
+    CacheMiss,
 }
 
 impl Phase {
     /// Every phase, in the order of their numbers.
-    pub const ALL: [Self; 5] =
-        [Self::Request, Self::Queue, Self::ComputeInput, Self::ComputeInfer, Self::ComputeOutput];
+    pub const ALL: [Self; 7] = [
+        Self::Request,
+        Self::Queue,
+        Self::ComputeInput,
+        Self::ComputeInfer,
+        Self::ComputeOutput,
+        Self::CacheHit,
+        Self::CacheMiss,
+    ];
 }
 
 impl Latencies {
@@ -91,6 +102,14 @@ impl Latencies {
             (Phase::ComputeInfer, times.infer),
             (Phase::ComputeOutput, times.output),
         ]);
+    }
+
+    pub(crate) fn hit(&self, took: Duration) {
+        self.observe([(Phase::CacheHit, took)]);
+    }
+
+    pub(crate) fn missed(&self, took: Duration) {
+        self.observe([(Phase::CacheMiss, took)]);
     }
 
     fn observe<const N: usize>(&self, durations: [(Phase, Duration); N]) {

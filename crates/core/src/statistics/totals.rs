@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::{Latencies, ModelStatistics, nanos};
+use super::{DurationStatistics, Latencies, ModelStatistics, nanos};
 
 /// Why a request failed. The numbers are places in [`Totals::failures`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,10 @@ pub struct Totals {
     pub compute_infer_ns: u64,
     /// Successful requests: handing on outputs.
     pub compute_output_ns: u64,
+    /// Requests that were answered from the response cache.
+    pub cache_hit: DurationStatistics,
+    /// Requests that were not found in the response cache.
+    pub cache_miss: DurationStatistics,
 }
 
 impl AddAssign for Totals {
@@ -62,6 +66,8 @@ impl AddAssign for Totals {
         self.compute_input_ns += other.compute_input_ns;
         self.compute_infer_ns += other.compute_infer_ns;
         self.compute_output_ns += other.compute_output_ns;
+        self.cache_hit += other.cache_hit;
+        self.cache_miss += other.cache_miss;
     }
 }
 

@@ -1,23 +1,23 @@
-//! The options of the response cache. It is not built yet: they are checked and reported, so that a command line that has
-//! them starts the server.
+//! The options of the response cache.
+
+use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
-
-use super::without_effect;
+use nereid_assembly::CacheConfig;
 
 /// The options of the response cache.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Response cache")]
 pub(crate) struct CacheOptions {
-    /// Setting of a response cache. Accepted, without effect yet: no response is cached. May be given several times.
+    /// Setting of the response cache: local,size=BYTES for one in memory. May be given several times, for the same cache.
     #[arg(long, value_name = "CACHE,SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     cache_config: Vec<CacheSetting>,
 
-    /// Folder with a folder for each installed cache. Accepted, without effect yet.
+    /// Folder with a folder for each installed cache.
     #[arg(long, value_name = "PATH")]
-    cache_directory: Option<String>,
+    cache_directory: Option<PathBuf>,
 
-    /// Deprecated: --cache-config=local,size=BYTES. Accepted, without effect yet.
+    /// Deprecated: --cache-config=local,size=BYTES.
     #[arg(long, value_name = "BYTES")]
     response_cache_byte_size: Option<u64>,
 }
@@ -26,9 +26,27 @@ pub(crate) struct CacheOptions {
 #[derive(Clone, Debug)]
 struct CacheSetting {
     cache: String,
+    name: String,
+    value: String,
 }
 
 impl CacheOptions {
+    /// The cache that they describe, if any.
+    pub(super) fn cache(&self) -> Option<CacheConfig> {
+        let of_size = self.response_cache_byte_size.map(|size| CacheSetting {
+            cache: "local".to_owned(),
+            name: "size".to_owned(),
+            value: size.to_string(),
+        });
+        let settings: Vec<_> = self.cache_config.iter().cloned().chain(of_size).collect();
+        let name = settings.first()?.cache.clone();
+        Some(CacheConfig {
+            name,
+            settings: settings.into_iter().map(|setting| (setting.name, setting.value)).collect(),
+            directory: self.cache_directory.clone(),
+        })
+    }
+
     /// Options that contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let mut caches = self.cache_config.iter().map(|setting| &setting.cache);
@@ -44,16 +62,14 @@ impl CacheOptions {
         }
     }
 
-    /// What was given and has no effect.
-    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
-        without_effect(
-            "the response cache is not built yet, so every request is executed",
-            [
-                (!self.cache_config.is_empty(), "--cache-config"),
-                (self.response_cache_byte_size.is_some(), "--response-cache-byte-size"),
-                (self.cache_directory.is_some(), "--cache-directory"),
-            ],
-        )
+    /// What was given and is deprecated, or has no effect.
+    pub(super) fn advice(&self) -> impl Iterator<Item = &'static str> {
+        let deprecated = self
+            .response_cache_byte_size
+            .map(|_| "--response-cache-byte-size is deprecated: use --cache-config=local,size=BYTES");
+        let unused = (self.cache_directory.is_some() && self.cache().is_none())
+            .then_some("--cache-directory has no effect without --cache-config");
+        deprecated.into_iter().chain(unused)
     }
 }
 
@@ -61,7 +77,7 @@ impl CacheOptions {
 fn setting(text: &str) -> Result<CacheSetting, String> {
     match text.split_once(',').and_then(|(cache, rest)| Some((cache, rest.split_once('=')?))) {
         Some((cache, (name, value))) if ![cache, name, value].contains(&"") => {
-            Ok(CacheSetting { cache: cache.to_owned() })
+            Ok(CacheSetting { cache: cache.to_owned(), name: name.to_owned(), value: value.to_owned() })
         }
         _ => Err("must be CACHE,SETTING=VALUE, such as local,size=1048576".into()),
     }
@@ -84,18 +100,36 @@ mod tests {
     }
 
     #[test]
-    fn each_option_given_is_reported() {
-        for (arguments, reported) in [
-            ([].as_slice(), 0),
-            (&["--cache-directory=/opt/tritonserver/caches"], 1),
-            (&["--cache-directory="], 1),
-            (&["--response-cache-byte-size=1048576"], 1),
-            (&["--cache-config=local,size=1048576", "--cache-config=local,x=a,b=c"], 1),
-            (&["--cache-config=redis,host=a", "--cache-directory=b"], 2),
-        ] {
+    fn options_become_a_cache_and_its_settings() {
+        type Settings<'a> = &'a [(&'a str, &'a str)];
+        type Case<'a> = (&'a [&'a str], Option<(&'a str, Settings<'a>)>, usize);
+        let cases: [Case<'_>; 6] = [
+            (&[], None, 0),
+            (&["--cache-directory=/opt/tritonserver/caches"], None, 1),
+            (&["--response-cache-byte-size=1048576"], Some(("local", &[("size", "1048576")])), 1),
+            (
+                &["--cache-config=local,size=1048576", "--cache-config=local,x=a,b=c"],
+                Some(("local", &[("size", "1048576"), ("x", "a,b=c")])),
+                0,
+            ),
+            (&["--cache-config=redis,host=a", "--cache-directory=b"], Some(("redis", &[("host", "a")])), 0),
+            (
+                &["--cache-config=local,size=1", "--cache-config=local,size=2"],
+                Some(("local", &[("size", "1"), ("size", "2")])),
+                0,
+            ),
+        ];
+        for (arguments, expected, advice) in cases {
             let options = parsed(arguments).unwrap();
             assert_eq!(options.contradiction(), None, "{arguments:?}");
-            assert_eq!(options.advice().count(), reported, "{arguments:?}");
+            assert_eq!(options.advice().count(), advice, "{arguments:?}");
+            let cache = options.cache();
+            let found = cache.as_ref().map(|cache| {
+                let settings: Vec<_> =
+                    cache.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+                (cache.name.as_str(), settings)
+            });
+            assert_eq!(found, expected.map(|(name, settings)| (name, settings.to_vec())), "{arguments:?}");
         }
     }
 

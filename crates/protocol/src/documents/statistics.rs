@@ -155,9 +155,8 @@ impl ModelStatistics {
                 compute_input: statistics.compute_input.into(),
                 compute_infer: statistics.compute_infer.into(),
                 compute_output: statistics.compute_output.into(),
-                // There is no response cache yet.
-                cache_hit: Durations::default(),
-                cache_miss: Durations::default(),
+                cache_hit: statistics.cache_hit.into(),
+                cache_miss: statistics.cache_miss.into(),
             },
             batch_stats: batches.collect(),
             response_stats: responses.enumerate().collect(),

@@ -1,0 +1,298 @@
+//! The interceptor of a cached model: answers a request from the cache, or lets it go on and stores its answer.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use nereid_backend_api::{Buffer, ModelConfig, Request, Result, Tensor};
+
+use super::counters::Counters;
+use super::entry::CacheEntry;
+use super::flights::{Flight, Flights, Joined};
+use super::key::{KeyMaker, Keys, identity};
+use super::storing::{Answers, Storing};
+use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
+use crate::caller::Caller;
+use crate::interceptors::{Interceptor, Step};
+use crate::model::{Model, ModelSpec};
+use crate::statistics::ModelStatistics;
+use crate::table::ModelTable;
+
+/// See the module. When it is dropped, the entries of its load are.
+pub(crate) struct Caching(Arc<Shared>);
+
+/// What the requests to one load of a model share.
+pub(super) struct Shared {
+    caching: ResponseCaching,
+    keys: KeyMaker,
+    load: u64,
+    /// Where the members of an ensemble are found.
+    models: Weak<ArcSwap<ModelTable>>,
+    pub statistics: Arc<ModelStatistics>,
+    flights: Option<Arc<Flights>>,
+}
+
+/// What tells loads of a model from others, in one cache. Members of cached ensembles have one, too.
+pub(crate) struct Load {
+    number: u64,
+    identity: [u8; 32],
+}
+
+impl Load {
+    /// Of a version that is loaded now. Reads its files if others share the cache.
+    pub(crate) fn new(
+        caching: Option<&ResponseCaching>,
+        spec: &ModelSpec,
+        version: u64,
+        config: &ModelConfig,
+    ) -> Result<Self> {
+        static LOADS: AtomicU64 = AtomicU64::new(1);
+        let number = LOADS.fetch_add(1, Relaxed);
+        let shared = caching.filter(|caching| caching.cache.scope() == CacheScope::Shared);
+        let identity = match shared {
+            None => identity([&number.to_le_bytes()[..]]),
+            Some(caching) => {
+                let files = caching.cache.identify(&spec.directory, version)?;
+                let config = format!("{config:?}");
+                identity([
+                    spec.id.namespace.as_bytes(),
+                    spec.id.name.as_bytes(),
+                    &version.to_le_bytes(),
+                    config.as_bytes(),
+                    &files,
+                ])
+            }
+        };
+        Ok(Self { number, identity })
+    }
+
+    pub(crate) fn identity(&self) -> &[u8; 32] {
+        &self.identity
+    }
+}
+
+impl Caching {
+    /// For one load of a model, if the server has a cache and the model asks for it.
+    pub(crate) fn interceptor(
+        caching: Option<&ResponseCaching>,
+        config: &ModelConfig,
+        load: &Load,
+        models: &Weak<ArcSwap<ModelTable>>,
+        statistics: &Arc<ModelStatistics>,
+    ) -> Option<Arc<dyn Interceptor>> {
+        let caching = caching.filter(|_| config.response_cache.is_some_and(|cache| cache.enable))?;
+        let keys = KeyMaker::new(caching.cache.scope(), load.number, &load.identity);
+        Some(Arc::new(Self(Arc::new(Shared {
+            keys,
+            load: load.number,
+            models: Weak::clone(models),
+            statistics: Arc::clone(statistics),
+            flights: caching.coalesce.then(Arc::default),
+            caching: caching.clone(),
+        }))))
+    }
+}
+
+impl Drop for Caching {
+    fn drop(&mut self) {
+        self.0.caching.cache.forget(self.0.load);
+    }
+}
+
+impl Interceptor for Caching {
+    fn intercept(&self, model: &Arc<Model>, request: Request, _: &Caller) -> Step {
+        let begin = Instant::now();
+        if !request.policy_contents.is_empty() {
+            return Step::Proceed(request);
+        }
+        let members = match model.executor().delegates().then(|| self.0.members(model)) {
+            // A member is gone: the request fails, or goes to a newer one.
+            Some(None) => return Step::Proceed(request),
+            members => members.flatten(),
+        };
+        let Some(keys) = self.0.keys.keys(&request, model.signature(), members.as_ref()) else {
+            return Step::Proceed(request);
+        };
+        let search = Search { shared: &self.0, keys, members, begin };
+        match self.0.find_either(keys) {
+            CacheLookup::Ready(found) => search.go_on(model, found, request),
+            CacheLookup::Wait(lookup) => {
+                let (shared, model) = (Arc::clone(&self.0), Arc::clone(model));
+                Step::Wait(Box::pin(async move {
+                    let found = lookup.await;
+                    match (Search { shared: &shared, keys, members, begin }).go_on(&model, found, request) {
+                        Step::Proceed(request) => Some(request),
+                        Step::Answered => None,
+                        Step::Wait(decision) => decision.await,
+                    }
+                }))
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn cache(&self) -> &dyn ResponseCache {
+        &*self.caching.cache
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.caching.counters
+    }
+
+    /// Looks for the request's own answer, and else for the one with all outputs.
+    fn find_either(&self, keys: Keys) -> CacheLookup {
+        let Some(all) = keys.all else { return self.cache().lookup(&keys.own) };
+        match self.cache().lookup(&keys.own) {
+            CacheLookup::Ready(None) => self.cache().lookup(&all),
+            CacheLookup::Ready(found) => CacheLookup::Ready(found),
+            CacheLookup::Wait(lookup) => {
+                let cache = Arc::clone(&self.caching.cache);
+                CacheLookup::Wait(Box::pin(async move {
+                    if let Some(found) = lookup.await {
+                        return Some(found);
+                    }
+                    match cache.lookup(&all) {
+                        CacheLookup::Ready(found) => found,
+                        CacheLookup::Wait(lookup) => lookup.await,
+                    }
+                }))
+            }
+        }
+    }
+
+    /// A digest of the loads of all models that an ensemble consists of now; `None` if one of them is not there.
+    pub(super) fn members(&self, ensemble: &Model) -> Option<[u8; 32]> {
+        let models = self.models.upgrade()?.load_full();
+        let (mut members, mut unread) = (Vec::new(), vec![ensemble]);
+        while let Some(model) = unread.pop() {
+            let found = model.executor().members(&models);
+            if found.len() < model.executor().member_count() {
+                return None;
+            }
+            // A model that is a member several times is read once for each; ensembles have no cycles, and few steps.
+            for member in found {
+                members.push(*member.load_identity());
+                unread.push(member);
+            }
+        }
+        Some(identity(members.iter().map(|member| &member[..])))
+    }
+
+    /// Whether an entry can be an answer of the model. One that others wrote may be anything.
+    fn fits(&self, entry: &CacheEntry, model: &Model) -> bool {
+        self.cache().scope() == CacheScope::Server
+            || entry.response().outputs.iter().all(|output| {
+                let expected = model.signature().output(&output.name);
+                expected.is_some_and(|expected| expected.data_type == output.data_type)
+                    && output.check_contents().is_ok()
+            })
+    }
+}
+
+/// A request that looks for its answer.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    shared: &'a Arc<Shared>,
+    keys: Keys,
+    members: Option<[u8; 32]>,
+    begin: Instant,
+}
+
+impl Search<'_> {
+    /// What becomes of the request, now that the cache was asked.
+    fn go_on(mut self, model: &Arc<Model>, found: Option<CacheEntry>, mut request: Request) -> Step {
+        let found = found.filter(|entry| self.shared.fits(entry, model));
+        let took = self.begin.elapsed();
+        self.shared.counters().looked_up(found.is_some(), took);
+        if let Some(entry) = found {
+            self.hit(&entry, request);
+            return Step::Answered;
+        }
+        if let Err(error) = self.take_inputs(model, &mut request) {
+            request.answer(Err(error));
+            return Step::Answered;
+        }
+        let Some(flights) = &self.shared.flights else {
+            return Step::Proceed(self.miss(model, request, None, took));
+        };
+        match flights.join(&self.keys.own) {
+            Joined::Leads(flight) => {
+                // The one that went before may have landed between the lookup and now.
+                if let CacheLookup::Ready(Some(entry)) = self.shared.cache().lookup(&self.keys.own) {
+                    flight.land(Ok(entry.clone()));
+                    self.hit(&entry, request);
+                    return Step::Answered;
+                }
+                Step::Proceed(self.miss(model, request, Some(flight), took))
+            }
+            Joined::Follows(mut answer) => {
+                let (shared, model, Self { keys, members, begin, .. }) =
+                    (Arc::clone(self.shared), Arc::clone(model), self);
+                Step::Wait(Box::pin(async move {
+                    let search = Search { shared: &shared, keys, members, begin };
+                    let flights = shared.flights.as_ref()?;
+                    loop {
+                        match answer.await.ok().flatten() {
+                            Some(Ok(entry)) => search.hit(&entry, request),
+                            Some(Err(error)) => request.answer(Err(error)),
+                            None => match flights.join(&keys.own) {
+                                Joined::Leads(flight) => {
+                                    return Some(search.miss(&model, request, Some(flight), took));
+                                }
+                                Joined::Follows(next) => {
+                                    answer = next;
+                                    continue;
+                                }
+                            },
+                        }
+                        return None;
+                    }
+                }))
+            }
+        }
+    }
+
+    fn hit(&self, entry: &CacheEntry, request: Request) {
+        let answer = entry.answer(&request.outputs);
+        self.shared.statistics.record_cache_hit(self.begin.elapsed());
+        request.answer(Ok(answer));
+    }
+
+    /// The request, whose answer will be stored.
+    fn miss(
+        &self,
+        model: &Arc<Model>,
+        mut request: Request,
+        flight: Option<Flight>,
+        took: Duration,
+    ) -> Request {
+        let ensemble = self.members.map(|members| (Arc::clone(model), members));
+        let (shared, key) = (Arc::clone(self.shared), self.keys.own);
+        let answers = Mutex::new(Answers::of(flight));
+        request.redirect_answers(|client| {
+            Arc::new(Storing { client, shared, ensemble, key, lookup: took, answers })
+        });
+        request
+    }
+
+    /// Copies what other processes may write, so that the model gets what the key was made of.
+    fn take_inputs(&mut self, model: &Model, request: &mut Request) -> Result<()> {
+        let is_shared = |input: &&Tensor| input.buffers.iter().any(Buffer::is_shared);
+        let shared: Vec<_> = request.inputs.iter().filter(is_shared).cloned().collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
+        for mut input in shared {
+            for buffer in &mut input.buffers {
+                *buffer = buffer.to_kept()?;
+            }
+            request.give_input(input);
+        }
+        if let Some(keys) = self.shared.keys.keys(request, model.signature(), self.members.as_ref()) {
+            self.keys = keys;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! Entries as bytes, for caches outside of this process.
+//!
+//! `magic · key · outputs · parameters · digest`. Numbers are little-endian; all that has a length comes after it. Each entry
+//! says which key it belongs to, and ends with a digest of all before: one that was cut, mixed up or written by somebody else
+//! is not read. A change of the format changes the magic and, with it, every key.
+
+use bytes::Bytes;
+use nereid_backend_api::{Buffer, Buffers, DataType, ParameterValue, Parameters, Response, Shape, Tensor};
+
+use super::entry::CacheEntry;
+use super::key::CacheKey;
+
+/// Begins every entry: the format and its version.
+const MAGIC: [u8; 8] = *b"nereidR1";
+
+/// Length of the digest at the end.
+const DIGEST: usize = 16;
+
+const TYPES: [DataType; 14] = [
+    DataType::Bool,
+    DataType::Uint8,
+    DataType::Uint16,
+    DataType::Uint32,
+    DataType::Uint64,
+    DataType::Int8,
+    DataType::Int16,
+    DataType::Int32,
+    DataType::Int64,
+    DataType::Fp16,
+    DataType::Bf16,
+    DataType::Fp32,
+    DataType::Fp64,
+    DataType::Bytes,
+];
+
+/// The bytes are not an entry of that key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// An entry as bytes.
+pub fn encode_entry(key: &CacheKey, entry: &CacheEntry) -> Vec<u8> {
+    let response = entry.response();
+    let mut bytes = Vec::with_capacity(entry.byte_size() + MAGIC.len() + key.digest().len() + DIGEST);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(key.digest());
+    number(&mut bytes, response.outputs.len());
+    for output in &response.outputs {
+        field(&mut bytes, output.name.as_bytes());
+        bytes.extend(TYPES.iter().position(|it| *it == output.data_type).map(|number| number as u8));
+        number(&mut bytes, output.shape.len());
+        output.shape.iter().for_each(|dim| bytes.extend_from_slice(&dim.to_le_bytes()));
+        number(&mut bytes, output.byte_size());
+        // All of it is in host memory: the entry was made so.
+        output.buffers.iter().filter_map(Buffer::as_host).for_each(|part| bytes.extend_from_slice(part));
+    }
+    number(&mut bytes, response.parameters.iter().len());
+    for (name, value) in response.parameters.iter() {
+        field(&mut bytes, name.as_bytes());
+        match value {
+            ParameterValue::Bool(value) => bytes.extend_from_slice(&[0, u8::from(*value)]),
+            ParameterValue::Int(value) => {
+                bytes.push(1);
+                bytes.extend_from_slice(&value.to_le_bytes());
+            }
+            ParameterValue::Double(value) => {
+                bytes.push(2);
+                bytes.extend_from_slice(&value.to_le_bytes());
+            }
+            ParameterValue::String(value) => {
+                bytes.push(3);
+                field(&mut bytes, value.as_bytes());
+            }
+        }
+    }
+    let digest = blake3::hash(&bytes);
+    bytes.extend_from_slice(&digest.as_bytes()[..DIGEST]);
+    bytes
+}
+
+/// Reads an entry. Its outputs are slices of `bytes`.
+///
+/// # Errors
+/// The bytes are no entry, one of another key, or damaged.
+pub fn decode_entry(key: &CacheKey, bytes: &Bytes) -> Result<CacheEntry, Malformed> {
+    let end = bytes.len().checked_sub(DIGEST).ok_or(Malformed)?;
+    if blake3::hash(&bytes[..end]).as_bytes()[..DIGEST] != bytes[end..] {
+        return Err(Malformed);
+    }
+    let mut reader = Reader(bytes.slice(..end));
+    if *reader.take(MAGIC.len())? != MAGIC || *reader.take(key.digest().len())? != *key.digest() {
+        return Err(Malformed);
+    }
+    let outputs = (0..reader.number()?).map(|_| reader.output()).collect::<Result<_, _>>()?;
+    let mut parameters = Parameters::default();
+    for _ in 0..reader.number()? {
+        parameters.set(reader.text()?, reader.value()?);
+    }
+    if !reader.0.is_empty() {
+        return Err(Malformed);
+    }
+    Ok(CacheEntry::of_parts(Response { outputs, parameters }))
+}
+
+fn number(bytes: &mut Vec<u8>, number: usize) {
+    bytes.extend_from_slice(&(number as u64).to_le_bytes());
+}
+
+fn field(bytes: &mut Vec<u8>, text: &[u8]) {
+    number(bytes, text.len());
+    bytes.extend_from_slice(text);
+}
+
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, length: usize) -> Result<Bytes, Malformed> {
+        if length > self.0.len() {
+            return Err(Malformed);
+        }
+        Ok(self.0.split_to(length))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        self.take(N)?[..].try_into().map_err(|_| Malformed)
+    }
+
+    fn number(&mut self) -> Result<usize, Malformed> {
+        usize::try_from(u64::from_le_bytes(self.array()?)).map_err(|_| Malformed)
+    }
+
+    fn text(&mut self) -> Result<String, Malformed> {
+        let length = self.number()?;
+        String::from_utf8(self.take(length)?.to_vec()).map_err(|_| Malformed)
+    }
+
+    fn output(&mut self) -> Result<Tensor, Malformed> {
+        let name = self.text()?;
+        let [data_type] = self.array()?;
+        let data_type = *TYPES.get(usize::from(data_type)).ok_or(Malformed)?;
+        let mut shape = Shape::scalar();
+        for _ in 0..self.number()? {
+            shape.push(i64::from_le_bytes(self.array()?));
+        }
+        let length = self.number()?;
+        let buffers = Buffers::from_iter([Buffer::host(self.take(length)?)]);
+        let output = Tensor { name, data_type, shape, buffers };
+        output.check_contents().map_err(|_| Malformed)?;
+        Ok(output)
+    }
+
+    fn value(&mut self) -> Result<ParameterValue, Malformed> {
+        let [kind] = self.array()?;
+        Ok(match kind {
+            0 => ParameterValue::Bool(self.array()? == [1]),
+            1 => ParameterValue::Int(i64::from_le_bytes(self.array()?)),
+            2 => ParameterValue::Double(f64::from_le_bytes(self.array()?)),
+            3 => ParameterValue::String(self.text()?.into()),
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tensor() -> impl Strategy<Value = Tensor> {
+        let contents = prop::collection::vec(any::<u8>(), 0..40);
+        (".{0,8}", contents, 0..3_usize).prop_map(|(name, contents, zeros)| {
+            let mut shape = Shape::scalar();
+            shape.push(contents.len() as i64);
+            (0..zeros).for_each(|_| shape.push(1));
+            Tensor::new(name, DataType::Uint8, shape, contents)
+        })
+    }
+
+    fn value() -> impl Strategy<Value = ParameterValue> {
+        prop_oneof![
+            any::<bool>().prop_map(ParameterValue::Bool),
+            any::<i64>().prop_map(ParameterValue::Int),
+            any::<i32>().prop_map(|value| ParameterValue::Double(f64::from(value) / 7.0)),
+            ".{0,9}".prop_map(|text| ParameterValue::String(text.into())),
+        ]
+    }
+
+    fn entry() -> impl Strategy<Value = CacheEntry> {
+        let parameters = prop::collection::vec((".{0,5}", value()), 0..4);
+        (prop::collection::vec(tensor(), 0..4), parameters).prop_map(|(outputs, parameters)| {
+            let mut response = Response::new(outputs);
+            parameters.into_iter().for_each(|(name, value)| response.parameters.set(name, value));
+            CacheEntry::of(&response).unwrap()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(entry in entry(), digest in any::<[u8; 32]>()) {
+            let key = CacheKey::of(1, digest);
+            let bytes = Bytes::from(encode_entry(&key, &entry));
+            let read = decode_entry(&key, &bytes).unwrap();
+            // Contents are not compared by what holds them.
+            prop_assert_eq!(encode_entry(&key, &read), bytes.to_vec());
+            prop_assert_eq!(&read.response().parameters, &entry.response().parameters);
+            let shapes = |entry: &CacheEntry| -> Vec<_> {
+                entry.response().outputs.iter().map(|it| (it.name.clone(), it.shape.clone())).collect()
+            };
+            prop_assert_eq!(shapes(&read), shapes(&entry));
+        }
+
+        #[test]
+        fn nothing_else_is(
+            entry in entry(), place in any::<prop::sample::Index>(), bit in 0..8_u8, cut in any::<prop::sample::Index>()
+        ) {
+            let key = CacheKey::of(1, [7; 32]);
+            let bytes = encode_entry(&key, &entry);
+            let mut other = bytes.clone();
+            other[place.index(bytes.len())] ^= 1 << bit;
+            prop_assert!(decode_entry(&key, &other.into()).is_err());
+            prop_assert!(decode_entry(&key, &bytes[..cut.index(bytes.len())].to_vec().into()).is_err());
+            prop_assert!(decode_entry(&key, &[&bytes[..], b"x"].concat().into()).is_err());
+            prop_assert!(decode_entry(&CacheKey::of(1, [8; 32]), &bytes.into()).is_err());
+        }
+
+        /// Also where somebody takes care that the digest is right.
+        #[test]
+        fn foreign_bytes_do_no_harm(body in prop::collection::vec(any::<u8>(), 0..80), lengths in any::<bool>()) {
+            let key = CacheKey::of(1, [7; 32]);
+            let body = if lengths { body.into_iter().map(|byte| byte % 3).collect() } else { body };
+            let mut bytes = [&MAGIC[..], key.digest(), &body].concat();
+            let digest = blake3::hash(&bytes);
+            bytes.extend_from_slice(&digest.as_bytes()[..DIGEST]);
+            if let Ok(entry) = decode_entry(&key, &bytes.into()) {
+                prop_assert!(entry.response().outputs.iter().all(|output| output.check_contents().is_ok()));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The sink behind a request that was not in the cache: it stores the answer and passes it on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{
+    Answer, CancelSignal, ExecutionTimes, ParameterValue, Phase, Response, ResponseKind, ResponseSink,
+    ResponseTimes,
+};
+
+use super::caching::Shared;
+use super::entry::{CacheEntry, size_of_response};
+use super::flights::Flight;
+use super::key::CacheKey;
+use crate::model::Model;
+
+/// See the module.
+pub(super) struct Storing {
+    pub client: Arc<dyn ResponseSink>,
+    pub shared: Arc<Shared>,
+    /// The model, if the key depends on its members.
+    pub ensemble: Option<(Arc<Model>, [u8; 32])>,
+    pub key: CacheKey,
+    /// How long the lookup took.
+    pub lookup: Duration,
+    pub answers: Mutex<Answers>,
+}
+
+/// What the backend has answered so far.
+#[derive(Default)]
+pub(super) struct Answers {
+    flight: Option<Flight>,
+    /// The only answer so far.
+    single: Option<Response>,
+    /// Whether there was another, or an error before the last.
+    unfit: bool,
+}
+
+impl Answers {
+    /// None yet. Who waits in `flight` gets the answer.
+    pub(super) fn of(flight: Option<Flight>) -> Self {
+        Self { flight, ..Self::default() }
+    }
+}
+
+impl Storing {
+    fn last(&self, answer: Option<&Answer>) {
+        let (flight, single) = {
+            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let single = answers.single.take();
+            let single = match (single, answer) {
+                _ if answers.unfit => None,
+                (Some(response), None) => Some(Ok(response)),
+                (None, Some(answer)) => Some(answer.clone()),
+                _ => None,
+            };
+            (answers.flight.take(), single)
+        };
+        let begin = Instant::now();
+        let kept = match single {
+            Some(Ok(response)) => self.keep(&response, flight.is_some()).map(Ok),
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        };
+        let took = begin.elapsed();
+        self.shared.counters().inserted(took);
+        self.shared.statistics.record_cache_miss(self.lookup + took);
+        if let (Some(flight), Some(kept)) = (flight, kept) {
+            flight.land(kept);
+        }
+    }
+
+    /// Stores an answer. Gives what those get who wait for it, if anybody does.
+    fn keep(&self, response: &Response, awaited: bool) -> Option<CacheEntry> {
+        let is_small = size_of_response(response) <= self.shared.cache().max_entry_size();
+        if !is_small && !awaited || !self.is_current() {
+            return None;
+        }
+        let entry = match &self.ensemble {
+            None => CacheEntry::of(response),
+            Some(_) => CacheEntry::of(&without_sequence(response)),
+        };
+        match entry {
+            Ok(entry) => {
+                if is_small {
+                    self.shared.cache().insert(&self.key, entry.clone());
+                }
+                Some(entry)
+            }
+            Err(error) => {
+                tracing::debug!("an answer of model '{}' is not cached: {error}", self.client.model_name());
+                None
+            }
+        }
+    }
+
+    /// Whether the key is still that of the request: a member that was loaded anew may have had a part in the answer, or not.
+    fn is_current(&self) -> bool {
+        let Some((ensemble, members)) = &self.ensemble else { return true };
+        self.shared.members(ensemble) == Some(*members)
+    }
+}
+
+/// An ensemble's response without what it says of the request's sequence.
+fn without_sequence(response: &Response) -> Response {
+    let mut kept = Response::new(response.outputs.clone());
+    let of_sequence = |name: &str| matches!(name, "sequence_id" | "sequence_start" | "sequence_end");
+    for (name, value) in response.parameters.iter().filter(|(name, _)| !of_sequence(name)) {
+        kept.parameters.set(name.to_owned(), ParameterValue::clone(value));
+    }
+    kept
+}
+
+impl ResponseSink for Storing {
+    fn deliver(&self, answer: Option<Answer>, last: bool) {
+        if last {
+            // Before the answer leaves: who has it finds it stored.
+            self.last(answer.as_ref());
+        } else if let Some(answer) = &answer {
+            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            match answer {
+                Ok(response) if answers.single.is_none() => answers.single = Some(response.clone()),
+                _ => answers.unfit = true,
+            }
+        }
+        self.client.deliver(answer, last);
+    }
+
+    fn mark(&self, phase: Phase, at: Instant) {
+        self.client.mark(phase, at);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.client.is_cancelled()
+    }
+
+    fn model_name(&self) -> &str {
+        self.client.model_name()
+    }
+
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        self.client.cancel_signal()
+    }
+
+    fn await_report(&self) {
+        self.client.await_report();
+    }
+
+    fn report(&self, times: ExecutionTimes) {
+        self.client.report(times);
+    }
+
+    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        self.client.report_response(kind, times);
+    }
+}

@@ -1,0 +1,458 @@
+//! Cached models behind a whole server, with a cache that is a plain map.
+
+mod coalescing;
+mod keys;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use nereid_backend_api::{
+    Buffer, CorrelationId, DataType, Error, InferRequest, ParameterValue, Request, RequestedOutput, Response,
+    Result, SequenceFlags, Tensor,
+};
+use nereid_model_config::ModelConfig;
+use nereid_testkit::{Gate, ScriptedBackend};
+use proptest::prelude::*;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::source::{BlockingSource, Fingerprint};
+use crate::{
+    Caller, InferStatistics, ModelControl, ModelId, ModelSpec, Overrides, ResponseStream, Server,
+    ServerOptions,
+};
+
+/// A cache in a map.
+#[derive(Default)]
+struct MapCache {
+    entries: Arc<Mutex<HashMap<CacheKey, CacheEntry>>>,
+    /// Lookups are answered by another thread.
+    waits: bool,
+    /// Entries are shared, and those that are found are this one.
+    poison: Option<CacheEntry>,
+    greatest: Option<usize>,
+    lookups: AtomicUsize,
+    forgotten: AtomicU64,
+}
+
+impl ResponseCache for MapCache {
+    fn scope(&self) -> CacheScope {
+        if self.poison.is_some() { CacheScope::Shared } else { CacheScope::Server }
+    }
+
+    fn lookup(&self, key: &CacheKey) -> CacheLookup {
+        self.lookups.fetch_add(1, Relaxed);
+        let found = self.entries.lock().unwrap().get(key).cloned();
+        let found = found.map(|found| self.poison.clone().unwrap_or(found));
+        if !self.waits {
+            return CacheLookup::Ready(found);
+        }
+        let (sender, receiver) = oneshot::channel();
+        thread::spawn(move || drop(sender.send(found)));
+        CacheLookup::Wait(Box::pin(async { receiver.await.ok().flatten() }))
+    }
+
+    fn insert(&self, key: &CacheKey, entry: CacheEntry) {
+        self.entries.lock().unwrap().insert(*key, entry);
+    }
+
+    fn max_entry_size(&self) -> usize {
+        self.greatest.unwrap_or(usize::MAX)
+    }
+
+    fn forget(&self, load: u64) {
+        self.forgotten.fetch_add(1, Relaxed);
+        self.entries.lock().unwrap().retain(|key, _| key.load() != load);
+    }
+}
+
+/// Models that a test changes.
+#[derive(Default)]
+struct Changing(Mutex<BTreeMap<String, (ModelConfig, u64)>>);
+
+impl Changing {
+    fn put(&self, config: &str) {
+        let mut config = nereid_model_config::parse_text(config).unwrap();
+        nereid_model_config::normalise(&mut config);
+        let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = models.len() as u64 + models.values().map(|(_, number)| number).sum::<u64>();
+        models.insert(config.name.clone(), (config, number));
+    }
+}
+
+impl BlockingSource for Changing {
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(self.0.lock().unwrap().keys().cloned().collect())
+    }
+
+    fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
+        let config = self.0.lock().unwrap()[&id.name].0.clone();
+        let fingerprint = self.fingerprint_of(id)?;
+        Ok(ModelSpec { fingerprint, ..ModelSpec::new(id.clone(), "m", config, [1]) })
+    }
+
+    fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
+        let number = self.0.lock().unwrap().get(&id.name).ok_or_else(|| Error::not_found("gone"))?.1;
+        Ok(Fingerprint { whole: number, config: number, versions: [(1, number)].into() })
+    }
+}
+
+const TENSORS: &str = "backend: 'b' input { name: 'A' data_type: TYPE_UINT8 dims: [ -1 ] }
+    input { name: 'B' data_type: TYPE_UINT8 dims: [ -1, -1 ] optional: true }
+    output { name: 'Y' data_type: TYPE_UINT8 dims: [ -1 ] } output { name: 'Z' data_type: TYPE_UINT8 dims: [ -1 ] }";
+
+const ON: &str = "response_cache { enable: true }";
+
+struct World {
+    server: Arc<Server>,
+    source: Arc<Changing>,
+    cache: Arc<MapCache>,
+    executed: Arc<AtomicUsize>,
+    gate: Gate,
+}
+
+/// What the model answers: `Y` tells all that it may depend on, `Z` how often it was executed; but only what is asked for.
+/// An input that begins with 99 is an error, one with 98 is answered twice.
+fn answered(request: &InferRequest, number: usize) -> Result<Response> {
+    let mut told = Vec::new();
+    let mut inputs: Vec<_> = request.inputs.iter().collect();
+    inputs.sort_by(|one, other| one.name.cmp(&other.name));
+    for input in inputs {
+        let contents = input.contiguous()?;
+        if contents.first() == Some(&99) {
+            return Err(Error::invalid_arg("failed on purpose"));
+        }
+        told.extend_from_slice(input.name.as_bytes());
+        told.extend(input.shape.iter().map(|dim| *dim as u8));
+        told.extend_from_slice(&contents);
+    }
+    let mut parameters: Vec<_> = request.parameters.iter().map(|it| format!("{it:?}")).collect();
+    parameters.sort();
+    told.extend_from_slice(parameters.concat().as_bytes());
+    told.extend_from_slice(format!("{}{:?}", request.correlation_id, request.sequence).as_bytes());
+    let outputs = [("Y", told), ("Z", vec![number as u8])];
+    let wanted = |name: &str| request.outputs.is_empty() || request.outputs.iter().any(|it| it.name == name);
+    let outputs = outputs.into_iter().filter(|(name, _)| wanted(name));
+    let outputs = outputs.map(|(name, it)| Tensor::new(name, DataType::Uint8, [it.len() as i64], it));
+    Ok(Response::new(outputs.collect()))
+}
+
+fn answer(request: Request, number: usize) {
+    let twice = request.inputs.iter().any(|input| input.contiguous().unwrap().first() == Some(&98));
+    let outcome = answered(&request, number);
+    if twice {
+        request.responder().send(outcome.clone());
+    }
+    request.answer(outcome);
+}
+
+fn world(cache: MapCache, configs: &[String]) -> World {
+    world_with(ResponseCaching::new, cache, configs, Gate::opened())
+}
+
+fn world_with(
+    caching: impl Fn(Arc<dyn ResponseCache>) -> ResponseCaching,
+    cache: MapCache,
+    configs: &[String],
+    gate: Gate,
+) -> World {
+    let (executed, source) = (Arc::<AtomicUsize>::default(), Arc::<Changing>::default());
+    let (counter, passed) = (Arc::clone(&executed), gate.clone());
+    let backend = ScriptedBackend::executing(move |batch| {
+        passed.pass(&batch);
+        for request in batch.into_requests() {
+            answer(request, counter.fetch_add(1, Relaxed));
+        }
+    });
+    configs.iter().for_each(|config| source.put(config));
+    let cache = Arc::new(cache);
+    let options = ServerOptions {
+        load_threads: 1,
+        model_control: ModelControl::Explicit,
+        response_cache: Some(caching(Arc::clone(&cache) as _)),
+        ..ServerOptions::default()
+    };
+    let backends = BTreeMap::from([("b".to_owned(), Arc::new(backend) as _)]);
+    let server = Server::new(options, backends, Arc::clone(&source) as _);
+    let failures = server.start(None).unwrap();
+    assert!(failures.is_empty(), "{failures:?}");
+    World { server, source, cache, executed, gate }
+}
+
+fn plain() -> World {
+    world(MapCache::default(), &[format!("name: 'm' {TENSORS} {ON}")])
+}
+
+fn tensor(name: &str, shape: &[i64], contents: impl Into<Bytes>) -> Tensor {
+    Tensor::new(name, DataType::Uint8, shape, contents)
+}
+
+fn request(contents: &[u8]) -> InferRequest {
+    let input = tensor("A", &[contents.len() as i64], contents.to_vec());
+    InferRequest { inputs: vec![input], ..InferRequest::default() }
+}
+
+impl World {
+    fn begin(&self, model: &str, request: InferRequest) -> ResponseStream {
+        self.server.infer(&self.server.model(model, None).unwrap(), request, Caller::default()).unwrap()
+    }
+
+    fn ask(&self, request: InferRequest) -> Result<Response> {
+        crate::block_on(self.begin("m", request).single())
+    }
+
+    /// Executions, hits, misses, successes, failures.
+    fn counted(&self, model: &str) -> [u64; 5] {
+        let InferStatistics { cache_hit, cache_miss, success, fail, .. } =
+            self.server.model(model, None).unwrap().statistics().snapshot();
+        [self.executed.load(Relaxed) as u64, cache_hit.count, cache_miss.count, success.count, fail.count]
+    }
+
+    fn load(&self, model: &str) {
+        let (done, outcome) = channel();
+        let done = move |loaded: Result<()>| done.send(loaded).unwrap();
+        self.server.load_model(model, Overrides::default(), done).unwrap();
+        outcome.recv().unwrap().unwrap();
+    }
+}
+
+fn bytes(response: &Response, name: &str) -> Vec<u8> {
+    let output = response.outputs.iter().find(|output| output.name == name).unwrap();
+    output.contiguous().unwrap().into_owned()
+}
+
+#[test]
+fn an_equal_request_is_answered_without_execution() {
+    for waits in [false, true] {
+        let cache = MapCache { waits, ..MapCache::default() };
+        let world = world(cache, &[format!("name: 'm' {TENSORS} {ON}")]);
+        let first = world.ask(request(b"abc")).unwrap();
+        let mut again = request(b"abc");
+        (again.id, again.priority) = ("other".into(), 3);
+        let second = world.ask(again).unwrap();
+        assert_eq!((bytes(&second, "Y"), bytes(&second, "Z")), (bytes(&first, "Y"), vec![0]));
+        world.ask(request(b"abd")).unwrap();
+        assert_eq!(world.counted("m"), [2, 1, 2, 3, 0], "{waits}");
+        let statistics = world.server.model("m", None).unwrap().statistics().snapshot();
+        assert_eq!((statistics.inference_count, statistics.execution_count), (2, 0));
+        assert_eq!((statistics.compute_infer.count, statistics.queue.count), (2, 3));
+        assert!(statistics.cache_hit.ns > 0 && statistics.cache_miss.ns > 0);
+        let counts = world.server.options().response_cache.as_ref().unwrap().counts();
+        assert_eq!((counts.hits, counts.misses), (1, 2));
+    }
+}
+
+#[test]
+fn models_that_do_not_ask_for_it_do_not_meet_the_cache() {
+    let configs = ["", "response_cache { enable: false }"];
+    for config in configs {
+        let world = world(MapCache::default(), &[format!("name: 'm' {TENSORS} {config}")]);
+        world.ask(request(b"abc")).unwrap();
+        world.ask(request(b"abc")).unwrap();
+        assert_eq!(world.counted("m"), [2, 0, 0, 2, 0]);
+        assert_eq!(world.cache.lookups.load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn errors_and_several_answers_are_not_stored() {
+    for (first, counted) in [(99, [2, 0, 2, 0, 2]), (98, [2, 0, 2, 2, 0])] {
+        let world = plain();
+        for _ in 0..2 {
+            assert!(world.ask(request(&[first, 1])).is_err());
+        }
+        assert_eq!(world.counted("m"), counted, "{first}");
+        assert!(world.cache.entries.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_not_stored() {
+    let cache = MapCache { greatest: Some(1000), ..MapCache::default() };
+    let world = world(cache, &[format!("name: 'm' {TENSORS} {ON}")]);
+    for (length, hits) in [(2000, 0), (10, 1)] {
+        for _ in 0..2 {
+            world.ask(request(&vec![1; length])).unwrap();
+        }
+        assert_eq!(world.counted("m")[1], hits, "{length}");
+    }
+}
+
+#[test]
+fn a_model_that_is_loaded_anew_finds_nothing_of_before() {
+    let world = plain();
+    world.ask(request(b"abc")).unwrap();
+    world.source.put(&format!("name: 'm' {TENSORS} {ON} parameters {{ key: 'a' }}"));
+    world.load("m");
+    let answer = world.ask(request(b"abc")).unwrap();
+    assert_eq!(bytes(&answer, "Z"), [1]);
+    assert_eq!(world.counted("m"), [2, 0, 1, 1, 0]);
+    // The load before is forgotten when its last holder is gone, on a thread of its own.
+    while world.cache.forgotten.load(Relaxed) == 0 {
+        thread::yield_now();
+    }
+    assert_eq!(world.cache.entries.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn some_outputs_are_taken_from_the_answer_with_all() {
+    let only = |names: &[&str]| InferRequest {
+        outputs: names.iter().map(|name| RequestedOutput::new(*name)).collect(),
+        ..request(b"abc")
+    };
+    let names =
+        |response: Response| -> Vec<_> { response.outputs.into_iter().map(|output| output.name).collect() };
+    for waits in [false, true] {
+        let cache = MapCache { waits, ..MapCache::default() };
+        let world = world(cache, &[format!("name: 'm' {TENSORS} {ON}")]);
+        // What was asked for in part does not do for the whole.
+        assert_eq!(names(world.ask(only(&["Z"])).unwrap()), ["Z"]);
+        assert_eq!(names(world.ask(only(&["Z"])).unwrap()), ["Z"]);
+        assert_eq!(names(world.ask(only(&["Z", "Y"])).unwrap()), ["Y", "Z"]);
+        assert_eq!(world.counted("m"), [2, 1, 2, 3, 0], "{waits}");
+        assert_eq!(names(world.ask(only(&["Y"])).unwrap()), ["Y"]);
+        assert_eq!(names(world.ask(only(&[])).unwrap()), ["Y", "Z"]);
+        let classes = RequestedOutput { name: "Y".into(), classification: 1 };
+        let classified = InferRequest { outputs: vec![classes], ..request(b"abc") };
+        assert_eq!(world.ask(classified).unwrap().outputs[0].data_type, DataType::Bytes);
+        assert_eq!(world.counted("m"), [2, 4, 2, 6, 0], "{waits}");
+    }
+}
+
+#[test]
+fn inputs_that_others_may_write_are_copied_before_they_are_executed() {
+    let world = plain();
+    let shared = |contents: &'static [u8]| {
+        let mut input = tensor("A", &[3], Bytes::new());
+        input.buffers = [Buffer::shared(Bytes::from_static(contents))].into_iter().collect();
+        InferRequest { inputs: vec![input], ..InferRequest::default() }
+    };
+    assert_eq!(bytes(&world.ask(request(b"abc")).unwrap(), "Z"), [0]);
+    assert_eq!(bytes(&world.ask(shared(b"abc")).unwrap(), "Z"), [0]);
+    assert_eq!(bytes(&world.ask(shared(b"abd")).unwrap(), "Z"), [1]);
+    assert_eq!(bytes(&world.ask(request(b"abd")).unwrap(), "Z"), [1]);
+}
+
+#[test]
+fn an_entry_keeps_no_memory_but_its_own() {
+    let large = Bytes::from(vec![7; 1000]);
+    let own = Buffer::own(vec![1; 10]);
+    let mut response =
+        Response::new(vec![tensor("Y", &[10], large.slice(..10)), tensor("Z", &[10], Bytes::new())]);
+    response.outputs[1].buffers = [own.clone()].into_iter().collect();
+    let entry = CacheEntry::of(&response).unwrap();
+    drop(response);
+    assert!(large.is_unique());
+    let kept = |index: usize| entry.response().outputs[index].buffers[0].as_host().unwrap().as_ptr();
+    assert_eq!(kept(1), own.as_host().unwrap().as_ptr());
+    assert!(entry.byte_size() > 20 && entry.byte_size() < 1000);
+}
+
+#[test]
+fn what_others_wrote_is_not_taken_for_an_answer_of_the_model() {
+    let output = |name: &str, data_type, shape: &[i64], length| {
+        CacheEntry::of(&Response::new(vec![Tensor::new(name, data_type, shape, vec![5; length])])).unwrap()
+    };
+    let poisons = [
+        (output("Y", DataType::Uint8, &[2], 2), true),
+        (output("X", DataType::Uint8, &[2], 2), false),
+        (output("Y", DataType::Int8, &[2], 2), false),
+        (output("Y", DataType::Uint8, &[3], 2), false),
+        (output("Y", DataType::Uint8, &[-1], 1), false),
+    ];
+    for (poison, is_taken) in poisons {
+        let case = format!("{poison:?}");
+        let cache = MapCache { poison: Some(poison), ..MapCache::default() };
+        let world = world(cache, &[format!("name: 'm' {TENSORS} {ON}")]);
+        world.ask(request(b"abc")).unwrap();
+        world.ask(request(b"abc")).unwrap();
+        assert_eq!(world.counted("m")[1] == 1, is_taken, "{case}");
+    }
+}
+
+const ENSEMBLE: &str = "name: 'e' platform: 'ensemble'
+    input { name: 'I' data_type: TYPE_UINT8 dims: [ -1 ] } output { name: 'O' data_type: TYPE_UINT8 dims: [ -1 ] }
+    ensemble_scheduling { step { model_name: 'm' model_version: -1
+        input_map { key: 'A' value: 'I' } output_map { key: 'Z' value: 'O' } } }";
+
+#[test]
+fn ensembles_are_cached_as_a_whole_until_a_member_is_loaded_anew() {
+    let configs = [format!("name: 'm' {TENSORS}"), format!("{ENSEMBLE} {ON}")];
+    let world = world(MapCache::default(), &configs);
+    let ask = || {
+        let inputs = vec![tensor("I", &[3], b"abc".to_vec())];
+        let request = InferRequest { inputs, ..InferRequest::default() };
+        crate::block_on(world.begin("e", request).single()).unwrap()
+    };
+    let parameters = |response: &Response| response.parameters.iter().len();
+    let (first, second) = (ask(), ask());
+    assert_eq!((bytes(&first, "O"), bytes(&second, "O")), (vec![0], vec![0]));
+    // What the first says of its sequence is not the second's.
+    assert_eq!((parameters(&first), parameters(&second)), (3, 0));
+    assert_eq!(world.counted("e"), [1, 1, 1, 2, 0]);
+    world.source.put(&format!("name: 'm' {TENSORS} parameters {{ key: 'a' }}"));
+    world.load("m");
+    assert_eq!(bytes(&ask(), "O"), [1]);
+    assert_eq!(bytes(&ask(), "O"), [1]);
+}
+
+#[test]
+fn members_are_cached_within_an_ensemble_that_is_not() {
+    let world = world(MapCache::default(), &[format!("name: 'm' {TENSORS} {ON}"), ENSEMBLE.to_owned()]);
+    for _ in 0..3 {
+        let inputs = vec![tensor("I", &[3], b"abc".to_vec())];
+        let request = InferRequest { inputs, ..InferRequest::default() };
+        assert_eq!(bytes(&crate::block_on(world.begin("e", request).single()).unwrap(), "O"), [0]);
+    }
+    assert_eq!(world.counted("m"), [1, 2, 1, 3, 0]);
+    assert_eq!(world.counted("e"), [1, 0, 0, 3, 0]);
+}
+
+#[test]
+fn a_decoupled_ensemble_is_not_cached() {
+    let decoupled = "model_transaction_policy { decoupled: true }";
+    let world = world(MapCache::default(), &[format!("name: 'm' {TENSORS} {decoupled}")]);
+    world.source.put(&format!("{ENSEMBLE} {ON}"));
+    let (done, outcome) = channel();
+    let done = move |loaded: Result<()>| done.send(loaded).unwrap();
+    world.server.load_model("e", Overrides::default(), done).unwrap();
+    let error = outcome.recv().unwrap().unwrap_err();
+    assert!(error.message().contains("cannot be cached"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whoever asks gets what the model would answer, however the cache is.
+    #[test]
+    fn random_traffic_gets_the_models_answers(
+        asked in prop::collection::vec(keys::any_request(), 1..40), waits in any::<bool>(), coalesce in any::<bool>()
+    ) {
+        let cache = MapCache { waits, ..MapCache::default() };
+        let caching = |cache| ResponseCaching::new(cache).with_coalescing(coalesce);
+        let world = world_with(caching, cache, &[format!("name: 'm' {TENSORS} {ON}")], Gate::opened());
+        let mut known = std::collections::HashSet::new();
+        let mut hits = 0;
+        for plain in &asked {
+            let expected = answered(&plain.build(), 0).unwrap();
+            let answer = world.ask(plain.build()).unwrap();
+            let names = |response: &Response| response.outputs.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+            prop_assert_eq!(names(&answer), names(&expected));
+            if expected.outputs.iter().any(|output| output.name == "Y") {
+                prop_assert_eq!(bytes(&answer, "Y"), bytes(&expected, "Y"));
+            }
+            // Answered before, as it is or with all outputs.
+            let all = plain.with_all_outputs();
+            let is_known = [plain.rule(), all.rule()].iter().any(|rule| known.contains(rule));
+            hits += u64::from(is_known);
+            if !is_known {
+                known.insert(plain.rule());
+            }
+        }
+        prop_assert_eq!(world.counted("m")[1], hits);
+    }
+}

@@ -1,0 +1,101 @@
+//! Metrics of the response cache: of each model that is cached, and of the cache as a whole.
+
+use nereid_core::{CacheUsage, ResponseCaching, Server, Totals};
+
+use crate::models::Row;
+use crate::text::{Labels, Number, Text};
+
+struct Counter {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Totals) -> u64,
+    is_duration: bool,
+}
+
+const COUNTERS: [Counter; 4] = [
+    Counter {
+        name: "nv_cache_num_hits_per_model",
+        help: "Requests that were answered from the response cache",
+        value: |totals| totals.cache_hit.count,
+        is_duration: false,
+    },
+    Counter {
+        name: "nv_cache_hit_duration_per_model",
+        help: "Cumulative time spent looking up requests that were found, in microseconds",
+        value: |totals| totals.cache_hit.ns / 1000,
+        is_duration: true,
+    },
+    Counter {
+        name: "nv_cache_num_misses_per_model",
+        help: "Requests that were not found in the response cache",
+        value: |totals| totals.cache_miss.count,
+        is_duration: false,
+    },
+    Counter {
+        name: "nv_cache_miss_duration_per_model",
+        help: "Cumulative time spent looking up requests that were not found, and storing their responses, in microseconds",
+        value: |totals| totals.cache_miss.ns / 1000,
+        is_duration: true,
+    },
+];
+
+const HITS: &str = "nv_cache_num_hits";
+const MISSES: &str = "nv_cache_num_misses";
+const LOOKUPS: &str = "nv_cache_num_lookups";
+const LOOKUP_DURATION: &str = "nv_cache_lookup_duration";
+const INSERTION_DURATION: &str = "nv_cache_insertion_duration";
+const ENTRIES: &str = "nv_cache_num_entries";
+const EVICTIONS: &str = "nv_cache_num_evictions";
+const UTILIZATION: &str = "nv_cache_util";
+
+/// The names of all families here.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let counters = COUNTERS.iter().map(|counter| counter.name);
+    let gauges =
+        [HITS, MISSES, LOOKUPS, LOOKUP_DURATION, INSERTION_DURATION, ENTRIES, EVICTIONS, UTILIZATION];
+    counters.chain(gauges)
+}
+
+/// Writes the counters of the models that are cached; durations only if requested. As with Triton, the families are there
+/// even if no model is.
+pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
+    if rows.is_empty() {
+        return;
+    }
+    for counter in COUNTERS.iter().filter(|counter| durations || !counter.is_duration) {
+        text.family(counter.name, "counter", counter.help);
+        for row in rows.iter().filter(|row| row.is_cached) {
+            text.sample(counter.name, "", &row.labels, (counter.value)(&row.totals));
+        }
+    }
+}
+
+/// Writes what the cache did and how full it is, if there is one.
+pub(crate) fn write_gauges(text: &mut Text, server: &Server) {
+    let Some(cache) = &server.options().response_cache else { return };
+    let counts = ResponseCaching::counts(cache);
+    let mut gauge = |name, help, value: f64| {
+        text.family(name, "gauge", help);
+        text.sample(name, "", &Labels::default(), Number(value));
+    };
+    let usage = cache.usage();
+    if let Some(CacheUsage { entries, utilization, .. }) = usage {
+        gauge(UTILIZATION, "Used part of the response cache's memory, from 0 to 1", utilization);
+        gauge(ENTRIES, "Responses in the response cache", entries as f64);
+    }
+    gauge(HITS, "Lookups in the response cache that found a response", counts.hits as f64);
+    gauge(MISSES, "Lookups in the response cache that found none", counts.misses as f64);
+    gauge(LOOKUPS, "Lookups in the response cache", (counts.hits + counts.misses) as f64);
+    if let Some(CacheUsage { evictions, .. }) = usage {
+        gauge(
+            EVICTIONS,
+            "Responses that were removed from the response cache to make room",
+            evictions as f64,
+        );
+    }
+    let micros = |ns: u64| (ns / 1000) as f64;
+    let help = "Cumulative time spent looking up in the response cache, in microseconds";
+    gauge(LOOKUP_DURATION, help, micros(counts.lookup_ns));
+    let help = "Cumulative time spent storing in the response cache, in microseconds";
+    gauge(INSERTION_DURATION, help, micros(counts.insertion_ns));
+}

@@ -1,0 +1,12 @@
+//! Where responses are cached: in this process's memory, or in Redis.
+//!
+//! What is cached, and under which keys, `nereid-core` decides.
+
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod local;
+mod settings;
+
+pub use local::{LocalCache, MIN_SIZE};
+pub use settings::{CacheSettings, SettingsError};

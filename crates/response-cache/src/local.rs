@@ -1,0 +1,228 @@
+//! The cache in this process's memory.
+//!
+//! It is bounded by the bytes that its entries really take. What makes room is chosen as by CLOCK-Pro and S3-FIFO: an entry that
+//! was never asked for again goes first, so a scan of requests that come once does not empty the cache. It consists of shards
+//! with a lock each; looking up takes it for reading, and only to count a reference.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, ResponseCache};
+use quick_cache::sync::Cache;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+
+/// The smallest size that a cache may have, in bytes.
+pub const MIN_SIZE: u64 = 1024;
+
+/// A shard has at least this many bytes, where there are several: an entry cannot be larger than a shard.
+const MIN_SHARD: u64 = 16 << 20;
+
+const MAX_SHARDS: u64 = 64;
+
+/// What an entry takes beside its contents: its key, and its places in the table and in the lists.
+const PER_ENTRY: usize = size_of::<CacheKey>() + size_of::<CacheEntry>() + 64;
+
+/// What part of a shard an entry may take, in hundredths.
+const GREATEST: u64 = 97;
+
+/// See the module.
+pub struct LocalCache {
+    entries: Cache<CacheKey, CacheEntry, Bytes, Digests, Evictions>,
+    evictions: Arc<AtomicU64>,
+}
+
+impl LocalCache {
+    /// A cache of at most that many bytes; at least [`MIN_SIZE`].
+    pub fn new(byte_size: u64) -> Self {
+        let byte_size = byte_size.max(MIN_SIZE);
+        let shards = (byte_size / MIN_SHARD).clamp(1, MAX_SHARDS);
+        // Decides how many evicted keys are remembered.
+        let items = (byte_size / 16_384).clamp(32 * shards, 65_536);
+        let options = OptionsBuilder::new()
+            .weight_capacity(byte_size)
+            .estimated_items_capacity(items as usize)
+            .hot_allocation(GREATEST as f64 / 100.0)
+            .shards(1 << shards.ilog2())
+            .build()
+            .expect("both capacities are given");
+        let evictions = Arc::<AtomicU64>::default();
+        let lifecycle = Evictions(Arc::clone(&evictions));
+        Self { entries: Cache::with_options(options, Bytes, Digests, lifecycle), evictions }
+    }
+}
+
+impl ResponseCache for LocalCache {
+    fn scope(&self) -> CacheScope {
+        CacheScope::Server
+    }
+
+    fn lookup(&self, key: &CacheKey) -> CacheLookup {
+        CacheLookup::Ready(self.entries.get(key))
+    }
+
+    fn insert(&self, key: &CacheKey, entry: CacheEntry) {
+        self.entries.insert(*key, entry);
+    }
+
+    fn max_entry_size(&self) -> usize {
+        let shard = usize::try_from(self.entries.shard_capacity() / 100 * GREATEST).unwrap_or(usize::MAX);
+        shard.saturating_sub(PER_ENTRY)
+    }
+
+    fn forget(&self, load: u64) {
+        self.entries.retain(|key, _| key.load() != load);
+    }
+
+    fn usage(&self) -> Option<CacheUsage> {
+        Some(CacheUsage {
+            entries: self.entries.len() as u64,
+            evictions: self.evictions.load(Relaxed),
+            utilization: self.entries.weight() as f64 / self.entries.capacity() as f64,
+        })
+    }
+}
+
+/// How much memory an entry takes.
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<CacheKey, CacheEntry> for Bytes {
+    fn weight(&self, _: &CacheKey, entry: &CacheEntry) -> u64 {
+        (entry.byte_size() + PER_ENTRY) as u64
+    }
+}
+
+/// Counts evictions, and drops what was evicted when the shard is no longer locked.
+#[derive(Clone)]
+struct Evictions(Arc<AtomicU64>);
+
+impl Lifecycle<CacheKey, CacheEntry> for Evictions {
+    type RequestState = Vec<CacheEntry>;
+
+    fn on_evict(&self, evicted: &mut Vec<CacheEntry>, _: CacheKey, entry: CacheEntry) {
+        self.0.fetch_add(1, Relaxed);
+        evicted.push(entry);
+    }
+}
+
+/// Keys are digests already.
+#[derive(Clone)]
+struct Digests;
+
+impl BuildHasher for Digests {
+    type Hasher = Digest;
+
+    fn build_hasher(&self) -> Digest {
+        Digest(0)
+    }
+}
+
+struct Digest(u64);
+
+impl Hasher for Digest {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 ^= number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::conformance::{self, entry, key};
+
+    fn found(cache: &LocalCache, number: u64) -> bool {
+        matches!(cache.lookup(&key(1, number)), CacheLookup::Ready(Some(_)))
+    }
+
+    #[test]
+    fn it_is_a_response_cache() {
+        conformance::check(|| LocalCache::new(1 << 20));
+        conformance::check(|| LocalCache::new(1 << 30));
+    }
+
+    #[test]
+    fn what_belongs_to_a_load_is_forgotten_with_it() {
+        let cache = LocalCache::new(1 << 20);
+        for load in 1..4 {
+            for number in 0..10 {
+                cache.insert(&key(load, number), entry(number as u8, 10));
+            }
+        }
+        cache.forget(2);
+        assert_eq!(cache.usage().unwrap().entries, 20);
+        for (load, kept) in [(1, true), (2, false), (3, true)] {
+            let found = cache.lookup(&key(load, 7));
+            assert_eq!(matches!(found, CacheLookup::Ready(Some(_))), kept, "{load}");
+        }
+    }
+
+    #[test]
+    fn a_scan_leaves_what_is_asked_for_again() {
+        let cache = LocalCache::new(1 << 20);
+        for number in 0..100 {
+            cache.insert(&key(1, number), entry(number as u8, 4000));
+        }
+        for _ in 0..3 {
+            assert!((0..100).all(|number| found(&cache, number)));
+        }
+        // Four times as much as there is room for, each asked for once.
+        for number in 1000..2000 {
+            assert!(!found(&cache, number));
+            cache.insert(&key(1, number), entry(1, 4000));
+        }
+        let kept = (0..100).filter(|number| found(&cache, *number)).count();
+        assert!(kept >= 90, "{kept} of 100 are left");
+        assert!(cache.usage().unwrap().evictions > 700);
+    }
+
+    #[test]
+    fn the_greatest_entry_fits_and_a_greater_one_does_not() {
+        for size in [MIN_SIZE, 4096, 1 << 20, 100 << 20] {
+            let cache = LocalCache::new(size);
+            let overhead = entry(0, 0).byte_size();
+            let greatest = cache.max_entry_size() - overhead;
+            cache.insert(&key(1, 1), entry(1, greatest));
+            assert!(found(&cache, 1), "{greatest} of {size}");
+            cache.insert(&key(1, 2), entry(2, greatest + 200));
+            assert!(!found(&cache, 2), "{size}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is inserted, no more is kept than was said, and what is found is what was inserted last.
+        #[test]
+        fn it_keeps_within_its_size(
+            size in MIN_SIZE..200_000,
+            inserted in prop::collection::vec((0..40_u64, 0..20_000_usize, any::<u8>()), 1..200)
+        ) {
+            let cache = LocalCache::new(size);
+            let mut last = std::collections::HashMap::new();
+            for (number, length, value) in inserted {
+                cache.insert(&key(1, number), entry(value, length));
+                last.insert(number, (value, length));
+                let mut bytes = 0;
+                for (number, (value, length)) in &last {
+                    if let CacheLookup::Ready(Some(found)) = cache.lookup(&key(1, *number)) {
+                        let contents = found.response().outputs[0].contiguous().unwrap().into_owned();
+                        prop_assert_eq!(contents, vec![*value; *length]);
+                        bytes += found.byte_size() as u64;
+                    }
+                }
+                prop_assert!(bytes <= size && cache.usage().unwrap().utilization <= 1.0);
+            }
+        }
+    }
+}
