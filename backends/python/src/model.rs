@@ -179,6 +179,7 @@ impl WorkerEvents for Starts {
         let process = match spare {
             Some(spare) => {
                 *lock(&spare.ended) = Some(ended);
+                spare.process.rename(&self.instance.name);
                 spare.process
             }
             None => self.shared.process(&self.instance.name, ended)?,

@@ -12,6 +12,7 @@
 mod calls;
 mod convert;
 mod instance;
+mod label;
 mod launch;
 mod life;
 mod lines;

@@ -10,6 +10,7 @@ use nereid_worker_protocol::{Channel, Closer, Incoming, Message, VERSION, call};
 
 use crate::calls::{Calls, Limited};
 use crate::convert;
+use crate::label::Label;
 use crate::launch::Launch;
 use crate::life::{Life, lost};
 use crate::requests::Requests;
@@ -41,7 +42,7 @@ impl Default for Limits {
 /// A running process. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Process {
-    name: Arc<str>,
+    name: Label,
     calls: Calls,
     closers: [Closer; 2],
     life: Arc<Life>,
@@ -80,9 +81,9 @@ impl Process {
     ) -> Result<Arc<Self>> {
         let (calls, their_calls) = Channel::pair().map_err(|error| cannot(launch, &error))?;
         let (side, their_side) = Channel::pair().map_err(|error| cannot(launch, &error))?;
-        let name: Arc<str> = name.into();
+        let name = Label::new(name);
         let process = Arc::new(Self {
-            name: Arc::clone(&name),
+            name: name.clone(),
             closers: [calls.closer(), side.closer()],
             life: Arc::default(),
             requests: Arc::default(),
@@ -120,7 +121,7 @@ impl Process {
     fn greet(&self, side: std::os::fd::OwnedFd) -> Result<()> {
         use std::os::fd::AsFd;
         let mut channel = self.channel();
-        let start = |error: io::Error| lost(&self.name, &format!("cannot be reached: {error}"));
+        let start = |error: io::Error| lost(&self.name.get(), &format!("cannot be reached: {error}"));
         channel.limit(Some(self.limits.start)).map_err(start)?;
         let mut message = channel.sender.message(call::START);
         message.u32(VERSION);
@@ -203,7 +204,7 @@ impl Process {
     /// Kills the process, because what it sent makes no sense.
     pub(crate) fn broke_protocol(&self, how: &dyn std::fmt::Display) -> CallError {
         let end = self.life.kill_and_wait(&format!("was killed, because it broke the protocol: {how}"));
-        CallError::Lost(lost(&self.name, &end))
+        CallError::Lost(lost(&self.name.get(), &end))
     }
 
     /// The process is of no more use: it has ended, its time is up, or what it sent makes no sense.
@@ -219,7 +220,7 @@ impl Process {
                 .wait(CLOSING)
                 .unwrap_or_else(|| self.life.kill_and_wait("has closed its connection to the server")),
         };
-        CallError::Lost(lost(&self.name, &end))
+        CallError::Lost(lost(&self.name.get(), &end))
     }
 
     /// Asks the instance whether it would answer requests.
@@ -240,6 +241,11 @@ impl Process {
     /// How it ended, if it has.
     pub fn ended(&self) -> Option<Arc<str>> {
         self.life.ended()
+    }
+
+    /// Gives it the name of the instance that takes it.
+    pub fn rename(&self, name: &str) {
+        self.name.set(name);
     }
 
     /// Kills it, with a reason that its end is described by.

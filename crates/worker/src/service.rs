@@ -18,6 +18,7 @@ use nereid_worker_protocol::tensor::Failure;
 use nereid_worker_protocol::{Incoming, Malformed, Message, Reader, Sender};
 
 use crate::convert;
+use crate::label::Label;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::wake::Tasks;
@@ -30,7 +31,7 @@ const FILE: &str = "file:";
 
 /// Serves one process. Everything happens on one thread.
 pub(crate) struct Service {
-    name: Arc<str>,
+    name: Label,
     requests: Arc<Requests>,
     peers: Arc<dyn Peers>,
     answers: Answers,
@@ -51,7 +52,7 @@ struct Answers {
 
 impl Service {
     pub(crate) fn new(
-        name: Arc<str>,
+        name: Label,
         requests: Arc<Requests>,
         peers: Arc<dyn Peers>,
         mut sender: Sender,

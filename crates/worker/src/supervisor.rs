@@ -11,6 +11,7 @@ use nereid_backend_api::Peers;
 use nereid_worker_protocol::{Channel, Closer, Receiver, Trimmer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::label::Label;
 use crate::launch::{Launch, Spawned};
 use crate::life::{Life, lost};
 use crate::lines::Lines;
@@ -29,7 +30,7 @@ const LAST_READS: usize = 64;
 
 /// What the thread needs.
 pub(crate) struct Supervisor {
-    pub name: Arc<str>,
+    pub name: Label,
     pub life: Arc<Life>,
     pub requests: Arc<Requests>,
     /// Wakes whoever waits for an answer to a call.
@@ -59,7 +60,7 @@ impl Supervisor {
         let Self { name, life, requests, calls, trimmer, side, peers, ended: report } = self;
         let Channel { sender, receiver } = side;
         let side_trimmer = sender.trimmer();
-        let service = Service::new(Arc::clone(&name), Arc::clone(&requests), peers, sender);
+        let service = Service::new(name.clone(), Arc::clone(&requests), peers, sender);
         let mut watch = Watch {
             name: &name,
             life: &life,
@@ -80,7 +81,7 @@ impl Supervisor {
         drop(watch);
         life.bury();
         let end = life.end(wait(&mut child));
-        requests.close(&lost(&name, &end));
+        requests.close(&lost(&name.get(), &end));
         calls.close();
         if !life.is_leaving() {
             tracing::error!("the process of model instance '{name}' {end}");
@@ -94,7 +95,7 @@ fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
 }
 
 struct Watch<'a> {
-    name: &'a str,
+    name: &'a Label,
     life: &'a Life,
     /// Until its end.
     receiver: Option<Receiver>,

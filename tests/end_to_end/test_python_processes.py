@@ -1,0 +1,258 @@
+"""Models in Python that fail, in every way that a program can: the client learns why, the log has the traceback, other models
+are unharmed, and a process that died is started again.
+"""
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy
+import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+import nereid_server
+from scrapes import Scrape
+from waiting import eventually
+
+FLAGS = [f"--backend-config=python,python={sys.executable}", "--model-control-mode=explicit"]
+CONFIG = """
+backend: "python"
+input [ { name: "WHAT" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "ANSWER" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+# Does what each request says.
+OBEDIENT = """
+import ctypes, os, sys, time
+import numpy
+import triton_python_backend_utils as pb_utils
+
+def answer(text):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("ANSWER", numpy.array([text], dtype=object))])
+
+class TritonPythonModel:
+    def initialize(self, args):
+        print("initialised", args["model_instance_name"])
+
+    def act(self, what):
+        if what == "exit":
+            sys.exit(3)
+        if what == "os._exit":
+            os._exit(4)
+        if what == "segfault":
+            ctypes.string_at(0)
+        if what == "loop":
+            while True:
+                pass
+        if what == "allocate":
+            import resource
+            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+            self.hoard = b"x" * (1 << 40)
+        if what == "raise":
+            raise ValueError("on purpose")
+        if what == "triton":
+            raise pb_utils.TritonModelException("of Triton's kind")
+        if what == "error":
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("as a response", pb_utils.TritonError.NOT_FOUND))
+        if what == "print":
+            print("printed\\nin two lines")
+            print("complained", file=sys.stderr)
+        if what == "pid":
+            return answer(str(os.getpid()))
+        return answer(what)
+
+    def execute(self, requests):
+        whats = [pb_utils.get_input_tensor_by_name(r, "WHAT").as_numpy()[0].decode() for r in requests]
+        if whats == ["two"]:
+            return [answer("1"), answer("2")]
+        if whats == ["none"]:
+            return []
+        if whats == ["text"]:
+            return ["text"]
+        return [self.act(what) for what in whats]
+"""
+
+
+def put(repository, name, code, config=CONFIG):
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    (folder / "model.py").write_text(textwrap.dedent(code))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    repository = tmp_path_factory.mktemp("models")
+    put(repository, "obedient", OBEDIENT)
+    put(repository, "other", OBEDIENT)
+    with nereid_server.running(repository, *FLAGS, "--load-model=obedient", "--load-model=other") as server:
+        yield server
+
+
+@pytest.fixture
+def client(models):
+    with tritonclient.http.InferenceServerClient(models.url, network_timeout=60) as client:
+        yield client
+
+
+def ask(client, what, model="obedient"):
+    """What the model answers."""
+    tensor = tritonclient.http.InferInput("WHAT", [1], "BYTES")
+    tensor.set_data_from_numpy(numpy.array([what], dtype=object))
+    return client.infer(model, [tensor]).as_numpy("ANSWER")[0].decode()
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ("raise", "ValueError: on purpose"),
+        ("triton", "of Triton's kind"),
+        ("error", "as a response"),
+        ("two", "2"),
+        ("none", "0"),
+        ("text", "InferenceResponse"),
+        ("exit", "SystemExit|exited with status 3"),
+    ],
+)
+def test_a_request_that_fails_says_why_and_the_process_lives_on(client, models, what, message):
+    before = ask(client, "pid")
+    with pytest.raises(InferenceServerException) as failure:
+        ask(client, what)
+    assert any(part in failure.value.message() for part in message.split("|")), failure.value.message()
+    assert ask(client, "on") == "on"
+    if what != "exit":
+        assert ask(client, "pid") == before
+
+
+def test_a_traceback_is_in_the_log_with_file_and_line(client, models):
+    with pytest.raises(InferenceServerException):
+        ask(client, "raise")
+    models.wait_for_log(r"obedient_0: Traceback")
+    models.wait_for_log(r'obedient_0: .*obedient/1/model.py\\\\?", line \d+, in act')
+
+
+def test_what_a_model_prints_is_in_the_log_under_its_name(client, models):
+    assert ask(client, "print") == "print"
+    models.wait_for_log(r"^I.*obedient_0: in two lines")
+    models.wait_for_log(r"^W.*obedient_0: complained")
+
+
+@pytest.mark.parametrize(
+    "what, end",
+    [("os._exit", "exited with status 4"), ("segfault", "signal 11"), ("kill", "signal 9")],
+)
+def test_a_process_that_dies_is_started_again_and_counted(client, models, what, end):
+    labels = {"model": "obedient", "version": "1"}
+    restarts = Scrape(models).value("nereid_worker_restarts_total", **labels)
+    before, other = ask(client, "pid"), ask(client, "pid", "other")
+    if what == "kill":
+        os.kill(int(before), 9)
+        models.wait_for_log(f"obedient_0' was killed by {end}")
+        assert eventually(lambda: Scrape(models).value("nereid_worker_restarts_total", **labels) > restarts)
+    else:
+        with pytest.raises(InferenceServerException, match=end):
+            ask(client, what)
+    # At once the first time, and after pauses if it goes on like this.
+    assert eventually(lambda: client.is_model_ready("obedient"))
+    assert ask(client, "pid") != before
+    assert Scrape(models).value("nereid_worker_restarts_total", **labels) == restarts + 1
+    assert ask(client, "pid", "other") == other
+
+
+def test_memory_that_runs_out_fails_the_request_alone(client):
+    with pytest.raises(InferenceServerException, match="MemoryError|signal 9"):
+        ask(client, "allocate")
+    assert ask(client, "on") == "on"
+
+
+def test_a_loop_without_end_is_ended_by_the_limit(repository, serve):
+    put(repository, "obedient", OBEDIENT)
+    limit = "--backend-config=python,execute-timeout-seconds=0.5"
+    server = serve(*FLAGS, "--load-model=*", limit)
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        before = ask(client, "pid")
+        with pytest.raises(InferenceServerException, match="did not answer in time"):
+            ask(client, "loop")
+        assert ask(client, "pid") != before
+
+
+CLASS = """
+class TritonPythonModel:
+    {body}
+    def execute(self, requests):
+        return []
+"""
+BROKEN = {
+    "syntax": ("def nonsense(:", "SyntaxError"),
+    "import": ("import a_module_that_nobody_has", "a_module_that_nobody_has"),
+    "no_class": ("x = 1", "TritonPythonModel"),
+    "initialize": (CLASS.format(body="def initialize(self, args): raise KeyError('lost')"), "KeyError: 'lost'"),
+    "exits": (CLASS.format(body="def initialize(self, args): import os; os._exit(9)"), "exited with status 9"),
+    "completion": (
+        CLASS.format(body="@staticmethod\n    def auto_complete_config(config): raise OSError('nothing to complete')"),
+        "nothing to complete",
+    ),
+    "completion_exits": (
+        CLASS.format(body="@staticmethod\n    def auto_complete_config(config): import os; os._exit(5)"),
+        "exited with status 5",
+    ),
+    "completes_nonsense": (
+        CLASS.format(body="@staticmethod\n    def auto_complete_config(config): return 7"),
+        "ModelConfig",
+    ),
+}
+
+
+def children(pid):
+    """The processes that a server has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if fields[1] == str(pid):
+            found.append(int(stat.parent.name))
+    return found
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
+    for name, (code, _) in BROKEN.items():
+        put(repository, name, code)
+    put(repository, "missing", "")
+    (repository / "missing" / "1" / "model.py").unlink()
+    server = serve(*FLAGS)
+    segments = set(os.listdir("/dev/shm"))
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+
+        def fail(name):
+            with pytest.raises(InferenceServerException) as failure:
+                client.load_model(name)
+            return failure.value.message()
+
+        for name, (_, reason) in BROKEN.items():
+            assert reason in fail(name), name
+        assert "model.py" in fail("missing")
+        assert eventually(lambda: not children(server.pid))
+        before = open_files(server.pid)
+        for _ in range(200):
+            fail("missing")
+        for _ in range(8):
+            fail("exits")
+        assert eventually(lambda: not children(server.pid))
+        assert eventually(lambda: open_files(server.pid) <= before)
+    assert set(os.listdir("/dev/shm")) <= segments
+
+
+def test_processes_end_with_the_server_even_if_it_is_killed(repository, serve):
+    put(repository, "obedient", OBEDIENT, CONFIG + "instance_group { count: 3 kind: KIND_CPU }")
+    server = serve(*FLAGS, "--load-model=*")
+    processes = children(server.pid)
+    assert len(processes) == 3
+    os.kill(server.pid, 9)
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
