@@ -1,5 +1,5 @@
-"""Backends that are written in Python: a folder with a `model.py` among the backends, which NVIDIA's Python backend runs for
-every model that names it. The reference behaves the same.
+"""Backends that are written in Python: a folder with a `model.py` among the backends, which runs for every model that names
+it: in the server's own Python backend, and in NVIDIA's. The reference behaves the same.
 """
 
 import json
@@ -60,13 +60,14 @@ def write(repository, name, greeting, body=""):
     (repository / name / "1" / "greeting.txt").write_text(greeting)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, backends):
+@pytest.fixture(scope="module", params=["builtin", "library"])
+def server(tmp_path_factory, backends, request):
     repository = tmp_path_factory.mktemp("models")
     write(repository, "english", "hello")
     write(repository, "german", "hallo", "max_batch_size: 2 instance_group { count: 2 kind: KIND_CPU }")
     write(repository, "empty", "")
     flags = ("--exit-on-error=false", "--strict-readiness=false", f"--backend-directory={backends}")
+    flags += (f"--backend-config=python,engine={request.param}",)
     with nereid_server.running(repository, *flags, env=python_backend.environment()) as server:
         yield server
 
@@ -120,7 +121,7 @@ def test_without_the_backend_that_runs_it_its_models_are_refused(tmp_path, backe
     folder.mkdir()
     (folder / "greeter").symlink_to(backends / "greeter")
     write(tmp_path / "models", "english", "hello")
-    flags = ("--exit-on-error=false", "--strict-readiness=false", f"--backend-directory={folder}")
+    flags = ("--exit-on-error=false", "--strict-readiness=false", f"--backend-directory={folder}", python_backend.LIBRARY)
     with nereid_server.running(tmp_path / "models", *flags) as server:
         _, index = ask(server, "POST", "/v2/repository/index", {})
         assert index[0]["state"] == "UNAVAILABLE" and "python" in index[0]["reason"]
