@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nereid_worker_protocol::Channel;
@@ -10,8 +10,15 @@ use nereid_worker_protocol::Channel;
 /// The channel, when nobody uses it.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    channel: Mutex<Option<Limited>>,
+    place: Mutex<Place>,
     returned: Condvar,
+}
+
+#[derive(Debug)]
+struct Place {
+    channel: Option<Limited>,
+    /// Those who wait for it. Waking nobody would take a call of the system too.
+    waiting: usize,
 }
 
 /// A channel, and how long its answers may take.
@@ -48,22 +55,32 @@ impl DerefMut for Limited {
 
 impl Calls {
     pub(crate) fn new(channel: Channel) -> Self {
-        Self { channel: Mutex::new(Some(Limited { channel, limit: None })), returned: Condvar::new() }
+        let channel = Some(Limited { channel, limit: None });
+        Self { place: Mutex::new(Place { channel, waiting: 0 }), returned: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        // Nothing panics under this lock.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The channel, once nobody else uses it; `None` if that takes longer than a limit.
     pub(crate) fn take(&self, limit: Option<Duration>) -> Option<Taken<'_>> {
-        // Nothing panics under this lock.
-        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let used = |channel: &mut Option<Limited>| channel.is_none();
-        let mut channel = match limit {
-            None => self.returned.wait_while(channel, used).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => {
-                let waited = self.returned.wait_timeout_while(channel, limit, used);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        channel.take().map(|channel| Taken { calls: self, channel: Some(channel) })
+        let mut place = self.lock();
+        if place.channel.is_none() {
+            let used = |place: &mut Place| place.channel.is_none();
+            place.waiting += 1;
+            place = match limit {
+                None => self.returned.wait_while(place, used).unwrap_or_else(PoisonError::into_inner),
+                Some(limit) => {
+                    let waited = self.returned.wait_timeout_while(place, limit, used);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            place.waiting -= 1;
+        }
+        let channel = place.channel.take()?;
+        Some(Taken { calls: self, channel: Some(channel) })
     }
 }
 
@@ -89,7 +106,10 @@ impl DerefMut for Taken<'_> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        *self.calls.channel.lock().unwrap_or_else(PoisonError::into_inner) = self.channel.take();
-        self.calls.returned.notify_one();
+        let mut place = self.calls.lock();
+        place.channel = self.channel.take();
+        if place.waiting > 0 {
+            self.calls.returned.notify_one();
+        }
     }
 }

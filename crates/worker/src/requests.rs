@@ -10,10 +10,19 @@ use nereid_backend_api::{Error, Request};
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     table: Mutex<Table>,
-    progress: Mutex<u64>,
+    progress: Mutex<Progress>,
     progressed: Condvar,
     /// The outputs of their model.
     outputs: OnceLock<Vec<String>>,
+}
+
+/// What was handled of the side channel.
+#[derive(Debug, Default)]
+struct Progress {
+    /// How many messages.
+    handled: u64,
+    /// Those who wait for more. Waking nobody would take a call of the system too.
+    waiting: usize,
 }
 
 #[derive(Debug, Default)]
@@ -88,16 +97,25 @@ impl Requests {
 
     /// How many messages of the side channel were handled.
     pub(crate) fn advance(&self, handled: u64) {
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = handled;
-        self.progressed.notify_all();
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.handled = handled;
+        if progress.waiting > 0 {
+            self.progressed.notify_all();
+        }
     }
 
     /// Waits until that many messages of the side channel were handled. `false` if that takes too long: the process has said
     /// that it sent more than it did.
     pub(crate) fn await_side(&self, sent: u64) -> bool {
-        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let behind = |handled: &mut u64| *handled < sent;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.handled >= sent {
+            return true;
+        }
+        progress.waiting += 1;
+        let behind = |progress: &mut Progress| progress.handled < sent;
         let waited = self.progressed.wait_timeout_while(progress, Duration::from_secs(60), behind);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let (mut progress, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        progress.waiting -= 1;
+        !timeout.timed_out()
     }
 }
