@@ -84,7 +84,9 @@ impl Process {
         message.count(2);
         for name in ["A", "B"] {
             // Elements of FP32.
-            message.tensor(name, 11, &[values.len() as i64 / 4], values.len(), |target| target.copy_from_slice(values))?;
+            message.tensor(name, 11, &[values.len() as i64 / 4], values.len(), |target| {
+                target.copy_from_slice(values)
+            })?;
         }
         message.send()?;
         let answer = self.calls.receiver.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;

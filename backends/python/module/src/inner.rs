@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use crate::constants::exception;
 use crate::request::{Correlation, InferenceRequest};
 use crate::response::InferenceResponse;
+use crate::runner;
 use crate::side::Side;
 
 /// A request that was made, and its responses. The drop cancels it, unless they have all come.
@@ -26,6 +27,9 @@ impl InnerCall {
         decoupled: bool,
         notify: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        if !runner::is_initialised() {
+            return Err(exception("inner requests are for models that are initialised"));
+        }
         let request = request.get();
         let number = Side::get()?.begin(python, INFER, notify, |message| {
             message.u64(request.parent);

@@ -16,7 +16,10 @@ enum Value {
 
 /// Parameters by name, in their order.
 #[derive(Default)]
-pub struct Parameters(Vec<(String, Value)>);
+pub struct Parameters {
+    values: Vec<(String, Value)>,
+    arrived: bool,
+}
 
 impl Parameters {
     /// Those that arrived.
@@ -27,7 +30,8 @@ impl Parameters {
             WireValue::Double(value) => Value::Double(value),
             WireValue::Text(value) => Value::Text(value.to_owned()),
         };
-        Self(parameters.into_iter().map(|(name, given)| (name.to_owned(), value(given))).collect())
+        let values = parameters.into_iter().map(|(name, given)| (name.to_owned(), value(given))).collect();
+        Self { values, arrived: true }
     }
 
     /// Those of a dictionary, or none.
@@ -61,12 +65,12 @@ impl Parameters {
             };
             parameters.push((name.to_cow()?.into_owned(), value));
         }
-        Ok(Self(parameters))
+        Ok(Self { values: parameters, arrived: false })
     }
 
     /// As they travel.
     pub fn wire(&self) -> impl ExactSizeIterator<Item = (&str, WireValue<'_>)> {
-        self.0.iter().map(|(name, value)| {
+        self.values.iter().map(|(name, value)| {
             let value = match value {
                 Value::Bool(value) => WireValue::Bool(*value),
                 Value::Int(value) => WireValue::Int(*value),
@@ -77,13 +81,13 @@ impl Parameters {
         })
     }
 
-    /// As Python writes them as JSON.
+    /// As JSON: what a model made as Python writes it, and what arrived without spaces, as the reference does.
     pub fn to_json(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
-        if self.0.is_empty() {
+        if self.values.is_empty() {
             return Ok(PyString::new(python, "{}").into_any().unbind());
         }
         let values = PyDict::new(python);
-        for (name, value) in &self.0 {
+        for (name, value) in &self.values {
             match value {
                 Value::Bool(value) => values.set_item(name, value)?,
                 Value::Int(value) => values.set_item(name, value)?,
@@ -91,6 +95,11 @@ impl Parameters {
                 Value::Text(value) => values.set_item(name, value)?,
             }
         }
-        Ok(python.import("json")?.call_method1("dumps", (values,))?.unbind())
+        let style = PyDict::new(python);
+        if self.arrived {
+            style.set_item("separators", (",", ":"))?;
+            style.set_item("ensure_ascii", false)?;
+        }
+        Ok(python.import("json")?.call_method("dumps", (values,), Some(&style))?.unbind())
     }
 }

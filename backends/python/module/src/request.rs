@@ -84,6 +84,19 @@ impl InferenceRequest {
     }
 }
 
+/// The flags of a request: [`wire::SEQUENCE_START`] and [`wire::SEQUENCE_END`].
+struct Flags(u32);
+
+impl<'py> FromPyObject<'_, 'py> for Flags {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let flags =
+            object.extract().map_err(|_| PyTypeError::new_err("flags must be an int from 0 to 2^32 - 1"))?;
+        Ok(Self(flags))
+    }
+}
+
 /// A request's trace.
 #[pyclass(module = "c_python_backend_utils", frozen)]
 pub struct InferenceTrace {
@@ -119,7 +132,7 @@ impl InferenceRequest {
     #[new]
     #[pyo3(signature = (
         request_id = String::new(), correlation_id = None, inputs = None, requested_output_names = None,
-        model_name = None, model_version = -1, flags = 0, timeout = 0, preferred_memory = None, trace = None,
+        model_name = None, model_version = -1, flags = Flags(0), timeout = 0, preferred_memory = None, trace = None,
         parameters = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the models' interface")]
@@ -130,7 +143,7 @@ impl InferenceRequest {
         requested_output_names: Option<Vec<String>>,
         model_name: Option<String>,
         model_version: i64,
-        flags: u32,
+        flags: Flags,
         timeout: u64,
         preferred_memory: Option<&Bound<'_, PreferredMemory>>,
         trace: Option<&Bound<'_, InferenceTrace>>,
@@ -161,7 +174,7 @@ impl InferenceRequest {
         };
         Ok(Self {
             correlation,
-            flags: flags.into(),
+            flags: flags.0.into(),
             timeout,
             parameters: Parameters::from_python(parameters)?,
             outputs,
@@ -197,8 +210,8 @@ impl InferenceRequest {
         self.flags.load(Ordering::Relaxed)
     }
 
-    fn set_flags(&self, flags: u32) {
-        self.flags.store(flags, Ordering::Relaxed);
+    fn set_flags(&self, flags: Flags) {
+        self.flags.store(flags.0, Ordering::Relaxed);
     }
 
     #[pyo3(name = "timeout")]

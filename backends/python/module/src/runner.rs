@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nereid_worker_protocol::call::{
@@ -28,6 +29,14 @@ const MODULES: [(&str, &str); 3] = [
     ("triton_python_backend_utils", include_str!("../python/utils.py")),
     ("nereid_python_runner", include_str!("../python/runner.py")),
 ];
+
+/// Whether the model is initialised and not finalised.
+static INITIALISED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the model is initialised and not finalised.
+pub fn is_initialised() -> bool {
+    INITIALISED.load(Ordering::Relaxed)
+}
 
 /// Makes the modules that models import.
 pub fn add_modules(python: Python<'_>) -> PyResult<()> {
@@ -172,11 +181,13 @@ impl Runner {
                 let (execute, decoupled, reports_readiness): (Py<PyAny>, bool, bool) =
                     module.call_method1("initialize", (arguments,))?.extract()?;
                 (runner.execute, runner.decoupled) = (Some(execute), decoupled);
+                INITIALISED.store(true, Ordering::Relaxed);
                 Answer::Initialized { reports_readiness }
             }
             READY => Answer::Readiness(module.call_method0("is_ready")?.extract()?),
             FINALIZE => {
                 runner.execute = None;
+                INITIALISED.store(false, Ordering::Relaxed);
                 module.call_method0("finalize")?;
                 Answer::Finalized
             }
