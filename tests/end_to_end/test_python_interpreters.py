@@ -1,0 +1,124 @@
+"""Models in Python run with every CPython from 3.9 on, with numpy 1 and 2, in one server."""
+
+import fcntl
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy
+import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+import nereid_server
+
+OLDEST, NEWEST = 9, 14
+HOME = Path(sys.prefix) / "nereid-interpreters"
+# numpy 1.26 is for 3.9 to 3.12; numpy 2 for the rest, and for one that both are for.
+NUMPY_1, NUMPY_2 = "numpy==1.26.4", "numpy>=2,<3"
+
+MODEL = textwrap.dedent(
+    """
+    import sys
+    import numpy
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            responses = []
+            for request in requests:
+                text, numbers = [pb_utils.get_input_tensor_by_name(request, name) for name in ("TEXT", "NUMBERS")]
+                about = [b"%d.%d" % sys.version_info[:2], numpy.__version__.encode(), *text.as_numpy()[::-1]]
+                doubled = pb_utils.Tensor.from_dlpack("DOUBLED", pb_utils.Tensor("X", numbers.as_numpy() * 2).to_dlpack())
+                outputs = [pb_utils.Tensor("ABOUT", numpy.array(about, dtype=numpy.object_)), doubled]
+                responses.append(pb_utils.InferenceResponse(outputs))
+            return responses
+    """
+)
+CONFIG = """
+backend: "python" parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }
+input { name: "TEXT" data_type: TYPE_STRING dims: -1 } input { name: "NUMBERS" data_type: TYPE_FP32 dims: -1 }
+output { name: "ABOUT" data_type: TYPE_STRING dims: -1 } output { name: "DOUBLED" data_type: TYPE_FP32 dims: -1 }
+"""
+
+
+def interpreters():
+    """The interpreters of this machine, by their versions; the one that runs the tests is always among them."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    names = [f"python3.{minor}" for minor in range(OLDEST, NEWEST + 1)]
+    found = {}
+    for path in [sys.executable, *glob.glob(f"{pyenv}/versions/*/bin/python3"), *map(shutil.which, names)]:
+        asked = path and subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = asked and asked.returncode == 0 and re.match(r"Python 3\.(\d+)\.", asked.stdout)
+        if version and OLDEST <= int(version[1]) <= NEWEST:
+            found.setdefault(int(version[1]), path)
+    return found
+
+
+def environments():
+    """Environments of all interpreters, by name, made once for each environment of the tests: paths."""
+    HOME.mkdir(exist_ok=True)
+    wanted = {}
+    for minor, path in interpreters().items():
+        wanted[f"python3{minor}"] = (path, NUMPY_1 if minor < 12 else NUMPY_2)
+    wanted["own"] = (sys.executable, NUMPY_2)
+    wanted["bare"] = (sys.executable, None)
+    with open(HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, (path, requirement) in wanted.items():
+            ready = HOME / f"{name}-ready"
+            if not ready.exists():
+                _make(HOME / name, path, requirement)
+                ready.touch()
+    return {name: HOME / name for name in wanted}
+
+
+def _make(folder, interpreter, requirement):
+    subprocess.run([interpreter, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
+    if requirement:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python"]
+        subprocess.run([*pip, str(folder / "bin" / "python3"), "install", requirement], check=True)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    repository = tmp_path_factory.mktemp("models")
+    for name, folder in environments().items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.py").write_text(MODEL)
+        (repository / name / "config.pbtxt").write_text(CONFIG % folder)
+    with nereid_server.running(repository, "--strict-readiness=false", "--exit-on-error=false") as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", sorted({f"python3{minor}" for minor in interpreters()} | {"own"}))
+def test_a_model_runs_with_the_interpreter_and_the_numpy_of_its_environment(server, name):
+    texts = numpy.array([b"", b"h\xc3\xa9", b"\0" * 9], dtype=object)
+    for count in (1, 70_000):
+        numbers = numpy.arange(count, dtype=numpy.float32)
+        inputs = [
+            tritonclient.http.InferInput("TEXT", texts.shape, "BYTES").set_data_from_numpy(texts),
+            tritonclient.http.InferInput("NUMBERS", numbers.shape, "FP32").set_data_from_numpy(numbers),
+        ]
+        with tritonclient.http.InferenceServerClient(server.url) as client:
+            answer = client.infer(name, inputs)
+        version, numpy_version, *reversed_texts = answer.as_numpy("ABOUT")
+        minor = sys.version_info.minor if name == "own" else int(name.removeprefix("python3"))
+        assert version == b"3.%d" % minor
+        assert numpy_version.startswith(b"1." if name != "own" and minor < 12 else b"2.")
+        assert reversed_texts == list(texts[::-1])
+        assert (answer.as_numpy("DOUBLED") == numbers * 2).all()
+
+
+def test_without_numpy_the_load_fails_and_says_so(server):
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert not client.is_model_ready("bare")
+        with pytest.raises(InferenceServerException, match="bare"):
+            client.infer("bare", [])
+        (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "bare"]
+    assert "No module named 'numpy'" in entry["reason"]
