@@ -23,7 +23,7 @@ use crate::inference;
 use crate::messages::{Inflated, MAX_MESSAGE_SIZE, Messages, compression};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
-use crate::tracing::Called;
+use crate::tracing::ArrivalTime;
 use crate::{Compression, Face, GrpcOptions, codec, deadline, tracing};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
@@ -125,13 +125,24 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Answering {
+        self.answer(request)
+    }
+}
+
+impl Calls {
+    /// Answers a call.
+    pub(crate) fn answer<B>(&self, request: Request<B>) -> Answering
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
         let group = group(request.uri().path());
         if let Err(status) = self.permitted(group, request.headers()) {
             return Answering::Refused(Some(status));
         }
         let mut request = request;
         if group == Some(ApiGroup::Inference) && self.face.server.trace().is_on() {
-            request.extensions_mut().insert(Called::now());
+            request.extensions_mut().insert(ArrivalTime::now());
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         if let Some(companion) = self.companions.find(request.uri().path()) {
@@ -148,13 +159,11 @@ where
         };
         Answering::Called { answer, limit }
     }
-}
 
-impl Calls {
     /// Answers a call of the service whose messages are not compressed, unless in an unknown format. `counts` says whether
     /// they have to be counted.
     fn dispatch<B>(
-        &mut self,
+        &self,
         group: Option<ApiGroup>,
         request: Request<B>,
         counts: bool,
@@ -165,11 +174,12 @@ impl Calls {
     {
         let is_inference = group == Some(ApiGroup::Inference);
         if is_inference && codec::applies(request.headers(), self.face.options.compression) {
-            return inference::call(Arc::clone(&self.face), request, counts);
+            return inference::call(&self.face, request, counts);
         }
         let budget = self.face.body_budget(counts).clone();
         let request = request.map(|body| Messages::new(body, budget));
-        if is_inference { self.inference.call(request) } else { self.others.call(request) }
+        let mut service = if is_inference { self.inference.clone() } else { self.others.clone() };
+        service.call(request)
     }
 }
 

@@ -30,6 +30,7 @@ use crate::proto::ModelInferRequest;
 use crate::{Compression, status};
 
 /// A request's message.
+#[derive(Default)]
 pub(crate) struct InferMessage {
     /// All of it but the raw contents.
     pub message: ModelInferRequest,

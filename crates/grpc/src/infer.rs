@@ -18,7 +18,7 @@ use crate::codec::{InferMessage, Reply};
 use crate::infer::decode::Decoded;
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
-use crate::tracing::{Called, Sending};
+use crate::tracing::{ArrivalTime, CallTrace};
 use crate::{Face, forward};
 
 /// The request in a message.
@@ -37,7 +37,7 @@ pub(crate) struct Submitted {
     /// Length of its inputs in bytes.
     pub byte_size: usize,
     /// Its trace, if it is traced.
-    pub trace: Option<Sending>,
+    pub trace: Option<CallTrace>,
     memory: RequestMemory,
 }
 
@@ -61,34 +61,35 @@ pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
     mut message: InferMessage,
-    trace: Option<&Sending>,
+    trace: Option<&CallTrace>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<Submitted> {
     let caller = Caller::default().with_body(std::mem::take(&mut message.share));
     let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
-    request.trace = trace.map(Sending::request);
+    request.trace = trace.map(CallTrace::request);
     let answers = face.server.infer(model, request, caller)?;
     Ok(Submitted { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
-/// Answers a request of one response. The answer comes with its trace, if it is traced.
+/// Answers a request of one response. The answer comes with its trace, if it is traced. The message is taken from where it
+/// is: it is large, and each function that awaits something would have a place for it.
 ///
 /// # Errors
 /// What is wrong with the request, or what went wrong in executing it.
 pub(crate) async fn answer(
     face: &Face,
     metadata: &MetadataMap,
-    called: Option<Called>,
-    message: InferMessage,
-) -> (Result<Reply>, Option<Sending>) {
+    called: Option<ArrivalTime>,
+    message: &mut InferMessage,
+) -> (Result<Reply>, Option<CallTrace>) {
     // Resolved first: a request to an unknown model is not decoded.
-    let model = match resolve(face, &message).await {
+    let model = match resolve(face, message).await {
         Ok(model) => model,
         Err(error) => return (Err(error), None),
     };
-    let trace = called.and_then(|called| Sending::draw(face, &message, metadata, called));
+    let trace = called.and_then(|called| CallTrace::draw(face, message, metadata, called));
     let outcome = answer_with(face, &model, metadata, message, trace.as_ref()).await;
     if let Some(trace) = &trace {
         trace.begin();
@@ -105,11 +106,11 @@ async fn answer_with(
     face: &Face,
     model: &Arc<Model>,
     metadata: &MetadataMap,
-    message: InferMessage,
-    trace: Option<&Sending>,
+    message: &mut InferMessage,
+    trace: Option<&CallTrace>,
 ) -> Result<Reply> {
     let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
-    let mut submitted = submit(face, model, message, trace, forward)?;
+    let mut submitted = submit(face, model, std::mem::take(message), trace, forward)?;
     let response = submitted.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();

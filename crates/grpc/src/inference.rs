@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::FutureExt;
 use futures_util::stream::{StreamExt, iter};
 use http::request::Parts;
-use http::{Request, Response};
-use nereid_core::BodyBudget;
+use http::{HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
@@ -15,12 +15,12 @@ use tonic::metadata::MetadataMap;
 
 use crate::codec::{Incoming, Outgoing};
 use crate::stream::InferStream;
-use crate::tracing::Called;
+use crate::tracing::ArrivalTime;
 use crate::{Face, infer, status};
 
 /// Answers a call of inference. `counts` says whether its messages have to be counted.
 pub(crate) fn call<B>(
-    face: Arc<Face>,
+    face: &Arc<Face>,
     request: Request<B>,
     counts: bool,
 ) -> BoxFuture<Response<Body>, Infallible>
@@ -28,37 +28,45 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    let (parts, body) = request.into_parts();
-    if parts.uri.path().ends_with("/ModelStreamInfer") {
+    let (Parts { uri, headers, extensions, .. }, body) = request.into_parts();
+    let arrived = extensions.get::<ArrivalTime>().copied();
+    let face = Arc::clone(face);
+    if uri.path().ends_with("/ModelStreamInfer") {
         let requests = Incoming::new(body, face.body_budget(counts).clone());
-        let response = stream(face, parts, requests);
+        let response = stream(face, headers, arrived, requests);
         return Box::pin(async move { Ok(response) });
     }
-    Box::pin(async move {
-        let requests = Incoming::new(body, face.body_budget(counts));
-        Ok(single(&face, parts, requests).await.unwrap_or_else(Status::into_http))
-    })
+    // Not awaited in a block, which would have a second place for the whole call.
+    Box::pin(
+        single(face, headers, arrived, body, counts)
+            .map(|answer| Ok(answer.unwrap_or_else(Status::into_http))),
+    )
 }
 
 /// Answers ModelInfer.
 async fn single<B>(
-    face: &Face,
-    mut parts: Parts,
-    mut requests: Incoming<B, &BodyBudget>,
+    face: Arc<Face>,
+    mut headers: HeaderMap,
+    arrived: Option<ArrivalTime>,
+    body: B,
+    counts: bool,
 ) -> Result<Response<Body>, Status>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: Into<StdError>,
 {
-    let message = requests.next().await.ok_or_else(|| Status::internal("the call has no message"))??;
-    // Its trailers are behind its last message.
-    while let Some(further) = requests.next().await {
-        further?;
-    }
-    parts.headers.extend(requests.take_trailers().unwrap_or_default());
-    let metadata = MetadataMap::from_headers(parts.headers);
-    let called = parts.extensions.get::<Called>().copied();
-    match infer::answer(face, &metadata, called, message).await {
+    let mut message = {
+        let mut requests = Incoming::new(body, face.body_budget(counts));
+        let message = requests.next().await.ok_or_else(|| Status::internal("the call has no message"))??;
+        // Its trailers are behind its last message.
+        while let Some(further) = requests.next().await {
+            further?;
+        }
+        headers.extend(requests.take_trailers().unwrap_or_default());
+        message
+    };
+    let metadata = MetadataMap::from_headers(headers);
+    match infer::answer(&face, &metadata, arrived, &mut message).await {
         (Ok(reply), trace) => {
             let mut response = Outgoing::response(iter([Ok(reply)]));
             if let Some(trace) = trace {
@@ -76,12 +84,16 @@ where
 }
 
 /// Answers ModelStreamInfer.
-fn stream<B>(face: Arc<Face>, parts: Parts, requests: Incoming<B>) -> Response<Body>
+fn stream<B>(
+    face: Arc<Face>,
+    headers: HeaderMap,
+    arrived: Option<ArrivalTime>,
+    requests: Incoming<B>,
+) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    let metadata = MetadataMap::from_headers(parts.headers);
-    let called = parts.extensions.get::<Called>().copied();
-    Outgoing::response(InferStream::new(face, metadata, called, requests))
+    let metadata = MetadataMap::from_headers(headers);
+    Outgoing::response(InferStream::new(face, metadata, arrived, requests))
 }

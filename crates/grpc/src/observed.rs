@@ -6,19 +6,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
+use hyper::service::Service;
 use nereid_protocol::LoggedRequest;
 use tokio::time::sleep;
 use tonic::Code;
 use tonic::body::Body;
-use tonic::codegen::BoxFuture;
-use tower_service::Service;
+use tonic::codegen::{BoxFuture, StdError};
 
 use crate::calls::{Answering, Calls};
 
-/// The calls of a connection.
-#[derive(Clone)]
+/// The calls of a connection. They are answered without a copy of this for each, which would touch counts that all
+/// connections share.
 pub(crate) struct Observed {
     pub calls: Calls,
     /// How long answers to calls other than inference are held back.
@@ -27,21 +28,18 @@ pub(crate) struct Observed {
 
 impl<B> Service<Request<B>> for Observed
 where
-    Calls: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Observing;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.calls.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Observing {
+    fn call(&self, request: Request<B>) -> Observing {
         let path = request.uri().path();
         let logged = LoggedRequest::begin(|| format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
-        let answer = self.calls.call(request);
+        let answer = self.calls.answer(request);
         let answer = match delay {
             None => Answer::Prompt(answer),
             Some(delay) => Answer::Delayed(Box::pin(async move {

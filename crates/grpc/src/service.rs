@@ -14,7 +14,7 @@ use crate::codec::{InferMessage, Reply, StreamReply};
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
 use crate::stream::InferStream;
-use crate::tracing::Called;
+use crate::tracing::ArrivalTime;
 use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
@@ -59,9 +59,9 @@ impl GrpcInferenceService for Service {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         let (metadata, extensions, message) = request.into_parts();
-        let called = extensions.get::<Called>().copied();
-        let message = InferMessage::counted(message, self.0.server.bodies())?;
-        let (outcome, trace) = infer::answer(&self.0, &metadata, called, message).await;
+        let called = extensions.get::<ArrivalTime>().copied();
+        let mut message = InferMessage::counted(message, self.0.server.bodies())?;
+        let (outcome, trace) = infer::answer(&self.0, &metadata, called, &mut message).await;
         let mut answer = answer(outcome.map(Reply::into_message));
         match (trace, &mut answer) {
             (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
@@ -78,7 +78,7 @@ impl GrpcInferenceService for Service {
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
         let (metadata, extensions, requests) = request.into_parts();
-        let called = extensions.get::<Called>().copied();
+        let called = extensions.get::<ArrivalTime>().copied();
         let budget = self.0.server.bodies().clone();
         let requests = requests.and_then(move |message| ready(InferMessage::counted(message, &budget)));
         let conversation = InferStream::new(Arc::clone(&self.0), metadata, called, requests);

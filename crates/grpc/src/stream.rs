@@ -31,7 +31,7 @@ use crate::codec::{InferMessage, StreamReply};
 use crate::infer::{self, Submitted};
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
-use crate::tracing::{Called, Sending};
+use crate::tracing::{ArrivalTime, CallTrace};
 use crate::{Face, deadline, forward};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
@@ -68,9 +68,9 @@ pub(crate) struct InferStream<R> {
     /// The stream's headers, for the traces of its requests.
     metadata: MetadataMap,
     /// Since when its next request is awaited, if anything was traced then.
-    awaited: Option<Called>,
+    awaited: Option<ArrivalTime>,
     /// The trace of the message that is being sent.
-    sending: Option<Sending>,
+    sending: Option<CallTrace>,
 }
 
 enum Queued {
@@ -84,7 +84,12 @@ where
 {
     /// Answers `requests` of a call with this metadata, until the server shuts down. `awaited` is when the first of them
     /// was awaited, if anything is traced.
-    pub(crate) fn new(face: Arc<Face>, metadata: MetadataMap, awaited: Option<Called>, requests: R) -> Self {
+    pub(crate) fn new(
+        face: Arc<Face>,
+        metadata: MetadataMap,
+        awaited: Option<ArrivalTime>,
+        requests: R,
+    ) -> Self {
         let mut parameters = Parameters::default();
         let forwarded = forward::headers(&face.options, &metadata, &mut parameters);
         let ends_at_error =
@@ -185,21 +190,21 @@ where
     }
 
     /// Draws whether a request is traced.
-    fn draw(&mut self, message: &ModelInferRequest) -> Option<Sending> {
+    fn draw(&mut self, message: &ModelInferRequest) -> Option<CallTrace> {
         if !self.face.server.trace().is_on() {
             self.awaited = None;
             return None;
         }
-        let now = Called::now();
+        let now = ArrivalTime::now();
         let since = self.awaited.replace(now).unwrap_or(now);
-        Sending::draw(&self.face, message, &self.metadata, since)
+        CallTrace::draw(&self.face, message, &self.metadata, since)
     }
 
     fn submit(
         &self,
         model: &Arc<Model>,
         message: InferMessage,
-        trace: Option<&Sending>,
+        trace: Option<&CallTrace>,
     ) -> Result<Submitted> {
         infer::submit(&self.face, model, message, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {

@@ -18,9 +18,9 @@ use crate::proto::ModelInferRequest;
 
 /// Since when a request is awaited.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Called(Instant);
+pub(crate) struct ArrivalTime(Instant);
 
-impl Called {
+impl ArrivalTime {
     pub(crate) fn now() -> Self {
         Self(Instant::now())
     }
@@ -28,15 +28,15 @@ impl Called {
 
 /// The trace of a request whose answers are sent.
 #[derive(Clone)]
-pub(crate) struct Sending(Arc<Trace>);
+pub(crate) struct CallTrace(Arc<Trace>);
 
-impl Sending {
+impl CallTrace {
     /// Draws whether a request is traced that was awaited for that long.
     pub(crate) fn draw(
         face: &Face,
         message: &ModelInferRequest,
         metadata: &MetadataMap,
-        called: Called,
+        called: ArrivalTime,
     ) -> Option<Self> {
         let header = |name: &str| metadata.get(name)?.to_str().ok();
         let trace = face.server.trace().draw(&message.model_name, || trace_parent(header))?;
@@ -68,7 +68,7 @@ impl Sending {
 
 /// The response to a call; its trace, if any, records when it was sent.
 pub(crate) fn watched(mut response: Response<Body>) -> Response<Body> {
-    match response.extensions_mut().remove::<Sending>() {
+    match response.extensions_mut().remove::<CallTrace>() {
         Some(sending) => response.map(|body| Body::new(Watched { body, sending })),
         None => response,
     }
@@ -76,7 +76,7 @@ pub(crate) fn watched(mut response: Response<Body>) -> Response<Body> {
 
 struct Watched {
     body: Body,
-    sending: Sending,
+    sending: CallTrace,
 }
 
 impl http_body::Body for Watched {

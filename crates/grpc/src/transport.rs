@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use nereid_io_runtime::when_woken;
 use nereid_listener::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -118,17 +118,22 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS);
-    let connection = protocol.serve_connection(
-        TokioIo::new(guarded),
-        TowerToHyperService::new(Observed { calls, delay: options.delay }),
-    );
+    let connection =
+        protocol.serve_connection(TokioIo::new(guarded), Observed { calls, delay: options.delay });
     tokio::pin!(connection);
+    // Each of these ends comes once at most, but the connection is polled for every frame.
+    let ending = when_woken(async {
+        tokio::select! {
+            () = after(options.max_age.map(with_jitter)) => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+    let silent = when_woken(silent(&begun));
     let served = async {
         let old = async {
             tokio::select! {
                 outcome = connection.as_mut() => Some(outcome),
-                () = after(options.max_age.map(with_jitter)) => None,
-                () = shutdown.cancelled() => None,
+                () = ending => None,
             }
         };
         match old.await {
@@ -146,7 +151,7 @@ where
         outcome = served => if let Err(error) = outcome {
             tracing::debug!("a gRPC connection ended: {error}");
         },
-        () = silent(&begun) => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
+        () = silent => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
     }
 }
 

@@ -15,12 +15,15 @@ use super::reply::{Encode, Frames};
 /// Messages that are there are sent together until they fill this.
 const ENOUGH: usize = 32 << 10;
 
+/// The status of a call that succeeded.
+const SUCCESS: HeaderValue = HeaderValue::from_static("0");
+
 /// The body of an answer.
 pub(crate) struct Outgoing<S> {
     messages: S,
     frames: Frames,
-    /// The status, once there are no further messages.
-    status: Option<Status>,
+    /// How the call ended, once there are no further messages.
+    status: Option<Result<(), Status>>,
     ended: bool,
 }
 
@@ -49,9 +52,9 @@ where
             match self.messages.poll_next_unpin(context) {
                 Poll::Ready(Some(message)) => {
                     let encoded = message.and_then(|message| self.frames.encode(&message));
-                    self.status = encoded.err();
+                    self.status = encoded.err().map(Err);
                 }
-                Poll::Ready(None) => self.status = Some(Status::ok("")),
+                Poll::Ready(None) => self.status = Some(Ok(())),
                 Poll::Pending => match self.frames.next() {
                     Some(frame) => return Poll::Ready(Some(frame)),
                     None => return Poll::Pending,
@@ -82,8 +85,14 @@ where
             }
             self.ended = true;
             let mut trailers = HeaderMap::new();
-            let status = self.status.take().unwrap_or_else(|| Status::ok(""));
-            Some(status.add_header(&mut trailers).map(|()| Frame::trailers(trailers)))
+            let added = match self.status.take() {
+                Some(Err(status)) => status.add_header(&mut trailers),
+                _ => {
+                    trailers.insert("grpc-status", SUCCESS);
+                    Ok(())
+                }
+            };
+            Some(added.map(|()| Frame::trailers(trailers)))
         })
     }
 

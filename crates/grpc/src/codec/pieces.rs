@@ -68,6 +68,10 @@ impl Pieces {
                 check_wire_type(WireType::LengthDelimited, wire_type).map_err(malformed)?;
                 let length = decode_varint(&mut self).map_err(malformed)?;
                 let contents = usize::try_from(length).ok().and_then(|length| self.slice_off(length));
+                if decoded.raw.is_empty() {
+                    // The inputs stand before their contents, as a rule.
+                    decoded.raw.reserve_exact(decoded.message.inputs.len());
+                }
                 decoded.raw.push(contents.ok_or_else(|| {
                     Status::internal(format!("raw_input_contents of {length} bytes exceed their message"))
                 })?);

@@ -13,7 +13,7 @@ use crate::infer::Submitted;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
-use crate::tracing::Sending;
+use crate::tracing::CallTrace;
 
 /// The parameter of each response that says whether it is the last one to its request.
 const FINAL: &str = "triton_final_response";
@@ -23,7 +23,7 @@ pub(super) struct Outcome {
     pub message: StreamReply,
     pub status: Option<Status>,
     /// The trace of its request, if it is traced.
-    pub trace: Option<Sending>,
+    pub trace: Option<CallTrace>,
 }
 
 impl Outcome {
