@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use nereid_core::{BodyBudget, BodyShare};
+use nereid_patience::Arrival;
 use tonic::Status;
 use tonic::codegen::StdError;
 
@@ -44,6 +45,8 @@ pub(crate) struct Messages<B> {
     held: VecDeque<Bytes>,
     /// Pieces that may be decoded.
     ready: VecDeque<Bytes>,
+    /// The time that the rest of a message may take.
+    arrival: Arrival,
 }
 
 impl<B> Messages<B> {
@@ -58,6 +61,7 @@ impl<B> Messages<B> {
             share: BodyShare::default(),
             held: VecDeque::new(),
             ready: VecDeque::new(),
+            arrival: Arrival::default(),
         }
     }
 
@@ -117,6 +121,21 @@ impl<B> Messages<B> {
     }
 }
 
+/// Nothing is there of a call. Ready when that is late, which it is only within a message: calls may wait between
+/// messages as long as they like.
+pub(crate) fn poll_late(arrival: &mut Arrival, is_within: bool, context: &mut Context<'_>) -> Poll<()> {
+    if is_within {
+        return arrival.poll_over(context);
+    }
+    arrival.end();
+    Poll::Pending
+}
+
+/// The status of a call whose message came too slowly.
+pub(crate) fn late() -> Status {
+    Status::deadline_exceeded("timed out waiting for the rest of a message")
+}
+
 /// The length that a message's head announces.
 ///
 /// # Errors
@@ -153,7 +172,15 @@ where
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         loop {
-            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+            let frame = match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    let is_within = this.missing > 0 || this.head_length > 0;
+                    ready!(poll_late(&mut this.arrival, is_within, context));
+                    return Poll::Ready(Some(Err(late().into())));
+                }
+            };
+            let frame = match frame {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None if this.held.is_empty() => return Poll::Ready(None),
@@ -165,11 +192,14 @@ where
                 }
             };
             match frame.into_data() {
-                Ok(piece) => match this.take(piece) {
-                    Ok(Some(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
-                    Ok(None) => {}
-                    Err(status) => return Poll::Ready(Some(Err(status.into()))),
-                },
+                Ok(piece) => {
+                    this.arrival.arrived(piece.len());
+                    match this.take(piece) {
+                        Ok(Some(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+                        Ok(None) => {}
+                        Err(status) => return Poll::Ready(Some(Err(status.into()))),
+                    }
+                }
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             }
         }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
 use hyper::service::Service;
+use nereid_patience::TimedBody;
 use nereid_protocol::LoggedRequest;
 use tokio::time::sleep;
 use tonic::Code;
@@ -31,7 +32,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    type Response = Response<Body>;
+    type Response = Response<TimedBody<Body>>;
     type Error = Infallible;
     type Future = Observing;
 
@@ -64,7 +65,7 @@ enum Answer {
 }
 
 impl Future for Observing {
-    type Output = Result<Response<Body>, Infallible>;
+    type Output = Result<Response<TimedBody<Body>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(match &mut self.answer {
@@ -74,7 +75,7 @@ impl Future for Observing {
         if let (Some(logged), Ok(response)) = (self.logged.take(), &answer) {
             logged.answered(code(response), response.body().size_hint().exact());
         }
-        Poll::Ready(answer)
+        Poll::Ready(answer.map(|response| response.map(TimedBody::new)))
     }
 }
 

@@ -14,6 +14,7 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
 use nereid_listener::Listener;
+use nereid_patience::{TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -107,9 +108,9 @@ async fn serve_connection<S>(stream: S, calls: Calls, options: TransportOptions,
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let guarded = Guarded::new(stream, options.pings);
+    let guarded = Guarded::new(TimedWrites::new(stream), options.pings);
     let begun = guarded.begun();
-    let mut protocol = Builder::new(nereid_io_runtime::Spawner);
+    let mut protocol = Builder::new(TimedReplies(nereid_io_runtime::Spawner));
     protocol
         .timer(TokioTimer::new())
         .keep_alive_interval(options.keepalive_time)

@@ -2,17 +2,19 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
+use nereid_patience::Arrival;
 use nereid_protocol::{BodyBudget, BodyShare};
 use smallvec::SmallVec;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
-use crate::pace::{PATIENCE, PROGRESS, Pace};
+use crate::pace::Pace;
 use crate::reply::{self, Reply, error_text};
 
 /// A limit on bytes that a client sends.
@@ -91,21 +93,16 @@ impl RequestBody {
         }
         let mut arriving = Arriving::default();
         let watched = pace.progressed(0);
-        // On HTTP/2 the body has a deadline of its own, which moves on with each part of it.
-        let (mut deadline, mut arrived) = (None, 0);
+        // On HTTP/2 the body has a time limit of its own.
+        let mut time = Arrival::default();
         loop {
-            let next = poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context));
-            let next = if watched {
-                next.await
-            } else {
-                timeout_at(*deadline.get_or_insert_with(|| Instant::now() + PATIENCE), next).await.map_err(
-                    |_| {
-                        refused(
-                            StatusCode::REQUEST_TIMEOUT,
-                            "timed out waiting for the rest of the request body",
-                        )
-                    },
-                )?
+            let next = poll_fn(|context| match Pin::new(&mut *incoming).poll_frame(context) {
+                Poll::Pending if !watched => time.poll_over(context).map(|()| None),
+                next => next.map(Some),
+            });
+            let Some(next) = next.await else {
+                let message = "timed out waiting for the rest of the request body";
+                return Err(refused(StatusCode::REQUEST_TIMEOUT, message));
             };
             let Some(frame) = next else { break };
             let frame = frame.map_err(|error| {
@@ -113,10 +110,7 @@ impl RequestBody {
             })?;
             let Ok(piece) = frame.into_data() else { continue };
             pace.progressed(piece.len());
-            arrived += piece.len();
-            if !watched && arrived >= PROGRESS {
-                (deadline, arrived) = (None, 0);
-            }
+            time.arrived(piece.len());
             let Arriving { body, .. } = &mut arriving;
             if piece.len() > limit.bytes - body.len {
                 return Err(too_long());

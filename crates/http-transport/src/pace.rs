@@ -1,6 +1,5 @@
-//! Closes connections whose clients stall. A request that has begun must make progress, and so must a client that is sent a
-//! reply; an idle connection may stay open as long as its client likes, since clients pool connections, unless the transport
-//! sets a limit.
+//! Closes connections of HTTP/1.1 whose clients stall. A request that has begun must make progress; an idle connection may
+//! stay open as long as its client likes, since clients pool connections, unless the transport sets a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -9,17 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nereid_patience::{ARRIVAL, PROGRESS};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-
-/// How long a request's head may take from its first byte, and each [`PROGRESS`] of its body.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How many bytes of a body are progress, unless they are its last. A byte now and then is none.
-pub(crate) const PROGRESS: usize = 4 << 10;
-
-/// How long a client may leave a reply unread before its connection is closed.
-const READ_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The preface of an HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -49,8 +40,6 @@ struct Progress {
     checks: u32,
     /// Bytes of the body that arrived since then.
     arrived: usize,
-    /// The number of checks since the connection took less than it was given, if it did.
-    unread: Option<u32>,
     /// The head of the request that began last, as received, and perhaps some of what follows it; `None` if heads are not
     /// kept.
     head: Option<Vec<u8>>,
@@ -196,16 +185,10 @@ impl Pace {
             check.tick().await;
             let mut progress = self.lock();
             let patience = match progress.state {
-                State::Head | State::Body => Some(PATIENCE),
+                State::Head | State::Body => Some(ARRIVAL),
                 State::Idle => self.idle_timeout,
                 State::Busy { .. } | State::Off => None,
             };
-            if let Some(checks) = &mut progress.unread {
-                *checks += 1;
-                if CHECK_INTERVAL * *checks > READ_PATIENCE + CHECK_INTERVAL {
-                    return;
-                }
-            }
             progress.checks = progress.checks.saturating_add(1);
             // The state was entered somewhere between two checks.
             if patience.is_some_and(|patience| {
@@ -223,35 +206,11 @@ pub(crate) struct Paced<S> {
     pace: Pace,
     /// What was read already to detect the protocol.
     first: Bytes,
-    /// How much was taken since the connection did not take all that it was given, if it did not.
-    taken: Option<usize>,
-}
-
-impl<S> Paced<S> {
-    /// The outcome of writing `given` bytes to the connection. It takes all of them, or a good part, while its client reads.
-    fn wrote(&mut self, outcome: &Poll<io::Result<usize>>, given: usize) {
-        match (outcome, self.taken) {
-            // The usual case costs nothing.
-            (Poll::Ready(_), None) => {}
-            (Poll::Pending, None) => {
-                self.taken = Some(0);
-                self.pace.lock().unread = Some(0);
-            }
-            (Poll::Pending, Some(_)) => {}
-            (Poll::Ready(Ok(count)), Some(taken)) if *count < given && taken + count < PROGRESS => {
-                self.taken = Some(taken + count);
-            }
-            (Poll::Ready(_), Some(_)) => {
-                self.taken = None;
-                self.pace.lock().unread = None;
-            }
-        }
-    }
 }
 
 impl<S: AsyncRead + Unpin> Paced<S> {
     pub(crate) fn new(stream: S, pace: Pace) -> Self {
-        Self { stream, pace, first: Bytes::new(), taken: None }
+        Self { stream, pace, first: Bytes::new() }
     }
 
     /// Waits for the first bytes and detects HTTP/2. They are read again afterwards.
@@ -302,9 +261,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(&outcome, bytes.len());
-        outcome
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -312,9 +269,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.wrote(&outcome, pieces.iter().map(|piece| piece.len()).sum());
-        outcome
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -11,10 +11,11 @@ use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Arrival, Listener};
+use nereid_patience::{TimedBody, TimedReplies, TimedWrites};
 use nereid_protocol::LoggedRequest;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -173,7 +174,7 @@ where
             Ok::<_, Infallible>(reply)
         }
     });
-    let mut stream = Paced::new(stream, pace.clone());
+    let mut stream = Paced::new(TimedWrites::new(stream), pace.clone());
     // Each of these ends comes once at most, but the connection is polled for every request.
     let mut quiet = pin!(when_woken(transport.quiet(&pace)));
     let stalled = when_woken(pace.stalled());
@@ -185,7 +186,11 @@ where
             };
         let stream = TokioIo::new(stream);
         if http2 {
-            let mut protocol = http2::Builder::new(nereid_io_runtime::Spawner);
+            let service = service_fn(|request| {
+                let reply = service.call(request);
+                async move { reply.await.map(|reply| reply.map(TimedBody::new)) }
+            });
+            let mut protocol = http2::Builder::new(TimedReplies(nereid_io_runtime::Spawner));
             // Detects clients that vanished without closing the connection.
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);

@@ -170,11 +170,19 @@ const RULES: &[Rule] = &[
         why: "io-runtime schedules I/O tasks and knows nothing of what they do",
     },
     Rule {
+        of: "nereid-patience",
+        rooms: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["bytes", "http-body", "hyper", "pin-project-lite", "tokio", "tracing"]),
+        never: &["tonic*"],
+        why: "patience waits for clients and knows nothing of what they ask for",
+    },
+    Rule {
         of: "nereid-http-transport",
         rooms: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-io-runtime",
             "nereid-listener",
+            "nereid-patience",
             "nereid-protocol",
         ]),
         libraries: Allowed::Any,
@@ -215,6 +223,7 @@ const RULES: &[Rule] = &[
             "nereid-io-runtime",
             "nereid-listener",
             "nereid-model-config",
+            "nereid-patience",
             "nereid-protocol",
             "nereid-shared-memory",
         ]),

@@ -9,10 +9,12 @@ use futures_util::stream::Stream;
 use http::HeaderMap;
 use http_body::Body;
 use nereid_core::BodyBudget;
+use nereid_patience::Arrival;
 use tonic::codegen::StdError;
 use tonic::{Code, Status};
 
 use super::{InferMessage, Pieces, Splitter};
+use crate::messages::{late, poll_late};
 
 /// The messages of a call.
 pub(crate) struct Incoming<B, L = BodyBudget> {
@@ -22,6 +24,8 @@ pub(crate) struct Incoming<B, L = BodyBudget> {
     splitter: Splitter,
     trailers: Option<HeaderMap>,
     ended: bool,
+    /// The time that the rest of a message may take.
+    arrival: Arrival,
 }
 
 impl<B, L> Incoming<B, L>
@@ -31,7 +35,14 @@ where
     L: Borrow<BodyBudget>,
 {
     pub(crate) fn new(body: B, budget: L) -> Self {
-        Self { body, budget, splitter: Splitter::default(), trailers: None, ended: false }
+        Self {
+            body,
+            budget,
+            splitter: Splitter::default(),
+            trailers: None,
+            ended: false,
+            arrival: Arrival::default(),
+        }
     }
 
     /// The trailers of the call, once its messages have ended.
@@ -44,7 +55,14 @@ where
             if let Some((flag, pieces)) = self.splitter.read(self.budget.borrow())? {
                 return Poll::Ready(Some(check_flag(flag).map(|()| pieces)));
             }
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let frame = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    ready!(poll_late(&mut self.arrival, self.splitter.is_within(), context));
+                    return Poll::Ready(Some(Err(late())));
+                }
+            };
+            let frame = match frame {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => {
                     let status = Status::from_error(error.into());
@@ -54,7 +72,10 @@ where
                 None => return Poll::Ready(self.splitter.cut_off().map(Err)),
             };
             match frame.into_data() {
-                Ok(data) => self.splitter.arrived(data),
+                Ok(data) => {
+                    self.arrival.arrived(data.len());
+                    self.splitter.arrived(data);
+                }
                 Err(frame) => self.trailers = frame.into_trailers().ok().or(self.trailers.take()),
             }
         }

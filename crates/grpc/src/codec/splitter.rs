@@ -57,6 +57,11 @@ impl Splitter {
         }
     }
 
+    /// Whether a message has begun to arrive.
+    pub(crate) fn is_within(&self) -> bool {
+        self.message.is_some() || self.head_length > 0
+    }
+
     /// The error of a body that ends within a message.
     pub(crate) fn cut_off(&self) -> Option<Status> {
         let missing = match &self.message {

@@ -12,11 +12,12 @@ use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use nereid_core::{BodyBudget, Undecompressed};
+use nereid_patience::Arrival;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, StdError};
 
-use super::{HEAD, MAX_MESSAGE_SIZE};
+use super::{HEAD, MAX_MESSAGE_SIZE, late, poll_late};
 use crate::codec::{Pieces, Splitter};
 use crate::status;
 
@@ -53,12 +54,15 @@ pub(crate) struct Inflated<B> {
     task: Option<BoxFuture<Bytes, Status>>,
     /// What can be read now.
     ready: VecDeque<Bytes>,
+    /// The time that the rest of a message may take.
+    arrival: Arrival,
 }
 
 impl<B> Inflated<B> {
     /// The body of a call whose compressed messages have this format.
     pub(crate) fn new(body: B, format: Format, budget: BodyBudget) -> Self {
-        Self { body, format, budget, splitter: Splitter::default(), task: None, ready: VecDeque::new() }
+        let (splitter, arrival) = (Splitter::default(), Arrival::default());
+        Self { body, format, budget, splitter, task: None, ready: VecDeque::new(), arrival }
     }
 
     /// Takes a complete message.
@@ -148,12 +152,22 @@ where
                 this.take(flag, pieces)?;
                 continue;
             }
-            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+            let frame = match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    ready!(poll_late(&mut this.arrival, this.splitter.is_within(), context));
+                    return Poll::Ready(Some(Err(late().into())));
+                }
+            };
+            let frame = match frame {
                 Some(frame) => frame.map_err(Into::into)?,
                 None => return Poll::Ready(this.splitter.cut_off().map(|status| Err(status.into()))),
             };
             match frame.into_data() {
-                Ok(bytes) => this.splitter.arrived(bytes),
+                Ok(bytes) => {
+                    this.arrival.arrived(bytes.len());
+                    this.splitter.arrived(bytes);
+                }
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             }
         }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 mod resets;
+mod slow_clients;
 
 use super::*;
 use crate::GrpcOptions;

@@ -147,3 +147,47 @@ async fn an_early_refusal_lets_a_client_end_its_body_within_limits() {
         assert_eq!(ask(&mut client, Method::POST, "/echo", "x").await.0, StatusCode::OK);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_nobody_takes_ends_and_others_go_on() {
+    // What the client lets the server send ahead, the seconds between two looks at the reply, and whether all of it is taken.
+    for (window, pause, is_whole) in [(1000, 0, true), (1000, 60, true), (0, 60, false), (0, 0, false)] {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
+        let (face, ending) = (Echo::default(), AtomicBool::new(false));
+        tokio::spawn(converse(
+            far,
+            Arc::new(Transport { mount: face, options, shutdown, ending }),
+            Pace::new(true, None),
+        ));
+        let mut builder = hyper::client::conn::http2::Builder::new(Spawner);
+        builder.initial_stream_window_size(window);
+        let (mut client, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let long = "x".repeat(MAX_BODY);
+        let reply = client.send_request(request(Method::POST, "/echo", whole(&long))).await.unwrap();
+        let mut body = reply.into_body();
+        let taking = tokio::spawn(async move {
+            let mut taken = 0;
+            loop {
+                sleep(Duration::from_secs(pause)).await;
+                match poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                    Some(Ok(frame)) => taken += frame.data_ref().map_or(0, Bytes::len),
+                    Some(Err(_)) => return (taken, false),
+                    None => return (taken, true),
+                }
+            }
+        });
+        while !taking.is_finished() {
+            // Without a window, only a reply without a body can be taken.
+            assert_eq!(ask(&mut client, Method::GET, "/live", "").await.0, StatusCode::OK);
+            sleep(Duration::from_secs(30)).await;
+        }
+        assert_eq!(
+            taking.await.unwrap(),
+            (if is_whole { MAX_BODY } else { 0 }, is_whole),
+            "{window}, {pause} s"
+        );
+        assert!(!connection.is_finished());
+    }
+}

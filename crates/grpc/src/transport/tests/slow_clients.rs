@@ -1,0 +1,190 @@
+//! Clients that take nothing of their answers, or do not end what they send, beside clients that do.
+//!
+//! Models answer from threads that a paused clock does not know of, so it is paused when they have answered.
+
+use bytes::BytesMut;
+use h2::client::{Builder, Connection, ResponseFuture};
+use h2::{FlowControl, SendStream};
+use tokio::time::{pause, resume};
+
+use super::*;
+use crate::proto::ModelInferRequest;
+
+/// A model that takes and gives any number of bytes.
+const BYTES: &str = r#"
+    input { name: "IN" data_type: TYPE_UINT8 dims: [ -1 ] }
+    output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }
+"#;
+
+/// A connection to that model whose client takes `window` bytes of each answer unless it asks for more.
+async fn connected(window: u32) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let serving = Serving::new(BYTES, echo);
+    let (near, far) = duplex(1 << 20);
+    tokio::spawn(serve_connection(far, serving.calls, TransportOptions::default(), serving.shutdown));
+    let mut builder = Builder::new();
+    let builder = builder.initial_window_size(window).initial_connection_window_size(16 << 20);
+    let (requests, connection): (_, Connection<_, Bytes>) = builder.handshake(near).await.unwrap();
+    (requests, tokio::spawn(connection))
+}
+
+/// A message with that many bytes, and its head.
+fn message(length: usize) -> Bytes {
+    let mut request: ModelInferRequest = number("m", "", 0);
+    request.inputs[0].datatype = "UINT8".into();
+    request.inputs[0].shape = vec![length as i64];
+    request.raw_input_contents = vec![vec![7; length].into()];
+    let mut bytes = BytesMut::from(&[0][..]);
+    bytes.extend_from_slice(&(request.encoded_len() as u32).to_be_bytes());
+    request.encode(&mut bytes).unwrap();
+    bytes.freeze()
+}
+
+fn call(requests: &mut SendRequest<Bytes>, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
+    let request = Request::post(format!("http://x/inference.GRPCInferenceService/{method}"));
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    requests.send_request(request, false).unwrap()
+}
+
+/// Whether a call that needs no model is answered.
+async fn answers(requests: &mut SendRequest<Bytes>) -> bool {
+    let request = Request::post("http://x/grpc.health.v1.Health/Check");
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    let (answer, mut body) = requests.send_request(request, false).unwrap();
+    body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+    next(&mut answer.await.unwrap().into_body()).await.is_ok_and(|message| message == READY)
+}
+
+/// Takes bytes off an answer, some at a time with a pause behind each. Returns how many there were, whether they were all,
+/// and when they ended.
+async fn take(mut answer: RecvStream, at_a_time: usize, pause: Duration) -> (usize, bool, Duration) {
+    let (start, mut taken) = (Instant::now(), 0);
+    let mut flow: FlowControl = answer.flow_control().clone();
+    loop {
+        match answer.data().await {
+            None => return (taken, answer.trailers().await.is_ok(), start.elapsed()),
+            Some(Err(_)) => return (taken, false, start.elapsed()),
+            Some(Ok(data)) => {
+                taken += data.len();
+                for piece in data.chunks(at_a_time) {
+                    sleep(pause).await;
+                    let _ = flow.release_capacity(piece.len());
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_takes_ends_and_others_go_on() {
+    const LENGTH: usize = 1 << 20;
+    // Bytes at a time, seconds between them, and whether the answer is taken to its end.
+    for (at_a_time, seconds, is_whole) in
+        [(1 << 14, 0, true), (1 << 14, 60, true), (1 << 14, 400, false), (16, 1, false)]
+    {
+        let (mut requests, connection) = connected(1 << 14).await;
+        let (answer, mut body) = call(&mut requests, "ModelInfer");
+        body.send_data(message(LENGTH), true).unwrap();
+        let answer = answer.await.unwrap().into_body();
+        pause();
+        let taking = tokio::spawn(take(answer, at_a_time, Duration::from_secs(seconds)));
+        while !taking.is_finished() {
+            assert!(answers(&mut requests).await);
+            sleep(MINUTE).await;
+        }
+        let (taken, ended, after) = taking.await.unwrap();
+        assert_eq!(ended, is_whole, "{at_a_time} bytes each {seconds} s: {taken} bytes after {after:?}");
+        assert!(is_whole == (taken > LENGTH) && (is_whole || after < 30 * MINUTE), "{taken}, {after:?}");
+        assert!(answers(&mut requests).await && !connection.is_finished());
+        resume();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_the_client_never_begins_to_take_ends() {
+    for length in [1, 1000, 100_000] {
+        let (mut requests, _connection) = connected(0).await;
+        let (answer, mut body) = call(&mut requests, "ModelInfer");
+        body.send_data(message(length), true).unwrap();
+        let mut answer = answer.await.unwrap().into_body();
+        let start = Instant::now();
+        pause();
+        assert!(answer.data().await.unwrap().is_err());
+        assert!((299..=300).contains(&start.elapsed().as_secs()), "{length}: {:?}", start.elapsed());
+        resume();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_does_not_go_on_fails_its_call_alone() {
+    // How much of a message comes, how much of it then each 20 s, and whether the call is answered.
+    for (first, then, is_answered) in
+        [(1, 0, false), (4, 1, false), (5, 0, false), (1000, 0, false), (1000, 10, false), (1000, 5000, true)]
+    {
+        for method in ["ModelInfer", "ModelStreamInfer"] {
+            let (mut requests, connection) = connected(1 << 20).await;
+            let (answer, mut body) = call(&mut requests, method);
+            let mut left = message(100_000);
+            body.send_data(left.split_to(first), false).unwrap();
+            let sending = tokio::spawn(async move {
+                while then > 0 && !left.is_empty() {
+                    sleep(MINUTE / 3).await;
+                    let piece = left.split_to(then.min(left.len()));
+                    if body.send_data(piece, left.is_empty()).is_err() {
+                        break;
+                    }
+                }
+                std::future::pending::<()>().await;
+            });
+            let start = Instant::now();
+            let answer = answer.await.unwrap();
+            let (head, mut answer) = answer.into_parts();
+            let mut length = 0;
+            while let Some(Ok(data)) = answer.data().await {
+                length += data.len();
+                answer.flow_control().release_capacity(data.len()).unwrap();
+            }
+            let trailers = answer.trailers().await.ok().flatten().unwrap_or_default();
+            let status = head.headers.get("grpc-status").or(trailers.get("grpc-status")).cloned();
+            let what = format!("{method}: {first} bytes, then {then}");
+            assert_eq!(length > 100_000, is_answered, "{what}: {status:?} after {:?}", start.elapsed());
+            assert_eq!(status.unwrap(), if is_answered { "0" } else { "4" }, "{what}");
+            assert!(
+                is_answered || (60..90).contains(&start.elapsed().as_secs()),
+                "{what}: {:?}",
+                start.elapsed()
+            );
+            assert!(answers(&mut requests).await && !connection.is_finished());
+            sending.abort();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_may_wait_between_messages() {
+    let (mut requests, _connection) = connected(1 << 20).await;
+    let (answer, mut body) = call(&mut requests, "ModelStreamInfer");
+    body.send_data(message(10), false).unwrap();
+    let mut answer = answer.await.unwrap().into_body();
+    for silence in [MINUTE, 60 * MINUTE, 600 * MINUTE] {
+        assert!(answer.data().await.unwrap().is_ok());
+        pause();
+        sleep(silence).await;
+        resume();
+        body.send_data(message(10), false).unwrap();
+    }
+    assert!(answer.data().await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_client_reads_nothing_is_closed() {
+    let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
+    // A client's preface, its settings, and pings that it does not read the answers to.
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for _ in 0..100_000 {
+        sent.extend(b"\0\0\x08\x06\0\0\0\0\x0012345678");
+    }
+    let start = Instant::now();
+    let _ = near.write_all(&sent).await;
+    served.await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 300);
+}

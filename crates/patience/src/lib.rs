@@ -1,0 +1,29 @@
+//! How long the server waits for its clients: for the rest of what they began to send, and until they take what is sent
+//! to them.
+//!
+//! A client that stalls would hold memory for as long as it likes, so what has begun must make progress. A byte now and
+//! then is none. All of it costs nothing while clients keep up: a timer begins when something waits.
+//!
+//! It knows no protocol but how HTTP/2's library sends replies. Connections of HTTP/1.1 wait for one thing at a time, and
+//! their face has rules of its own.
+
+#![forbid(unsafe_code)]
+
+mod arrival;
+mod replies;
+mod writes;
+
+use std::time::Duration;
+
+pub use self::arrival::Arrival;
+pub use self::replies::{TakenInTime, TimedBody, TimedReplies};
+pub use self::writes::TimedWrites;
+
+/// How long the beginning of something may take from its first byte, and each [`PROGRESS`] of its rest.
+pub const ARRIVAL: Duration = Duration::from_secs(60);
+
+/// How many bytes are progress, unless they are the last.
+pub const PROGRESS: usize = 4 << 10;
+
+/// How long a client may take nothing of what is sent to it.
+pub const TAKING: Duration = Duration::from_secs(300);
