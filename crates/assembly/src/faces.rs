@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_listener::{Address, Bound, Listener, Tls, TlsFiles};
+use nereid_listener::{Address, Bound, Connections, Listener, Tls, TlsFiles};
 use nereid_metrics::Exposition;
 use nereid_protocol::LogControl;
 use nereid_repository::Repositories;
@@ -44,6 +44,8 @@ pub struct FaceContext {
     pub source: Repositories,
     /// The text of the server's metrics.
     pub exposition: Arc<Exposition>,
+    /// The connections of all faces. An idle one makes room when descriptors run out.
+    pub connections: Connections,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences go on; what does not serve them may
     /// end.
     pub closing: CancellationToken,
@@ -94,6 +96,7 @@ impl BoundFace {
         let _guard = runtime.enter();
         let Self { face, socket, tls } = self;
         let listener = socket.listen(tls).map_err(|source| cannot_bind(&*face, source))?;
+        let listener = listener.among(context.connections.clone());
         let address = listener.local_addr().map_err(|source| cannot_bind(&*face, source))?;
         tracing::info!("Started {} at {address}", face.service());
         let protocol = face.protocol();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{PoolUsage, Pools};
+use nereid_listener::Connections;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
@@ -100,6 +101,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         log: process.log,
         source: source.clone(),
         exposition,
+        connections: Connections::default(),
         closing: closing.clone(),
         shutdown,
     };

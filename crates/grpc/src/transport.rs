@@ -13,8 +13,8 @@ use std::time::Duration;
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
-use nereid_listener::Listener;
-use nereid_patience::{TimedReplies, TimedWrites};
+use nereid_listener::{Activity, Listener};
+use nereid_patience::{Requests, TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,10 @@ const MAX_CALLS: u32 = 1 << 16;
 /// What a connection's client may send ahead of what is read, over all its calls. It also sets how many small frames may
 /// wait unread before the HTTP/2 library ends the connection: frames of 50 bytes on some twenty clogged streams.
 const CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// The longest frame that a client may send. Each costs a system call and a wake-up of its call, and holds as much memory
+/// until it is complete.
+const MAX_FRAME: u32 = 128 << 10;
 
 /// The most calls that a client may reset before this side has looked at them. Calls with short deadlines and a busy
 /// server bring about a hundred or two; a client that resets calls as fast as it opens them reaches thousands at once.
@@ -89,13 +93,23 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
             () = shutdown.cancelled() => break,
         };
         let (calls, shutdown) = (calls.clone(), shutdown.clone());
+        let (requests, evicted) = (Arc::new(Requests::default()), CancellationToken::new());
+        let activity = Arc::new(Idleness(Arc::clone(&requests)));
+        let registered = listener.connections().register(activity, evicted.clone());
         connections.spawn(nereid_io_runtime::relayed(async move {
+            let _registered = registered;
             let opened = tokio::select! {
                 opened = arrival.open() => opened,
                 () = shutdown.cancelled() => return,
+                () = evicted.cancelled() => return,
             };
             match opened {
-                Ok(connection) => serve_connection(connection, calls, options, shutdown).await,
+                Ok(connection) => tokio::select! {
+                    () = serve_connection(connection, calls, options, requests, shutdown) => {}
+                    () = when_woken(evicted.cancelled()) => {
+                        tracing::debug!("closed an idle gRPC connection to make room");
+                    }
+                },
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
         }));
@@ -104,19 +118,34 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
     connections.wait().await;
 }
 
-async fn serve_connection<S>(stream: S, calls: Calls, options: TransportOptions, shutdown: CancellationToken)
-where
+/// Whether a connection is idle, as listeners ask for it.
+struct Idleness(Arc<Requests>);
+
+impl Activity for Idleness {
+    fn idle_after(&self) -> Option<u32> {
+        self.0.idle_after()
+    }
+}
+
+async fn serve_connection<S>(
+    stream: S,
+    calls: Calls,
+    options: TransportOptions,
+    requests: Arc<Requests>,
+    shutdown: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let guarded = Guarded::new(TimedWrites::new(stream), options.pings);
     let begun = guarded.begun();
-    let mut protocol = Builder::new(TimedReplies(nereid_io_runtime::Spawner));
+    let mut protocol = Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, requests));
     protocol
         .timer(TokioTimer::new())
         .keep_alive_interval(options.keepalive_time)
         .keep_alive_timeout(options.keepalive_timeout)
         .max_concurrent_streams(MAX_CALLS)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS);
     let connection =

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nereid_patience::{ARRIVAL, PROGRESS};
+use nereid_listener::Activity;
+use nereid_patience::{ARRIVAL, PROGRESS, Requests};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -29,6 +30,8 @@ const MAX_HEAD_KEPT: usize = 64 << 10;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pace {
     progress: Arc<Mutex<Progress>>,
+    /// The requests over HTTP/2.
+    requests: Arc<Requests>,
     /// How long the connection may be idle; `None` for any time.
     idle_timeout: Option<Duration>,
 }
@@ -36,6 +39,8 @@ pub(crate) struct Pace {
 #[derive(Debug, Default)]
 struct Progress {
     state: State,
+    /// How many requests have begun over HTTP/1.1.
+    begun: u32,
     /// The number of checks since this state was entered. Counted instead of reading the clock at each step of a request.
     checks: u32,
     /// Bytes of the body that arrived since then.
@@ -98,7 +103,7 @@ impl Pace {
     pub(crate) fn new(keep_heads: bool, idle_timeout: Option<Duration>) -> Self {
         let head = keep_heads.then(Vec::new);
         let progress = Arc::new(Mutex::new(Progress { head, ..Progress::default() }));
-        Self { progress, idle_timeout }
+        Self { progress, requests: Arc::default(), idle_timeout }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -109,7 +114,10 @@ impl Pace {
     fn arrived(&self, bytes: &[u8]) {
         let mut progress = self.lock();
         match &mut progress.state {
-            State::Idle => progress.enter(State::Head),
+            State::Idle => {
+                progress.begun = progress.begun.wrapping_add(1);
+                progress.enter(State::Head);
+            }
             State::Off | State::Body => return,
             State::Head => {}
             State::Busy { next, .. } => *next = true,
@@ -138,10 +146,9 @@ impl Pace {
         true
     }
 
-    /// How many checks the connection has been idle for; `None` if it is not.
-    pub(crate) fn idle_checks(&self) -> Option<u32> {
-        let progress = self.lock();
-        matches!(progress.state, State::Idle).then_some(progress.checks)
+    /// The requests over HTTP/2, which are counted elsewhere.
+    pub(crate) fn requests(&self) -> Arc<Requests> {
+        Arc::clone(&self.requests)
     }
 
     /// Whether clients' progress is enforced here, which it is on HTTP/1.1 alone.
@@ -196,6 +203,17 @@ impl Pace {
             }) {
                 return;
             }
+        }
+    }
+}
+
+impl Activity for Pace {
+    fn idle_after(&self) -> Option<u32> {
+        let progress = self.lock();
+        match progress.state {
+            State::Idle => Some(progress.begun),
+            State::Off => self.requests.idle_after(),
+            State::Head | State::Body | State::Busy { .. } => None,
         }
     }
 }

@@ -81,7 +81,7 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     let End { closing, shutdown } = end.into();
     let ending = AtomicBool::new(false);
     let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone(), ending });
-    let slots = options.max_connections.map(|max| Arc::new(Slots::new(max)));
+    let slots = options.max_connections.map(Slots::new);
     let connections = TaskTracker::new();
     let end_of_arrivals = async {
         closing.cancelled().await;
@@ -90,18 +90,20 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     let mut end_of_arrivals = pin!(end_of_arrivals);
     loop {
         let pace = Pace::new(transport.mount.keeps_spelling(), options.idle_timeout);
+        let evicted = CancellationToken::new();
         let (arrival, slot) = tokio::select! {
-            accepted = accept(&listener, slots.as_ref(), &pace) => accepted,
+            accepted = accept(&listener, slots.as_ref(), &pace, &evicted) => accepted,
             () = &mut end_of_arrivals => break,
         };
         let transport = Arc::clone(&transport);
+        let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
         connections.spawn(nereid_io_runtime::relayed(async move {
-            match slot {
-                None => open(transport, arrival, pace).await,
-                Some(slot) => tokio::select! {
-                    () = open(transport, arrival, pace) => {}
-                    () = slot.evicted() => tracing::debug!("closed an idle HTTP connection to make room"),
-                },
+            let _registered = (registered, slot);
+            tokio::select! {
+                () = open(transport, arrival, pace) => {}
+                () = when_woken(evicted.cancelled()) => {
+                    tracing::debug!("closed an idle HTTP connection to make room");
+                }
             }
         }));
     }
@@ -113,10 +115,15 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
 }
 
 /// The next connection, and its slot if there is a limit.
-async fn accept(listener: &Listener, slots: Option<&Arc<Slots>>, pace: &Pace) -> (Arrival, Option<Slot>) {
+async fn accept(
+    listener: &Listener,
+    slots: Option<&Slots>,
+    pace: &Pace,
+    evicted: &CancellationToken,
+) -> (Arrival, Option<Slot>) {
     let arrival = listener.accept().await;
     let slot = match slots {
-        Some(slots) => Some(slots.take(pace).await),
+        Some(slots) => Some(slots.take(pace, evicted.clone()).await),
         None => None,
     };
     (arrival, slot)
@@ -190,7 +197,8 @@ where
                 let reply = service.call(request);
                 async move { reply.await.map(|reply| reply.map(TimedBody::new)) }
             });
-            let mut protocol = http2::Builder::new(TimedReplies(nereid_io_runtime::Spawner));
+            let mut protocol =
+                http2::Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, pace.requests()));
             // Detects clients that vanished without closing the connection.
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod connections;
 #[cfg(test)]
 mod testing;
 mod tls;
@@ -15,9 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 pub use connection::Connection;
+pub use connections::{Activity, Connections, Registered};
 pub use tls::{Tls, TlsError, TlsFiles};
 
 /// Connections that wait to be accepted, as in the reference.
@@ -25,6 +27,13 @@ const BACKLOG: u32 = 1024;
 
 /// How long to wait before accepting again when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many idle connections are closed when the process is out of file descriptors, and how long that may take.
+const EVICTED_AT_ONCE: usize = 16;
+const EVICTION_PAUSE: Duration = Duration::from_millis(5);
+
+/// How often it is looked which connections are idle.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often failures to accept are logged: there are twenty a second while descriptors are out.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
@@ -87,7 +96,8 @@ impl Bound {
         if let Some(tls) = &tls {
             tls.watch();
         }
-        Ok(Listener { listener: self.socket.listen(BACKLOG)?, tls, complaints: Complaints::default() })
+        let (listener, connections) = (self.socket.listen(BACKLOG)?, Connections::default());
+        Ok(Listener { listener, tls, connections, complaints: Complaints::default() })
     }
 }
 
@@ -96,6 +106,7 @@ impl Bound {
 pub struct Listener {
     listener: TcpListener,
     tls: Option<Tls>,
+    connections: Connections,
     complaints: Complaints,
 }
 
@@ -116,6 +127,17 @@ impl Complaints {
 }
 
 impl Listener {
+    /// The same, whose connections are among those of other listeners.
+    #[must_use]
+    pub fn among(self, connections: Connections) -> Self {
+        Self { connections, ..self }
+    }
+
+    /// The connections of which an idle one makes room when descriptors run out. Who serves a connection registers it.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
     /// The address, with the port that the system chose.
     ///
     /// # Errors
@@ -124,10 +146,18 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// Accepts the next connection. Waits out temporary failures. Cancel safe.
+    /// Accepts the next connection. Waits out temporary failures: when descriptors run out, the connection that has been
+    /// idle longest is closed. Cancel safe.
     pub async fn accept(&self) -> Arrival {
         loop {
-            match self.listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = sleep(LOOK_INTERVAL) => {
+                    self.connections.look();
+                    continue;
+                }
+            };
+            match accepted {
                 Ok((stream, _)) => {
                     // Replies are written whole; waiting for more data would only delay them.
                     let _ = stream.set_nodelay(true);
@@ -140,7 +170,9 @@ impl Listener {
                     if self.complaints.is_due() {
                         tracing::warn!("cannot accept connections: {error}");
                     }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    // Several at once, as several clients wait. They are closed at once, or within the next pauses.
+                    let evicted = self.connections.evict_up_to(EVICTED_AT_ONCE);
+                    sleep(if evicted > 0 { EVICTION_PAUSE } else { ACCEPT_PAUSE }).await;
                 }
             }
         }

@@ -81,7 +81,7 @@ async fn failures_to_accept_are_logged_every_few_seconds() {
         let mut logged = 0;
         for _ in 0..(if pause_ms == 50 { 1101 } else { 55_000 / pause_ms + 1 }) {
             logged += usize::from(complaints.is_due());
-            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            sleep(Duration::from_millis(pause_ms)).await;
         }
         assert_eq!(logged, expected, "a failure each {pause_ms} ms");
     }

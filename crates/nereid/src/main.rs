@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod descriptors;
 mod logging;
 mod options;
 mod run;

@@ -8,6 +8,7 @@ use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
 use tokio::sync::oneshot;
 
+use crate::descriptors;
 use crate::options::Options;
 use crate::signals;
 
@@ -26,6 +27,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         tracing::info!("reading options from '{}', too", file.display());
     }
     let config = options.config()?;
+    descriptors::raise_limit();
     // From here on a signal ends the server, even while models are still being loaded.
     let stop = signals::listen(options.exit_timeout())?;
     let runtime = nereid_io_runtime::start(options.http.threads())

@@ -16,7 +16,7 @@ mod writes;
 use std::time::Duration;
 
 pub use self::arrival::Arrival;
-pub use self::replies::{TakenInTime, TimedBody, TimedReplies};
+pub use self::replies::{Requests, TakenInTime, TimedBody, TimedReplies};
 pub use self::writes::TimedWrites;
 
 /// How long the beginning of something may take from its first byte, and each [`PROGRESS`] of its rest.

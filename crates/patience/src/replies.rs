@@ -8,6 +8,8 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -109,10 +111,43 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
     }
 }
 
-/// Spawns the tasks of an HTTP/2 connection with `E`. Each ends when its client takes nothing of its reply for
+/// Spawns the tasks of an HTTP/2 connection, one for each request. Each ends when its client takes nothing of its reply for
 /// [`TAKING`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TimedReplies<E>(pub E);
+#[derive(Clone, Debug)]
+pub struct TimedReplies<E> {
+    spawner: E,
+    requests: Arc<Requests>,
+}
+
+/// The requests of an HTTP/2 connection.
+#[derive(Debug, Default)]
+pub struct Requests {
+    open: AtomicU32,
+    begun: AtomicU32,
+}
+
+impl Requests {
+    /// How many have begun, which may wrap around, if none is in progress.
+    pub fn idle_after(&self) -> Option<u32> {
+        (self.open.load(Ordering::Relaxed) == 0).then(|| self.begun.load(Ordering::Relaxed))
+    }
+}
+
+/// A request in progress.
+struct InProgress(Arc<Requests>);
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<E> TimedReplies<E> {
+    /// Spawns with `spawner` and counts in `requests`.
+    pub fn new(spawner: E, requests: Arc<Requests>) -> Self {
+        Self { spawner, requests }
+    }
+}
 
 impl<E, F> Executor<F> for TimedReplies<E>
 where
@@ -120,7 +155,9 @@ where
     F: Future<Output = ()>,
 {
     fn execute(&self, task: F) {
-        self.0.execute(TakenInTime { task, is_offered: false, progressed: false, limit: None });
+        self.requests.open.fetch_add(1, Ordering::Relaxed);
+        self.requests.begun.fetch_add(1, Ordering::Relaxed);
+        self.spawner.execute(TakenInTime::new(task, InProgress(Arc::clone(&self.requests))));
     }
 }
 
@@ -134,6 +171,13 @@ pin_project! {
         // Whether the client took any since the limit began.
         progressed: bool,
         limit: Option<Pin<Box<Sleep>>>,
+        in_progress: InProgress,
+    }
+}
+
+impl<F> TakenInTime<F> {
+    fn new(task: F, in_progress: InProgress) -> Self {
+        Self { task, is_offered: false, progressed: false, limit: None, in_progress }
     }
 }
 

@@ -158,7 +158,7 @@ const RULES: &[Rule] = &[
     Rule {
         of: "nereid-listener",
         rooms: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tracing"]),
+        libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tokio-util", "tracing"]),
         never: &["aws-lc-rs", "axum*", "hyper*", "tonic*"],
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },

@@ -50,7 +50,7 @@ fn served(
 ) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(1 << 16);
     let calls = Calls::new(Arc::clone(server), GrpcOptions::default(), shutdown.clone());
-    (near, tokio::spawn(serve_connection(far, calls, options, shutdown.clone())))
+    (near, tokio::spawn(serve_connection(far, calls, options, Arc::default(), shutdown.clone())))
 }
 
 async fn connected(options: TransportOptions) -> Connection {
@@ -335,7 +335,13 @@ async fn a_large_inference_comes_back_as_it_was_sent() {
     let serving = Serving::new(BYTES, echo);
     let (near, far) = duplex(1 << 16);
     let options = TransportOptions::default();
-    tokio::spawn(serve_connection(far, serving.calls.clone(), options, serving.shutdown.clone()));
+    tokio::spawn(serve_connection(
+        far,
+        serving.calls.clone(),
+        options,
+        Arc::default(),
+        serving.shutdown.clone(),
+    ));
     let (mut requests, connection) = client::handshake(near).await.unwrap();
     tokio::spawn(connection);
 

@@ -62,7 +62,10 @@ async fn taken(pieces: &[(u64, usize)], pauses: &[u64]) -> (usize, Option<u64>) 
     let taken = Arc::new(Mutex::new(0));
     let task = sent(body(pieces.iter().copied()), receiver, Arc::clone(&taken));
     let start = Instant::now();
-    let limited = TakenInTime { task, is_offered: false, progressed: false, limit: None };
+    let requests = Arc::new(Requests::default());
+    requests.open.fetch_add(1, Ordering::Relaxed);
+    let limited = TakenInTime::new(task, InProgress(Arc::clone(&requests)));
+    assert_eq!(requests.idle_after(), None);
     let task = tokio::spawn(tokio::time::timeout(Duration::from_secs(100_000), limited));
     for pause in pauses {
         sleep(Duration::from_secs(*pause)).await;
@@ -73,6 +76,7 @@ async fn taken(pieces: &[(u64, usize)], pauses: &[u64]) -> (usize, Option<u64>) 
     }
     let _room = room;
     let ended = task.await.unwrap().is_ok().then(|| start.elapsed().as_secs());
+    assert_eq!(requests.idle_after(), Some(0));
     let taken = *taken.lock().unwrap();
     (taken, ended)
 }
