@@ -148,12 +148,14 @@ impl Setup {
     }
 
     fn start_nereid(&self, repository: &Path) -> Result<Server> {
-        let backends = if self.library { &self.all_backends } else { &self.echo_backend };
-        self.start("nereid", &self.nereid, repository, backends)
+        let (backends, engine) =
+            if self.library { (&self.all_backends, "library") } else { (&self.echo_backend, "builtin") };
+        let engine = format!("--backend-config=python,engine={engine}");
+        self.start("nereid", &self.nereid, repository, backends, &[engine])
     }
 
     fn start_reference(&self, repository: &Path) -> Result<Server> {
-        self.start("tritonserver", &self.nvidia.program(), repository, &self.all_backends)
+        self.start("tritonserver", &self.nvidia.program(), repository, &self.all_backends, &[])
     }
 
     fn start(
@@ -162,8 +164,11 @@ impl Setup {
         program: &Path,
         repository: &Path,
         backends: &Path,
+        flags: &[String],
     ) -> Result<Server> {
-        self.nvidia.start(name, program, repository, &[format!("--backend-directory={}", backends.display())])
+        let mut flags = flags.to_vec();
+        flags.push(format!("--backend-directory={}", backends.display()));
+        self.nvidia.start(name, program, repository, &flags)
     }
 
     /// Resident memory of the models' interpreter with numpy alone.
