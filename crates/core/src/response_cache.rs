@@ -57,6 +57,16 @@ pub trait ResponseCache: Send + Sync {
         Ok([0; 32])
     }
 
+    /// Whether it can be used now, if it is somewhere else.
+    fn is_available(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether it keeps metrics of the cache as a whole by itself.
+    fn keeps_metrics(&self) -> bool {
+        false
+    }
+
     /// How full it is, if that is known.
     fn usage(&self) -> Option<CacheUsage> {
         None
@@ -114,6 +124,16 @@ impl ResponseCaching {
     /// What was looked up and stored so far.
     pub fn counts(&self) -> CacheCounts {
         self.counters.snapshot()
+    }
+
+    /// See [`ResponseCache::is_available`].
+    pub fn is_available(&self) -> Option<bool> {
+        self.cache.is_available()
+    }
+
+    /// See [`ResponseCache::keeps_metrics`].
+    pub fn keeps_metrics(&self) -> bool {
+        self.cache.keeps_metrics()
     }
 
     /// See [`ResponseCache::usage`].

@@ -46,13 +46,23 @@ const LOOKUP_DURATION: &str = "nv_cache_lookup_duration";
 const INSERTION_DURATION: &str = "nv_cache_insertion_duration";
 const ENTRIES: &str = "nv_cache_num_entries";
 const EVICTIONS: &str = "nv_cache_num_evictions";
+const AVAILABLE: &str = "nereid_cache_available";
 const UTILIZATION: &str = "nv_cache_util";
 
 /// The names of all families here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = COUNTERS.iter().map(|counter| counter.name);
-    let gauges =
-        [HITS, MISSES, LOOKUPS, LOOKUP_DURATION, INSERTION_DURATION, ENTRIES, EVICTIONS, UTILIZATION];
+    let gauges = [
+        AVAILABLE,
+        HITS,
+        MISSES,
+        LOOKUPS,
+        LOOKUP_DURATION,
+        INSERTION_DURATION,
+        ENTRIES,
+        EVICTIONS,
+        UTILIZATION,
+    ];
     counters.chain(gauges)
 }
 
@@ -72,12 +82,20 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
 
 /// Writes what the cache did and how full it is, if there is one.
 pub(crate) fn write_gauges(text: &mut Text, server: &Server) {
-    let Some(cache) = &server.options().response_cache else { return };
+    let cache = server.options().response_cache.as_ref().filter(|cache| !cache.keeps_metrics());
+    let Some(cache) = cache else { return };
     let counts = ResponseCaching::counts(cache);
     let mut gauge = |name, help, value: f64| {
         text.family(name, "gauge", help);
         text.sample(name, "", &Labels::default(), Number(value));
     };
+    if let Some(is_available) = cache.is_available() {
+        gauge(
+            AVAILABLE,
+            "Whether the response cache can be used now: 0 or 1",
+            f64::from(u8::from(is_available)),
+        );
+    }
     let usage = cache.usage();
     if let Some(CacheUsage { entries, utilization, .. }) = usage {
         gauge(UTILIZATION, "Used part of the response cache's memory, from 0 to 1", utilization);

@@ -6,7 +6,9 @@
 
 pub mod conformance;
 mod local;
+mod redis;
 mod settings;
 
 pub use local::{LocalCache, MIN_SIZE};
+pub use redis::{RedisCache, RedisSettings, TlsSettings};
 pub use settings::{CacheSettings, SettingsError};

@@ -42,6 +42,11 @@ impl BufferAttributes {
         is_given.then(|| unsafe { handle.read_unaligned() })
     }
 
+    /// Says where a buffer is, and its size.
+    pub(crate) fn describe(&self, memory: Memory, byte_size: usize) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = (memory, byte_size);
+    }
+
     pub(crate) fn place(&self) -> (Memory, usize) {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }

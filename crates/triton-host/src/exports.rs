@@ -6,6 +6,7 @@ pub(crate) const TABLES: &[&[HostFunction]] = &[
     crate::allocator::EXPORTS,
     crate::attributes::EXPORTS,
     crate::backend::EXPORTS,
+    crate::cache::EXPORTS,
     crate::error::VALUES,
     crate::factory::EXPORTS,
     crate::inference::EXPORTS,

@@ -208,4 +208,6 @@ objects! {
     crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
     crate::trace::TraceObject = TRITONSERVER_InferenceTrace, 24, "trace";
     crate::state::State = TRITONBACKEND_State, 25, "state";
+    crate::cache::CacheEntryObject = TRITONCACHE_CacheEntry, 30, "cache entry";
+    crate::cache::CacheAllocator = TRITONCACHE_Allocator, 31, "cache allocator";
 }

@@ -13,6 +13,7 @@ mod attributes;
 mod backend;
 mod batching;
 mod boundary;
+mod cache;
 mod call;
 mod clock;
 mod describe;
@@ -47,6 +48,7 @@ mod text;
 mod thrown;
 mod trace;
 
+pub use cache::LibraryCache;
 pub use exports::names as exported_names;
 pub use loader::{LibraryBackends, LibraryOptions, PythonRunner};
 pub use metrics::metric_registry;

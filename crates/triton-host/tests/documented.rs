@@ -16,7 +16,11 @@ fn every_function_has_a_row_and_those_that_are_there_are_exported() {
         assert!(["complete", "missing"].contains(&state), "{row}");
         assert!(rows.insert(name, state).is_none(), "{name} has two rows");
     }
-    let declared = signatures::SERVER.iter().flat_map(|part| part.iter()).chain(signatures::BACKEND);
+    let declared = signatures::SERVER
+        .iter()
+        .flat_map(|part| part.iter())
+        .chain(signatures::BACKEND)
+        .chain(signatures::CACHE);
     for name in declared {
         assert!(rows.contains_key(name), "{name} has no row");
     }

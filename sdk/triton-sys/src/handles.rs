@@ -43,6 +43,12 @@ opaque! {
     TRITONBACKEND_ResponseFactory;
     /// A state that the server keeps for a sequence.
     TRITONBACKEND_State;
+    /// Copies between a cache's buffers and the server's.
+    TRITONCACHE_Allocator;
+    /// A response cache; it belongs to the cache's library.
+    TRITONCACHE_Cache;
+    /// An entry of a response cache.
+    TRITONCACHE_CacheEntry;
     /// Buffer attributes: where a buffer is, and its size.
     TRITONSERVER_BufferAttributes;
     /// An error: a code and a message.

@@ -40,6 +40,7 @@ macro_rules! signatures {
 }
 
 mod backend;
+mod cache;
 mod callbacks;
 mod entry;
 mod enums;
@@ -49,6 +50,10 @@ mod server;
 mod values;
 
 pub use backend::*;
+pub use cache::{
+    TRITONCACHE_ApiVersion, TRITONCACHE_CacheEntryAddBuffer, TRITONCACHE_CacheEntryBufferCount,
+    TRITONCACHE_CacheEntryGetBuffer, TRITONCACHE_CacheEntrySetBuffer, TRITONCACHE_Copy,
+};
 pub use callbacks::*;
 pub use enums::*;
 pub use handles::*;
@@ -59,6 +64,8 @@ pub use values::*;
 /// For each function the type of pointers to it, under the function's name; and lists of the names.
 pub mod signatures {
     pub use crate::backend::signatures::*;
+    pub use crate::cache::entry::signatures::*;
+    pub use crate::cache::signatures::*;
     pub use crate::entry::signatures::*;
     pub use crate::inference::signatures::*;
     pub use crate::server::signatures::*;
@@ -66,6 +73,10 @@ pub mod signatures {
 
     /// The names of what `tritonbackend.h` has servers offer.
     pub const BACKEND: &[&str] = crate::backend::NAMES;
+    /// The names of what `tritoncache.h` has servers offer.
+    pub const CACHE: &[&str] = crate::cache::NAMES;
+    /// The names of what `tritoncache.h` has caches offer.
+    pub const CACHE_ENTRY: &[&str] = crate::cache::entry::NAMES;
     /// The names of what `tritonbackend.h` has backends offer.
     pub const ENTRY: &[&str] = crate::entry::NAMES;
     /// The names of what `tritonserver.h` has servers offer, in three parts: values passed to and fro (with the log

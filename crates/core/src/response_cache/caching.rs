@@ -14,6 +14,7 @@ use super::key::{KeyMaker, Keys, identity};
 use super::storing::{Answers, Storing};
 use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
 use crate::caller::Caller;
+use crate::ensemble::steps_of;
 use crate::interceptors::{Interceptor, Step};
 use crate::model::{Model, ModelSpec};
 use crate::statistics::ModelStatistics;
@@ -53,7 +54,16 @@ impl Load {
         let identity = match shared {
             None => identity([&number.to_le_bytes()[..]]),
             Some(caching) => {
-                let files = caching.cache.identify(&spec.directory, version)?;
+                // Reading all files of a model may take long, so that it is done only where it is worth it.
+                let is_cached = config.response_cache.is_some_and(|cache| cache.enable);
+                let is_ensemble = steps_of(config).is_some();
+                let files = match is_cached && !is_ensemble {
+                    true => caching.cache.identify(&spec.directory, version)?,
+                    false => {
+                        let fingerprint = format!("{:?} {:?}", spec.fingerprint, spec.origin);
+                        identity([fingerprint.as_bytes()])
+                    }
+                };
                 let config = format!("{config:?}");
                 identity([
                     spec.id.namespace.as_bytes(),

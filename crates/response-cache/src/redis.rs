@@ -1,0 +1,133 @@
+//! The cache in Redis, which several servers may share.
+//!
+//! A lookup takes a short, limited time. When Redis does not answer in it, or the connection ends, lookups find nothing at once
+//! until it answers again; what it costs to find that out, no request pays. Requests share connections: their commands go out
+//! one after the other without waiting for replies.
+//!
+//! Connections belong to a thread of their own. What others wrote under our keys is not trusted: see
+//! [`decode_entry`](nereid_core::decode_entry).
+
+mod connection;
+mod exchange;
+mod files;
+mod resp;
+mod settings;
+mod tls;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache};
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+
+use self::connection::{Link, Place};
+use self::exchange::{Command, Share};
+pub use self::settings::{RedisSettings, TlsSettings};
+
+/// The largest entry, in bytes.
+const MAX_ENTRY: usize = 64 << 20;
+
+/// How many bytes of entries may wait to be sent. What comes then is not stored.
+const MAX_UNSENT: usize = 128 << 20;
+
+/// How many commands may wait for a connection's task.
+const MAX_WAITING: usize = 256;
+
+/// See the module. Its connections end when it is dropped.
+pub struct RedisCache {
+    place: Arc<Place>,
+    links: Vec<(Arc<Link>, mpsc::Sender<Command>)>,
+    next: AtomicUsize,
+    unsent: Arc<AtomicUsize>,
+}
+
+impl RedisCache {
+    /// Begins to connect. Redis need not be there.
+    ///
+    /// # Errors
+    /// Files of TLS that cannot be used, or no thread.
+    pub fn new(settings: RedisSettings) -> std::result::Result<Self, String> {
+        let place = Arc::new(Place::new(settings)?);
+        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let no_thread = |error: io::Error| format!("cannot start the thread of the response cache: {error}");
+        let runtime = runtime.map_err(no_thread)?;
+        let mut links = Vec::new();
+        let mut running = Vec::new();
+        for _ in 0..place.settings.pool_size {
+            let (sender, commands) = mpsc::channel(MAX_WAITING);
+            let link = Arc::<Link>::default();
+            running.push(connection::run(Arc::clone(&place), Arc::clone(&link), commands));
+            links.push((link, sender));
+        }
+        let body = move || {
+            runtime.block_on(async {
+                let tasks: Vec<_> = running.into_iter().map(tokio::spawn).collect();
+                for task in tasks {
+                    // A panic in one ends that connection alone.
+                    let _ = task.await;
+                }
+            });
+        };
+        thread::Builder::new().name("response-cache".into()).spawn(body).map_err(no_thread)?;
+        Ok(Self { place, links, next: AtomicUsize::new(0), unsent: Arc::default() })
+    }
+
+    /// Hands a command to one of the connections that are there; `false` if none takes it.
+    fn send(&self, mut command: Command) -> bool {
+        let start = self.next.fetch_add(1, Relaxed);
+        for offset in 0..self.links.len() {
+            let (link, sender) = &self.links[start.wrapping_add(offset) % self.links.len()];
+            if link.is_up() {
+                match sender.try_send(command) {
+                    Ok(()) => return true,
+                    Err(refused) => command = refused.into_inner(),
+                }
+            }
+        }
+        false
+    }
+}
+
+impl ResponseCache for RedisCache {
+    fn scope(&self) -> CacheScope {
+        CacheScope::Shared
+    }
+
+    fn lookup(&self, key: &CacheKey) -> CacheLookup {
+        let (reply, found) = oneshot::channel();
+        let deadline = Instant::now() + self.place.settings.socket_timeout;
+        if !self.send(Command::Get { key: *key, reply, deadline: deadline.into() }) {
+            return CacheLookup::Ready(None);
+        }
+        CacheLookup::Wait(Box::pin(async { found.await.ok().flatten() }))
+    }
+
+    fn insert(&self, key: &CacheKey, entry: CacheEntry) {
+        if let Some(share) = Share::take(&self.unsent, entry.byte_size(), MAX_UNSENT) {
+            self.send(Command::Set { key: *key, entry, share });
+        }
+    }
+
+    fn max_entry_size(&self) -> usize {
+        MAX_ENTRY
+    }
+
+    fn identify(&self, directory: &Path, version: u64) -> Result<[u8; 32]> {
+        files::digest(directory, version).map_err(|error| {
+            Error::unavailable(format!(
+                "cannot read the files of '{}' to tell it from others in the response cache: {error}",
+                directory.display()
+            ))
+        })
+    }
+
+    fn is_available(&self) -> Option<bool> {
+        Some(self.links.iter().any(|(link, _)| link.is_up()))
+    }
+}

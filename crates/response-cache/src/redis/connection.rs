@@ -1,0 +1,171 @@
+//! A connection's life: it is made, used, and made again after a while when it ended.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::exchange::{Command, Ended, exchange};
+use super::resp::{NotRedis, Replies, Reply, write_command};
+use super::settings::RedisSettings;
+use super::tls::Tls;
+
+/// How long a connection that ended is left alone at first, and at most.
+const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// A connection that lasted as long counts as a good one: the next is made soon.
+const GOOD: Duration = Duration::from_secs(10);
+
+/// Where Redis is, for all connections.
+pub(super) struct Place {
+    pub settings: RedisSettings,
+    tls: Option<Tls>,
+    /// How many connections are up.
+    up: AtomicUsize,
+    /// Whether the log says that there is none.
+    is_reported: AtomicBool,
+}
+
+/// What others see of a connection.
+#[derive(Default)]
+pub(super) struct Link(AtomicBool);
+
+impl Link {
+    /// Whether it takes commands.
+    pub(super) fn is_up(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A stream of bytes, encrypted or not.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Place {
+    /// # Errors
+    /// Files of TLS that cannot be used.
+    pub(super) fn new(settings: RedisSettings) -> Result<Self, String> {
+        let tls = settings.tls.as_ref().map(|tls| Tls::new(tls, &settings.host)).transpose()?;
+        Ok(Self { settings, tls, up: AtomicUsize::new(0), is_reported: AtomicBool::new(false) })
+    }
+
+    fn name(&self) -> String {
+        format!("{}:{}", self.settings.host, self.settings.port)
+    }
+
+    fn came_up(&self, link: &Link) {
+        self.up.fetch_add(1, Ordering::AcqRel);
+        link.0.store(true, Ordering::Release);
+        if self.is_reported.swap(false, Ordering::AcqRel) {
+            tracing::info!("the response cache in Redis at {} is used again", self.name());
+        } else {
+            tracing::debug!("connected to the response cache in Redis at {}", self.name());
+        }
+    }
+
+    /// Says so once, however often it is tried.
+    fn failed(&self, why: &str) {
+        if self.up.load(Ordering::Acquire) == 0 && !self.is_reported.swap(true, Ordering::AcqRel) {
+            tracing::warn!(
+                "the response cache in Redis at {} cannot be used: {why}; until it can, nothing is cached",
+                self.name()
+            );
+        }
+    }
+
+    /// Makes a connection that answers.
+    async fn connect(&self) -> Result<Box<dyn Stream>, String> {
+        let RedisSettings { host, port, .. } = &self.settings;
+        let socket = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| error.to_string())?;
+        socket.set_nodelay(true).map_err(|error| error.to_string())?;
+        let mut stream: Box<dyn Stream> = match &self.tls {
+            None => Box::new(socket),
+            Some(Tls { connector, name }) => {
+                let secured = connector.connect(name.clone(), socket).await;
+                Box::new(secured.map_err(|error| format!("TLS: {error}"))?)
+            }
+        };
+        greet(&mut stream, &self.settings).await?;
+        Ok(stream)
+    }
+}
+
+/// Says who we are, and which database we use.
+async fn greet(stream: &mut impl Stream, settings: &RedisSettings) -> Result<(), String> {
+    let db = settings.db.to_string();
+    let mut commands: Vec<Vec<&[u8]>> = Vec::new();
+    match (&settings.user, &settings.password) {
+        (Some(user), password) => {
+            let password = password.as_deref().unwrap_or_default();
+            commands.push(vec![b"AUTH", user.as_bytes(), password.as_bytes()]);
+        }
+        (None, Some(password)) => commands.push(vec![b"AUTH", password.as_bytes()]),
+        (None, None) => {}
+    }
+    if settings.db > 0 {
+        commands.push(vec![b"SELECT", db.as_bytes()]);
+    }
+    commands.push(vec![b"PING"]);
+    let (mut replies, mut arrived) = (Replies::new(0), BytesMut::new());
+    for command in commands {
+        let mut written = Vec::new();
+        write_command(&mut written, &command);
+        stream.write_all(&written).await.map_err(|error| error.to_string())?;
+        stream.flush().await.map_err(|error| error.to_string())?;
+        loop {
+            match replies.next(&mut arrived) {
+                Ok(Some(Reply::Line(_))) => break,
+                Ok(Some(Reply::Refusal(refusal))) => return Err(refusal),
+                Ok(Some(Reply::Value(_))) | Err(NotRedis) => return Err("it is not Redis".into()),
+                Ok(None) => {}
+            }
+            if stream.read_buf(&mut arrived).await.map_err(|error| error.to_string())? == 0 {
+                return Err("it ended the connection".into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keeps a connection, until nobody can send commands any more.
+pub(super) async fn run(place: Arc<Place>, link: Arc<Link>, mut commands: mpsc::Receiver<Command>) {
+    let mut wait = WAITS[0];
+    loop {
+        let limit = place.settings.connect_timeout;
+        let why = match timeout(limit, place.connect()).await {
+            Err(_) => format!("no answer within {} ms", limit.as_millis()),
+            Ok(Err(why)) => why,
+            Ok(Ok(stream)) => {
+                let begin = Instant::now();
+                place.came_up(&link);
+                let ended = exchange(stream, &mut commands, &place.settings).await;
+                link.0.store(false, Ordering::Release);
+                place.up.fetch_sub(1, Ordering::AcqRel);
+                if begin.elapsed() >= GOOD {
+                    wait = WAITS[0];
+                }
+                match ended {
+                    Ended::Unwanted => return,
+                    Ended::Failed(why) => why,
+                }
+            }
+        };
+        place.failed(&why);
+        let mut waited = pin!(sleep(wait));
+        loop {
+            tokio::select! {
+                () = &mut waited => break,
+                // One that was sent while the connection ended: its request goes on without an answer.
+                command = commands.recv() => if command.is_none() { return },
+            }
+        }
+        wait = (wait * 2).min(WAITS[1]);
+    }
+}

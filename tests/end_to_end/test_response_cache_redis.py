@@ -1,0 +1,203 @@
+"""The response cache in Redis: the real server, killed, paused, emptied and filled with what nobody wrote."""
+
+import random
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+import nereid_server
+import redis_server
+from certificates import Authority
+from model_files import config, write_model
+from scrapes import Scrape
+from test_response_cache import Asker, cached
+from waiting import eventually
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """An empty Redis."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with redis_server.running(folder) as redis:
+        yield redis
+
+
+def flags(redis, *more):
+    """The options of a server that uses it."""
+    settings = ["host=127.0.0.1", f"port={redis.port}", *more]
+    return [f"--cache-config=redis,{setting}" for setting in settings]
+
+
+def available(server):
+    """Whether the server's cache is there."""
+    return Scrape(server).value("nereid_cache_available") == 1
+
+
+def asker(serve, redis, *more):
+    """A server with the cache, once it is connected."""
+    server = serve(*flags(redis, *more))
+    assert eventually(lambda: available(server))
+    return server, Asker(server)
+
+
+def stored(redis, count):
+    """Waits until there are as many entries."""
+    return eventually(lambda: redis.run("DBSIZE") >= count)
+
+
+def test_it_conforms_as_a_cache(redis):
+    program = Path(nereid_server.binary()).parent / "examples" / "redis_conformance"
+    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
+    outcome = subprocess.run([program, str(redis.port)], capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "conforms" in outcome.stdout
+
+
+def test_servers_share_entries_of_models_with_equal_files(repository, serve, redis, tmp_path):
+    cached(repository)
+    _, first = asker(serve, redis)
+    assert first.binary([1, 2]) == [1, 2]
+    assert stored(redis, 1)
+    other = tmp_path / "other"
+    other.mkdir()
+    cached(other)
+    with nereid_server.running(other, *flags(redis)) as server:
+        assert eventually(lambda: available(server))
+        second = Asker(server)
+        for ask in (second.json, second.unary, second.streamed):
+            assert ask([1, 2]) == [1, 2]
+        assert second.counts() == [3, 3, 0]
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    cached(changed)
+    (changed / "m" / "1" / "weights").write_text("other")
+    with nereid_server.running(changed, *flags(redis)) as server:
+        assert eventually(lambda: available(server))
+        third = Asker(server)
+        assert third.unary([1, 2]) == [1, 2]
+        assert third.counts() == [1, 0, 1]
+
+
+def test_entries_are_dropped_when_their_time_is_over(repository, serve, redis):
+    cached(repository)
+    _, ask = asker(serve, redis, "ttl=1000", "db=2")
+    ask.unary([1])
+    assert eventually(lambda: b"db2:keys=1,expires=1" in redis.run("INFO", "keyspace"))
+
+
+@pytest.mark.parametrize("user", [None, "cache"])
+def test_tls_users_and_passwords(repository, serve, tmp_path, user):
+    authority = Authority(tmp_path, "of-redis")
+    ours, clients = authority.sign("localhost"), authority.sign("nereid")
+    settings = ["--tls-cert-file", ours.certificate, "--tls-key-file", ours.key]
+    settings += ["--tls-ca-cert-file", authority.certificate]
+    settings += ["--user", user, "on", ">secret", "~*", "+@all"] if user else ["--requirepass", "secret"]
+    cached(repository)
+    tls = [f"cacert={authority.certificate}", f"cert={clients.certificate}", f"key={clients.key}"]
+    who = ["password=secret", *([f"user={user}"] if user else [])]
+    with redis_server.running(tmp_path, *map(str, settings), tls=True) as redis:
+        _, ask = asker(serve, redis, *tls, *who)
+        ask.unary([1])
+        assert eventually(lambda: ask.unary([1]) == [1] and ask.counts()[1] > 0)
+        other = Authority(tmp_path, "of-nobody")
+        wrong = [
+            ([*tls, "password=other", *who[1:]], "WRONGPASS"),
+            ([f"cacert={other.certificate}", *who], "TLS"),
+            # Without a certificate of its own.
+            ([tls[0], *who], "cannot be used"),
+        ]
+        for more, reason in wrong:
+            with nereid_server.running(repository, *flags(redis, *more)) as server:
+                server.wait_for_log(f"the response cache in Redis at .* cannot be used: .*{reason}|{reason}")
+                asker_without = Asker(server)
+                assert asker_without.unary([1]) == [1] and asker_without.counts() == [1, 0, 1]
+                assert not available(server)
+
+
+def test_what_others_wrote_is_no_answer(repository, serve, redis):
+    cached(repository)
+    _, ask = asker(serve, redis)
+    ask.unary([1, 2])
+    ask.unary([3])
+    assert stored(redis, 2)
+    # The longer one is the first one's.
+    values = {redis.run("GET", key): key for key in redis.run("KEYS", "nereid:response:*")}
+    value, other_value = sorted(values, key=len, reverse=True)
+    one = values[value]
+    poisons = [b"", b"x", value[:-1], value + b"x", value[:40], bytes(len(value)), other_value, b"x" * 100_000_000]
+    poisons += [value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :] for place in range(0, len(value), 7)]
+    for poison in poisons:
+        redis.run("SET", one, poison)
+        before = ask.counts()
+        assert (ask.unary([1, 2]), ask.unary([3])) == ([1, 2], [3])
+        assert ask.counts()[2] > before[2], poison[:100]
+        # It is repaired; where reading it took too long, by a later request.
+        assert eventually(lambda: ask.unary([1, 2]) == [1, 2] and redis.run("GET", one) == value)
+    redis.run("DEL", one)
+    redis.run("LPUSH", one, "a list")
+    assert (ask.unary([1, 2]), ask.unary([3])) == ([1, 2], [3])
+
+
+def test_no_answer_is_wrong_or_missing_whatever_becomes_of_redis(repository, serve, redis):
+    cached(repository)
+    server, ask = asker(serve, redis, "pool_size=2")
+    stop, wrong, slowest, answered = threading.Event(), [], [0.0] * 8, [0] * 8
+
+    def client(number):
+        random_numbers = random.Random(number)
+        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as grpc:
+            while not stop.is_set():
+                values = [random_numbers.randrange(50)] * random_numbers.choice([1, 10, 1000])
+                given = tritonclient.grpc.InferInput("INPUT0", [len(values)], "INT32")
+                given.set_data_from_numpy(np.array(values, np.int32))
+                begin = time.monotonic()
+                try:
+                    if grpc.infer("m", [given]).as_numpy("OUTPUT0").tolist() != values:
+                        wrong.append(values)
+                except Exception as error:
+                    wrong.append(error)
+                slowest[number] = max(slowest[number], time.monotonic() - begin)
+                answered[number] += 1
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    [thread.start() for thread in clients]
+
+    def hits():
+        return ask.counts()[1]
+
+    def goes_on():
+        """Requests are answered, from the cache again."""
+        before = hits()
+        return eventually(lambda: available(server) and hits() > before + 50)
+
+    try:
+        assert goes_on()
+        for _ in range(2):
+            redis.pause()
+            assert eventually(lambda: not available(server))
+            before = sum(answered)
+            assert eventually(lambda: sum(answered) > before + 100)
+            redis.go_on()
+            assert goes_on()
+            redis.kill()
+            assert eventually(lambda: not available(server))
+            redis.start()
+            assert goes_on()
+            for key in redis.run("KEYS", "*"):
+                redis.run("SET", key, b"foreign")
+            assert goes_on()
+            redis.run("FLUSHALL")
+            assert goes_on()
+    finally:
+        stop.set()
+        [thread.join() for thread in clients]
+    assert not wrong, wrong[:3]
+    # A lookup takes a tenth of a second at most; the rest is that of a busy machine.
+    assert max(slowest) < 2
+    assert server.log.count("cannot be used") <= 5
