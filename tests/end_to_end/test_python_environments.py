@@ -1,9 +1,11 @@
 """Models in Python with environments of their own: archives, folders, and lists of requirements."""
 
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 import tritonclient.http
@@ -68,6 +70,15 @@ def venv(folder, word, numpy_folder):
     (packages / "numpy.pth").write_text(f"{numpy_folder}\n")
 
 
+def search_path(installer):
+    """A search path on which uv is or is not."""
+    folders = [folder for folder in os.environ["PATH"].split(":") if not Path(folder, "uv").exists()]
+    if installer == "uv":
+        assert Path(sys.prefix, "bin/uv").exists()
+        folders.insert(0, f"{sys.prefix}/bin")
+    return os.environ | {"PATH": ":".join(folders)}
+
+
 def serve(repository, cache, *flags, **options):
     flags = [f"--backend-config=python,python={sys.executable}", f"--backend-config=python,environment-cache={cache}", *flags]
     return nereid_server.running(repository, *flags, **options)
@@ -100,15 +111,18 @@ def test_models_run_in_the_environments_they_name_and_share_what_is_the_same(tmp
         assert "unpacking" not in server.log
 
 
-def test_requirements_beside_the_configuration_are_installed(tmp_path, numpy_folder):
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_requirements_beside_the_configuration_are_installed(tmp_path, numpy_folder, installer):
     repository, cache = tmp_path / "models", tmp_path / "cache"
     folder = write_model(repository, "listed")
     wheel(folder / "wheels", "installed", numpy_folder)
     (folder / "requirements.txt").write_text("--no-index\n--find-links wheels\ngreeting\n")
     broken = write_model(repository, "broken")
     (broken / "requirements.txt").write_text("--no-index\nno-such-package==1.2.3\n")
-    with serve(repository, cache, "--exit-on-error=false", ready=False) as server:
+    environment = search_path(installer)
+    with serve(repository, cache, "--exit-on-error=false", ready=False, env=environment) as server:
         assert word_of(server, "listed") == "installed"
+        assert f"with {installer}" in server.log
         with tritonclient.http.InferenceServerClient(server.url) as client:
             (reason,) = [it["reason"] for it in client.get_model_repository_index() if it["name"] == "broken"]
         assert "no-such-package==1.2.3" in reason and "install-requirements=false" in reason, reason
