@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nereid_core::{MetricRegistry, ServerOptions};
 use nereid_metrics::MetricsOptions;
+use nereid_object_stores::CloudOptions;
 use nereid_protocol::LogControl;
 use nereid_repository::ReadOptions;
 use nereid_shared_memory::FaultHandler;
@@ -18,8 +19,10 @@ use crate::platform::PlatformConfig;
 
 /// What to serve, and how.
 pub struct Config {
-    /// The model repositories.
+    /// The model repositories: folders, or addresses in clouds such as `s3://bucket/models`.
     pub repositories: Vec<PathBuf>,
+    /// How repositories in clouds are reached, and where their files are kept.
+    pub clouds: CloudOptions,
     /// Whether models of the same name in different repositories are served side by side.
     pub namespacing: bool,
     /// How model folders are read. The GPUs are those of `platform`.
@@ -52,6 +55,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             repositories: Vec::new(),
+            clouds: CloudOptions::default(),
             namespacing: false,
             reading: ReadOptions::default(),
             models_at_start: None,

@@ -43,6 +43,9 @@ pub enum StartError {
     /// The response cache cannot be used.
     #[error("{0}")]
     Cache(String),
+    /// A model repository cannot be opened.
+    #[error("{0}")]
+    Repository(String),
     /// Traces cannot go where the configuration says.
     #[error("{0}")]
     Traces(String),

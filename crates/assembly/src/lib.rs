@@ -19,6 +19,7 @@ mod onnx_engine;
 mod platform;
 mod poll;
 mod python;
+mod repositories;
 mod running;
 mod traces;
 
@@ -28,5 +29,6 @@ pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
 pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
+pub use nereid_object_stores::{CacheOptions, CloudOptions};
 pub use platform::{Platform, PlatformConfig};
 pub use running::{LoadOutcome, Running, start};

@@ -25,6 +25,7 @@ use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::platform::Platform;
+use crate::repositories::Opened;
 use crate::{caches, poll, traces};
 
 /// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
@@ -37,7 +38,7 @@ pub type LoadOutcome = Result<Vec<(String, Error)>>;
 /// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
 pub struct Running {
     server: Arc<Server>,
-    source: Repositories,
+    repositories: Opened,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
     /// Cancelled with `shutdown`, if not before.
@@ -60,10 +61,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         None => traces::store(&config.server.trace, config.collector).map_err(StartError::Traces)?,
     };
     let platform = Platform::find(&config.platform, config.reading.complete)?;
-    let source = Repositories::new(config.repositories.clone(), platform.reading(config.reading));
-    let source = source.with_namespacing(config.namespacing);
-    source.remove_left_over_files();
-    source.oddities().iter().for_each(|oddity| tracing::info!("{oddity}"));
+    let repositories = Opened::new(&config.repositories, config.clouds, platform.reading(config.reading));
+    let mut repositories = repositories.map_err(StartError::Repository)?;
+    repositories.source = repositories.source.with_namespacing(config.namespacing);
+    repositories.source.remove_left_over_files();
     let response_cache = match (config.server.response_cache, config.response_cache) {
         (None, Some(cache)) => Some(caches::open(cache).map_err(StartError::Cache)?),
         (given, _) => given,
@@ -76,7 +77,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         metrics: process.backend_metrics.clone(),
         ..config.server
     };
-    let server = Server::new(server, platform.backends.registry.clone(), Arc::new(source.clone()));
+    let server =
+        Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
@@ -99,7 +101,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         server: Arc::clone(&server),
         regions: Arc::new(regions),
         log: process.log,
-        source: source.clone(),
+        source: repositories.source.clone(),
         exposition,
         connections: Connections::default(),
         closing: closing.clone(),
@@ -107,13 +109,13 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     };
     let serve = |face: BoundFace| face.serve(&runtime.handle, context.clone());
     let faces = bound.into_iter().map(serve).collect::<std::result::Result<_, _>>()?;
-    let loaded = load(&server, config.models_at_start);
+    let loaded = load(&server, repositories.source.clone(), config.models_at_start);
     if let Some(poll) = config.poll {
-        let watched = poll.watch.then_some(config.repositories);
+        let watched = poll.watch.then(|| repositories.folders.clone());
         let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
         runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
     }
-    Ok(Running { server, source, faces, loaded, closing, shutdown: ends, runtime })
+    Ok(Running { server, repositories, faces, loaded, closing, shutdown: ends, runtime })
 }
 
 impl Running {
@@ -143,7 +145,7 @@ impl Running {
     /// # Errors
     /// It took longer than `deadline`. What is left ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
-        let Self { server, source, faces, closing, shutdown, runtime, .. } = self;
+        let Self { server, repositories, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
         let stopping = handle.spawn(async move {
             let end = Instant::now().checked_add(deadline);
@@ -153,7 +155,7 @@ impl Running {
             // Also where requests are still in progress: what was traced of others is kept.
             let closed = spawn_blocking(move || {
                 server.trace().close();
-                source.remove_sent_files();
+                repositories.remove_files();
             });
             let closed = closed.await;
             drained.and(closed.map_err(|panic| StopError::Task(panic.to_string())))
@@ -222,11 +224,19 @@ pub(crate) async fn outcome(mut loaded: watch::Receiver<Option<LoadOutcome>>) ->
 }
 
 /// Loads on a thread of its own, since a load may never end.
-fn load(server: &Arc<Server>, only: Option<Vec<String>>) -> watch::Receiver<Option<LoadOutcome>> {
+fn load(
+    server: &Arc<Server>,
+    source: Repositories,
+    only: Option<Vec<String>>,
+) -> watch::Receiver<Option<LoadOutcome>> {
     let (done, loaded) = watch::channel(None);
     let server = Arc::clone(server);
     thread::spawn(move || {
+        let began = std::time::Instant::now();
         let outcome = server.start(only);
+        if outcome.is_ok() {
+            source.oddities(began).iter().for_each(|oddity| tracing::info!("{oddity}"));
+        }
         done.send_replace(Some(outcome));
     });
     loaded

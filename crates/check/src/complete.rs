@@ -1,6 +1,7 @@
 //! Completes one model's configuration, as a load would, and prints it. Creates no instance.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::{nearest_name, to_text};
@@ -24,6 +25,7 @@ pub fn complete(name: &str, repositories: &[PathBuf], context: &Context<'_>) -> 
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {
     let source = Repositories::new(repositories.to_vec(), reading.clone());
+    let as_of = Instant::now();
     let names: Vec<_> = block_on(source.list())?.into_iter().map(|listed| listed.name).collect();
     if names.iter().all(|other| other != name) {
         let near = nearest_name(name, names.iter().map(String::as_str));
@@ -31,5 +33,5 @@ fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<M
         return Err(Error::not_found(format!("no model '{name}'{hint}")));
     }
     let (id, overrides, progress) = (ModelId::plain(name), Overrides::default(), Progress::default());
-    block_on(source.fetch(&id, &overrides, &progress))?.read()
+    block_on(source.fetch(&id, &overrides, &progress, as_of))?.read()
 }

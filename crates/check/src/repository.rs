@@ -5,8 +5,6 @@ use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use nereid_repository::not_supported;
-
 use super::model::{self, CheckedFolder};
 use super::report::{CheckedModel, Finding, Report};
 use super::{Context, deep, ensemble};
@@ -55,8 +53,9 @@ fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
 /// The folders of models. What else stands beside them goes to the report.
 fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
     let mut folders = Vec::new();
-    if let Some(reason) = not_supported(repository) {
-        report.findings.push(Finding::error(repository, reason));
+    if repository.to_str().is_some_and(|location| location.contains("://")) && !repository.exists() {
+        let message = "is not on this machine: copy it to a folder, and check that";
+        report.findings.push(Finding::error(repository, message));
         return folders;
     }
     let listed = fs::read_dir(repository).and_then(|entries| entries.collect::<Result<Vec<_>, Error>>());

@@ -301,7 +301,7 @@ impl Server {
     /// The source cannot be listed. The server is not live then, nor does it load what is named.
     pub fn start(&self, only: Option<Vec<String>>) -> Result<Vec<(String, Error)>> {
         // Where all are loaded, so are those that ensembles consist of.
-        let with_members = only.is_some();
+        let (with_members, as_of) = (only.is_some(), Instant::now());
         let listed = names(&self.models.catalog().refresh());
         self.failed.store(listed.is_err(), Ordering::Release);
         self.models.events().notify();
@@ -312,7 +312,8 @@ impl Server {
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
-            (name, Task::Load { overrides: Overrides::default(), with_members, is_required: true }, ended)
+            let overrides = Overrides::default();
+            (name, Task::Load { overrides, with_members, is_required: true, as_of }, ended)
         });
         self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
@@ -348,7 +349,7 @@ impl Server {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
         self.check_control()?;
-        let task = Task::Load { overrides, with_members: true, is_required: false };
+        let task = Task::Load { overrides, with_members: true, is_required: false, as_of: Instant::now() };
         self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
     }
@@ -411,13 +412,14 @@ impl Server {
             // As at start: nothing is loaded that a half-copied change could replace.
             return self.start(None).map(|_| false);
         }
+        let as_of = Instant::now();
         let names = names(&self.models.catalog().refresh())?;
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
         let polls = self.models.idle(names).into_iter().map(|name| {
             let done = done.clone();
             let ended: Done = Box::new(move |_| done.send(()).unwrap_or_default());
-            (name, Task::Poll, ended)
+            (name, Task::Poll { as_of }, ended)
         });
         self.models.submit_all(polls.collect::<Vec<_>>());
         drop(done);

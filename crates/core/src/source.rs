@@ -10,6 +10,7 @@ mod progress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::Pin;
+use std::time::Instant;
 
 pub use nereid_backend_api::Overrides;
 use nereid_backend_api::Result;
@@ -24,6 +25,9 @@ use crate::model::ModelSpec;
 pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A repository, or several. What implements it knows files or buckets; the server does not.
+///
+/// A source that is far away need not be asked about each model: what it learned at `as_of` or later is new enough. So a poll
+/// of many models costs the one listing that it begins with.
 pub trait ModelSource: Send + Sync {
     /// The models that are there now, ascending by name, each name once.
     ///
@@ -36,13 +40,13 @@ pub trait ModelSource: Send + Sync {
     ///
     /// # Errors
     /// Several models in one namespace have the name, so that none can be served.
-    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>>;
+    fn find<'a>(&'a self, name: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<ModelId>>;
 
     /// What tells whether a model has changed, without reading more than it must.
     ///
     /// # Errors
     /// `NotFound` if the model does not exist.
-    fn fingerprint<'a>(&'a self, id: &'a ModelId) -> SourceFuture<'a, Fingerprint>;
+    fn fingerprint<'a>(&'a self, id: &'a ModelId, as_of: Instant) -> SourceFuture<'a, Fingerprint>;
 
     /// Makes the files of a model available on this machine.
     ///
@@ -53,6 +57,7 @@ pub trait ModelSource: Send + Sync {
         id: &'a ModelId,
         overrides: &'a Overrides,
         progress: &'a Progress,
+        as_of: Instant,
     ) -> SourceFuture<'a, Box<dyn FetchedModel>>;
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use nereid_assembly::{Config, Face, VERSION};
+use nereid_assembly::{CloudOptions, Config, Face, VERSION};
 use nereid_core::ServerOptions;
 use nereid_listener::Address;
 
@@ -196,6 +196,7 @@ impl Options {
         ];
         Ok(Config {
             repositories: self.models.repositories(),
+            clouds: CloudOptions { cache: self.models.cache(), ..CloudOptions::default() },
             namespacing: self.models.namespacing(),
             reading: self.configurations.read_options(),
             models_at_start: self.models.at_start(),

@@ -7,14 +7,21 @@
 mod data_files;
 mod fingerprint;
 mod model_folder;
+mod private_folder;
 mod registered;
 mod sent;
 mod source;
 mod store;
+mod wanted;
 mod watch;
 
 pub use data_files::{DataFile, data_files};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
+pub use private_folder::PrivateFolder;
 pub use source::Repositories;
-pub use store::{Entry, Fetch, Fetched, LocalStore, Object, ObjectKind, Store, not_supported};
+#[cfg(feature = "conformance")]
+pub use source::conformance::check_source;
+#[cfg(feature = "conformance")]
+pub use store::conformance;
+pub use store::{Entry, Fetch, Fetched, LocalStore, Object, ObjectKind, Store};
 pub use watch::Watch;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
+use nereid_model_config::proto::ModelVersionPolicy;
 use nereid_model_config::{
     ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
 };
@@ -100,6 +101,27 @@ pub(crate) fn read_model_as(
     let config = nereid_model_config::from_json(config)
         .map_err(|error| Error::invalid_arg(format!("{}: {error}", Origin::Request.describe(folder))))?;
     finish(folder, name, config, Origin::Request, options)
+}
+
+/// The version policy of the configuration that [`read_model`], or [`read_model_as`], would take; an empty one without any.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn policy_of(
+    folder: &Path,
+    config: Option<&str>,
+    options: &ReadOptions,
+) -> Result<Option<ModelVersionPolicy>> {
+    let config = match config {
+        Some(config) => {
+            nereid_model_config::from_json(config).map_err(|error| Error::invalid_arg(error.to_string()))?
+        }
+        None => match config_path(folder, options)? {
+            path if exists(&path)? => parse_config(&path, options)?,
+            _ => ModelConfig::default(),
+        },
+    };
+    Ok(config.version_policy)
 }
 
 /// Where a configuration is from.

@@ -1,9 +1,13 @@
 //! The repositories that a server serves from, as one source of models.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
@@ -16,6 +20,7 @@ use crate::model_folder::{ReadOptions, read_model, read_model_as};
 use crate::registered::RegisteredStores;
 use crate::sent::SentFiles;
 use crate::store::{Fetch, LocalStore, Store};
+use crate::wanted;
 
 /// Stores that hold a folder for each model. Hidden folders are not models.
 #[derive(Clone, Debug)]
@@ -52,11 +57,13 @@ impl Repositories {
     }
 
     /// What somebody may have meant otherwise: repositories without models, and files beside the folders of models.
-    pub fn oddities(&self) -> Vec<String> {
+    ///
+    /// What the stores learned at `as_of` or later is new enough.
+    pub fn oddities(&self, as_of: Instant) -> Vec<String> {
         let of_store = |store: &Arc<dyn Store>| {
             let location = store.location();
             // Where it cannot be read, the loads say so.
-            let entries = block_on(store.list("")).unwrap_or_default();
+            let entries = block_on(store.list("", as_of)).unwrap_or_default();
             let (folders, mut files): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.is_folder);
             files.retain(|file| could_be_of_a_model(&file.name));
@@ -113,8 +120,8 @@ impl Repositories {
     }
 
     /// The names of the models in a repository.
-    async fn names(&self, store: &dyn Store) -> Result<BTreeSet<String>> {
-        let entries = store.list("").await.map_err(|error| {
+    async fn names(&self, store: &dyn Store, as_of: Instant) -> Result<BTreeSet<String>> {
+        let entries = store.list("", as_of).await.map_err(|error| {
             Error::not_found(format!("cannot read the model repository '{}': {error}", store.location()))
         })?;
         let folders = entries.into_iter().filter(|entry| entry.is_folder).map(|entry| entry.name);
@@ -122,11 +129,11 @@ impl Repositories {
     }
 
     /// The repositories that have a model of this name.
-    async fn places(&self, name: &str) -> Vec<Arc<dyn Store>> {
+    async fn places(&self, name: &str, as_of: Instant) -> Vec<Arc<dyn Store>> {
         let mut places = Vec::new();
         for store in self.stores().filter(|_| is_model_name(name)) {
             // An unreadable folder still exists; reading it reports the cause.
-            let listed = store.list(name).await;
+            let listed = store.list(name, as_of).await;
             if !listed.is_err_and(|error| error.code() == ErrorCode::NotFound) {
                 places.push(store);
             }
@@ -151,12 +158,12 @@ impl Repositories {
     }
 
     /// The repository that has a model.
-    async fn place(&self, id: &ModelId) -> Result<Arc<dyn Store>> {
+    async fn place(&self, id: &ModelId, as_of: Instant) -> Result<Arc<dyn Store>> {
         let name = &id.name;
         if !is_model_name(name) {
             return Err(Error::not_found(format!("'{name}' cannot be the name of a model's folder")));
         }
-        let mut places = self.places(name).await;
+        let mut places = self.places(name, as_of).await;
         places.retain(|store| id.namespace.is_empty() || store.location() == id.namespace);
         match places.as_slice() {
             [store] => Ok(Arc::clone(store)),
@@ -165,8 +172,8 @@ impl Repositories {
         }
     }
 
-    async fn fingerprint_of(&self, id: &ModelId) -> Result<Fingerprint> {
-        Ok(fingerprint::of_model(&self.place(id).await?.stat(&id.name).await?))
+    async fn fingerprint_of(&self, id: &ModelId, as_of: Instant) -> Result<Fingerprint> {
+        Ok(fingerprint::of_model(&self.place(id, as_of).await?.stat(&id.name, as_of).await?))
     }
 
     async fn fetch_model(
@@ -174,6 +181,7 @@ impl Repositories {
         id: &ModelId,
         overrides: &Overrides,
         progress: &Progress,
+        as_of: Instant,
     ) -> Result<ModelFiles> {
         let (id, config, options) = (id.clone(), overrides.config.clone(), self.options.clone());
         if !overrides.files.is_empty() {
@@ -185,12 +193,20 @@ impl Repositories {
             }
             let (path, guard, origin) = self.sent.keep(&id.name, overrides)?;
             // It is loaded again when the repository's own model changes.
-            let fingerprint = self.fingerprint_of(&id).await.unwrap_or_default();
+            let fingerprint = self.fingerprint_of(&id, as_of).await.unwrap_or_default();
             return Ok(ModelFiles { id, path, config, options, fingerprint, origin, guard });
         }
-        let store = self.place(&id).await?;
-        let fingerprint = fingerprint::of_model(&store.stat(&id.name).await?);
-        let fetched = store.fetch(Fetch { folder: &id.name, is_needed: &|_| true, progress }).await?;
+        let store = self.place(&id, as_of).await?;
+        let objects = store.stat(&id.name, as_of).await?;
+        let fingerprint = fingerprint::of_model(&objects);
+        // The configuration tells which versions are served; no others are fetched.
+        let fetch = Fetch { folder: &id.name, is_needed: &wanted::is_beside_versions, progress, as_of };
+        let mut fetched = store.fetch(fetch).await?;
+        if !fetched.is_complete {
+            let versions = wanted::versions(&objects, &fetched.path, config.as_deref(), &options);
+            let is_needed = |path: &str| versions.needs(path);
+            fetched = store.fetch(Fetch { is_needed: &is_needed, ..fetch }).await?;
+        }
         let (path, guard) = (fetched.path, fetched.guard);
         Ok(ModelFiles { id, path, config, options, fingerprint, origin: Origin::Source, guard })
     }
@@ -199,9 +215,9 @@ impl Repositories {
 impl ModelSource for Repositories {
     fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
         Box::pin(async {
-            let mut places = BTreeMap::<String, Vec<Arc<dyn Store>>>::new();
+            let (mut places, as_of) = (BTreeMap::<String, Vec<Arc<dyn Store>>>::new(), Instant::now());
             for store in self.stores() {
-                for name in self.names(&*store).await? {
+                for name in self.names(&*store, as_of).await? {
                     places.entry(name).or_default().push(Arc::clone(&store));
                 }
             }
@@ -213,18 +229,18 @@ impl ModelSource for Repositories {
         })
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
+    fn find<'a>(&'a self, name: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<ModelId>> {
         Box::pin(async move {
             // One repository without a namespace has it or not, which fetching tells.
             if !self.namespacing && self.stores().nth(1).is_none() {
                 return Ok(vec![ModelId::plain(name)]);
             }
-            self.ids(name, &self.places(name).await)
+            self.ids(name, &self.places(name, as_of).await)
         })
     }
 
-    fn fingerprint<'a>(&'a self, id: &'a ModelId) -> SourceFuture<'a, Fingerprint> {
-        Box::pin(self.fingerprint_of(id))
+    fn fingerprint<'a>(&'a self, id: &'a ModelId, as_of: Instant) -> SourceFuture<'a, Fingerprint> {
+        Box::pin(self.fingerprint_of(id, as_of))
     }
 
     fn fetch<'a>(
@@ -232,8 +248,9 @@ impl ModelSource for Repositories {
         id: &'a ModelId,
         overrides: &'a Overrides,
         progress: &'a Progress,
+        as_of: Instant,
     ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
-        Box::pin(async move { Ok(Box::new(self.fetch_model(id, overrides, progress).await?) as _) })
+        Box::pin(async move { Ok(Box::new(self.fetch_model(id, overrides, progress, as_of).await?) as _) })
     }
 }
 

@@ -3,20 +3,24 @@
 //! A store knows names, sizes and contents, and nothing of models. Paths are relative to the store, with `/` between their
 //! parts; the store itself is the empty path.
 
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod local;
 mod renamed;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use nereid_core::{LoadGuard, Progress, SourceFuture};
 
-pub use self::local::{LocalStore, not_supported};
+pub use self::local::LocalStore;
 pub(crate) use self::renamed::RenamedStore;
 
 /// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
+///
+/// What a store learned at `as_of` or later is new enough: one that is far away need not ask again. A list of the store itself
+/// is always a new one.
 pub trait Store: Send + Sync + fmt::Debug {
     /// What the store is called in messages and as a namespace, such as `/models` or `s3://bucket/models`.
     fn location(&self) -> &str;
@@ -25,14 +29,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `NotFound` if there is no such folder, `Unavailable` if it cannot be read now.
-    fn list<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Entry>>;
+    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>>;
 
     /// Everything below a folder at any depth, ascending by path, each after the folder it is in. Files that editors leave
     /// behind (`.name`, `name~`) are passed over.
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    fn stat<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Object>>;
+    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>>;
 
     /// Makes what is below a folder available as a folder on this machine. What is there already need not be copied.
     ///
@@ -82,6 +86,8 @@ pub struct Fetch<'a> {
     pub is_needed: &'a (dyn Fn(&str) -> bool + Sync),
     /// Hears how far it is.
     pub progress: &'a Progress,
+    /// What the store learned then or later is new enough.
+    pub as_of: Instant,
 }
 
 /// A folder on this machine with what was fetched.
@@ -89,6 +95,8 @@ pub struct Fetch<'a> {
 pub struct Fetched {
     /// Its path.
     pub path: PathBuf,
+    /// Whether everything below the folder is there, needed or not.
+    pub is_complete: bool,
     /// Keeps its files as long as they are used.
     pub guard: LoadGuard,
 }

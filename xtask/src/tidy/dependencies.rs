@@ -121,6 +121,13 @@ const RULES: &[Rule] = &[
         why: "repository feeds core and knows no face and no backend",
     },
     Rule {
+        of: "nereid-object-stores",
+        rooms: Allowed::Only(&["nereid-core", "nereid-repository"]),
+        libraries: Allowed::Any,
+        never: &["aws-lc*", "axum*", "reqwest", "tonic*", "tract*"],
+        why: "object-stores are stores of the repository; TLS is rustls with ring, the client hyper",
+    },
+    Rule {
         of: "nereid-cuda",
         rooms: Allowed::Only(&["nereid-backend-api"]),
         libraries: Allowed::Only(&["libloading", "range-alloc", "thiserror", "tracing"]),

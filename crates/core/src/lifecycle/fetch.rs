@@ -4,6 +4,7 @@
 //! are there. A fetch that has to wait is dropped when its model is to be unloaded or the server ends.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use futures_util::future::{Either, select};
 use nereid_backend_api::{Error, ErrorCode, Result};
@@ -56,8 +57,8 @@ impl LifeCycle {
     ) -> Result<Vec<Fetched>> {
         let fetch = Box::pin(async {
             match task {
-                Task::Load { overrides, .. } => self.fetch_every(name, overrides).await,
-                Task::Poll => self.fetch_changed(name, records).await,
+                Task::Load { overrides, as_of, .. } => self.fetch_every(name, overrides, *as_of).await,
+                Task::Poll { as_of } => self.fetch_changed(name, records, *as_of).await,
                 Task::Unload { .. } | Task::Reconcile { .. } => Vec::new(),
             }
         });
@@ -71,29 +72,30 @@ impl LifeCycle {
     }
 
     /// Every model of that name. Files that come with the request are a model of no namespace.
-    async fn fetch_every(&self, name: &str, overrides: &Overrides) -> Vec<Fetched> {
-        let mut ids = if overrides.files.is_empty() { self.ids(name).await } else { Vec::new() };
+    async fn fetch_every(&self, name: &str, overrides: &Overrides, as_of: Instant) -> Vec<Fetched> {
+        let mut ids = if overrides.files.is_empty() { self.ids(name, as_of).await } else { Vec::new() };
         if ids.is_empty() {
             ids.push(ModelId::plain(name));
         }
         let mut fetched = Vec::new();
         for id in ids {
-            let fingerprint = self.source.fingerprint(&id).await;
-            fetched.push(Fetched::Model(self.fetch(id, fingerprint, overrides).await));
+            let fingerprint = self.source.fingerprint(&id, as_of).await;
+            fetched.push(Fetched::Model(self.fetch(id, fingerprint, overrides, as_of).await));
         }
         fetched
     }
 
     /// The models of that name, and those that had it, whose change was there already at the last poll.
-    async fn fetch_changed(&self, name: &str, records: &mut Records) -> Vec<Fetched> {
-        let ids: BTreeSet<_> = records.ids(name).chain(self.ids(name).await).collect();
+    async fn fetch_changed(&self, name: &str, records: &mut Records, as_of: Instant) -> Vec<Fetched> {
+        let ids: BTreeSet<_> = records.ids(name).chain(self.ids(name, as_of).await).collect();
         let mut fetched = Vec::new();
         for id in ids {
             let record = records.of(&id);
-            match self.source.fingerprint(&id).await {
+            match self.source.fingerprint(&id, as_of).await {
                 Ok(now) => {
                     if record.is_to_be_loaded(&id, &now) {
-                        fetched.push(Fetched::Model(self.fetch(id, Ok(now), &Overrides::default()).await));
+                        let overrides = Overrides::default();
+                        fetched.push(Fetched::Model(self.fetch(id, Ok(now), &overrides, as_of).await));
                     }
                 }
                 Err(error) if error.code() == ErrorCode::NotFound => {
@@ -116,16 +118,17 @@ impl LifeCycle {
         id: ModelId,
         fingerprint: Result<Fingerprint>,
         overrides: &Overrides,
+        as_of: Instant,
     ) -> ModelToLoad {
         let fetching = self.fetches.begin(&id);
-        let files = self.source.fetch(&id, overrides, &fetching.progress).await;
+        let files = self.source.fetch(&id, overrides, &fetching.progress, as_of).await;
         drop(fetching);
         ModelToLoad { id, fingerprint, files }
     }
 
     /// The models of that name. Of a name that stands for several in one namespace, fetching says so.
-    async fn ids(&self, name: &str) -> Vec<ModelId> {
-        self.source.find(name).await.unwrap_or_else(|_| vec![ModelId::plain(name)])
+    async fn ids(&self, name: &str, as_of: Instant) -> Vec<ModelId> {
+        self.source.find(name, as_of).await.unwrap_or_else(|_| vec![ModelId::plain(name)])
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use nereid_backend_api::{Error, Result};
 use tokio::sync::oneshot::{Receiver, channel};
@@ -27,9 +28,14 @@ pub(crate) enum Task {
         with_members: bool,
         /// Whether the server is not ready without it, even if it fails to load.
         is_required: bool,
+        /// When it was asked for: what is known of the source from before is too old.
+        as_of: Instant,
     },
     /// Reload it if two polls in a row saw the same change; unload it if it is gone.
-    Poll,
+    Poll {
+        /// When the poll began.
+        as_of: Instant,
+    },
     /// Unload it.
     Unload {
         /// Whether to unload the members that were loaded only for it, too.
@@ -47,7 +53,7 @@ pub(crate) enum Task {
 impl Task {
     /// Whether the source is asked before anything is done.
     fn needs_fetch(&self) -> bool {
-        matches!(self, Self::Load { .. } | Self::Poll)
+        matches!(self, Self::Load { .. } | Self::Poll { .. })
     }
 }
 
@@ -315,25 +321,29 @@ impl Tasks {
         }
     }
 
-    /// An ensemble was read: it is reconciled when its members are loaded. They are loaded before, if `with_members`.
+    /// An ensemble was read: it is reconciled when its members are loaded. They are loaded before, if there is a time
+    /// as of which.
     pub(super) fn reconcile_after_members(
         &mut self,
         name: &str,
         so_far: Result<()>,
-        with_members: bool,
+        members_as_of: Option<Instant>,
         done: Done,
     ) {
         let (after, circle) = self.before_reconciling(name);
         let own = self.waiting.iter().position(|job| job.name == name).unwrap_or(self.waiting.len());
         let mut place = own.min(self.place_of_reconciling(name));
-        for member in after.iter().filter(|_| with_members) {
+        for (member, as_of) in
+            members_as_of.iter().flat_map(|as_of| after.iter().map(move |member| (member, *as_of)))
+        {
             if self.is_being_loaded(member, place) {
                 continue;
             }
             if !self.known.contains_key(member) {
                 self.dependencies.imply(member);
             }
-            let task = Task::Load { overrides: Overrides::default(), with_members, is_required: false };
+            let overrides = Overrides::default();
+            let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
             let job = Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) };
             self.insert(place, job);
             place += 1;

@@ -167,7 +167,7 @@ impl LifeCycle {
             Task::Load { overrides, is_required, .. } => {
                 self.apply_fetched(fetched, overrides, *is_required, records)
             }
-            Task::Poll => self.apply_fetched(fetched, &Overrides::default(), true, records),
+            Task::Poll { .. } => self.apply_fetched(fetched, &Overrides::default(), true, records),
             Task::Unload { .. } => {
                 self.unload_every(name, records);
                 Ok(())
@@ -189,11 +189,14 @@ impl LifeCycle {
         stage: Stage,
     ) {
         let Job { name, task, done, .. } = job;
-        let with_members = match &task {
-            Task::Load { with_members, .. } | Task::Unload { with_members } => *with_members,
-            Task::Poll | Task::Reconcile { .. } => false,
+        let members_as_of = match task {
+            Task::Load { with_members: true, as_of, .. } => Some(as_of),
+            _ => None,
         };
-        let is_unload = matches!(task, Task::Unload { .. });
+        let (is_unload, with_members) = match task {
+            Task::Unload { with_members } => (true, with_members),
+            _ => (false, false),
+        };
         let members = self.members_of_all(&name, &records);
         let needs_reconciling = records.needs_reconciling();
 
@@ -209,7 +212,7 @@ impl LifeCycle {
         }
         let mut report = None;
         if needs_reconciling && !tasks.closed {
-            tasks.reconcile_after_members(&name, outcome, with_members, done);
+            tasks.reconcile_after_members(&name, outcome, members_as_of, done);
         } else {
             let deferred = Deferred::new(done, outcome);
             if !tasks.closed {

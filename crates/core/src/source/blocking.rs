@@ -1,6 +1,7 @@
 //! Sources that have all their models at hand.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use nereid_backend_api::{Error, Result};
 
@@ -53,11 +54,11 @@ impl<S: BlockingSource> ModelSource for S {
         })
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
+    fn find<'a>(&'a self, name: &'a str, _: Instant) -> SourceFuture<'a, Vec<ModelId>> {
         Box::pin(async { self.ids(name) })
     }
 
-    fn fingerprint<'a>(&'a self, id: &'a ModelId) -> SourceFuture<'a, Fingerprint> {
+    fn fingerprint<'a>(&'a self, id: &'a ModelId, _: Instant) -> SourceFuture<'a, Fingerprint> {
         Box::pin(async { self.fingerprint_of(id) })
     }
 
@@ -66,6 +67,7 @@ impl<S: BlockingSource> ModelSource for S {
         id: &'a ModelId,
         overrides: &'a Overrides,
         _: &'a Progress,
+        _: Instant,
     ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
         Box::pin(async { Ok(Box::new(Read(self.read(id, overrides))) as _) })
     }

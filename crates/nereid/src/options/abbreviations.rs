@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 15] = [
+pub(super) const OWN: [&str; 17] = [
     "config-file",
     "cuda-driver-library",
     "http-cors-origin",
@@ -26,6 +26,8 @@ pub(super) const OWN: [&str; 15] = [
     "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
+    "repository-cache-byte-size",
+    "repository-cache-directory",
     "repository-watch",
     "version",
 ];

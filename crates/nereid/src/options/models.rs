@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_assembly::PollConfig;
+use nereid_assembly::{CacheOptions, PollConfig};
 use nereid_core::ModelControl;
 
 use super::{boolean, without_effect};
@@ -13,9 +13,20 @@ use super::{boolean, without_effect};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelOptions {
-    /// Model repository: a folder with a folder for each model. May be given several times.
+    /// Model repository: a folder with a folder for each model, or its address in a cloud (s3://, gs://, as://). May be given
+    /// several times.
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
     model_repository: Vec<PathBuf>,
+
+    /// Folder in which the files of models from clouds are kept, so that a restart fetches only what has changed. Several
+    /// servers may share it. By default they are kept in a temporary folder, as long as a model uses them.
+    #[arg(long, value_name = "PATH")]
+    repository_cache_directory: Option<PathBuf>,
+
+    /// Bytes that files may take in --repository-cache-directory before those used longest ago are removed. Models that are
+    /// loaded keep theirs. By default there is no limit.
+    #[arg(long, value_name = "BYTES")]
+    repository_cache_byte_size: Option<u64>,
 
     /// Serve models of the same name in different repositories side by side, instead of refusing them. Clients reach
     /// only those whose name is unique.
@@ -71,6 +82,13 @@ impl ModelOptions {
         self.model_repository.clone()
     }
 
+    /// Where files from clouds are kept.
+    pub(super) fn cache(&self) -> CacheOptions {
+        let (directory, byte_size) =
+            (self.repository_cache_directory.clone(), self.repository_cache_byte_size);
+        CacheOptions { directory, byte_size }
+    }
+
     pub(super) fn namespacing(&self) -> bool {
         self.model_namespacing
     }
@@ -116,7 +134,11 @@ impl ModelOptions {
 
     /// Options that contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
-        if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
+        if self.repository_cache_byte_size.is_some() && self.repository_cache_directory.is_none() {
+            Some(
+                "--repository-cache-byte-size needs --repository-cache-directory; a temporary cache keeps nothing",
+            )
+        } else if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
             Some(
                 "--repository-watch needs --model-control-mode=poll; other modes do not poll the repositories",
             )

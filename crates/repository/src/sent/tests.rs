@@ -1,10 +1,12 @@
 //! Folders of load requests: private, removed at the end, and removed later where there was no end.
 
-use std::os::unix::fs::symlink;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, symlink};
 
 use bytes::Bytes;
 
 use super::*;
+use crate::private_folder::{LOCK, UNLOCKED};
 
 fn overrides(files: &[&str]) -> Overrides {
     let files = files.iter().map(|path| (PathBuf::from(path), Bytes::from_static(b"contents"))).collect();

@@ -16,11 +16,11 @@ impl Repositories {
     }
 
     fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
-        block_on(self.fetch(id, overrides, &Progress::default()))?.read()
+        block_on(self.fetch(id, overrides, &Progress::default(), Instant::now()))?.read()
     }
 
     fn look(&self, id: &ModelId) -> Result<Fingerprint> {
-        block_on(self.fingerprint(id))
+        block_on(self.fingerprint(id, Instant::now()))
     }
 }
 
@@ -127,7 +127,7 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
     let paths = [&first, &second].map(|folder| folder.path().to_owned());
     let source = Repositories::new(paths.to_vec(), ReadOptions::default()).with_namespacing(true);
     assert_eq!(source.all_names().unwrap(), ["m", "n"]);
-    let ids = block_on(source.find("m")).unwrap();
+    let ids = block_on(source.find("m", Instant::now())).unwrap();
     let spaces: Vec<_> = ids.iter().map(|id| Path::new(&id.namespace)).collect();
     assert_eq!(spaces, [first.path(), second.path()]);
     for (id, folder) in ids.iter().zip([&first, &second]) {
@@ -135,8 +135,8 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
         assert_eq!((&model.id, model.directory), (id, folder.path().join("m")));
     }
     assert_ne!(source.look(&ids[0]).unwrap(), source.look(&ids[1]).unwrap());
-    assert_eq!(block_on(source.find("n")).unwrap().len(), 1);
-    assert_eq!(block_on(source.find("../m")).unwrap(), []);
+    assert_eq!(block_on(source.find("n", Instant::now())).unwrap().len(), 1);
+    assert_eq!(block_on(source.find("../m", Instant::now())).unwrap(), []);
     let elsewhere = ModelId { name: "m".into(), namespace: "elsewhere".into() };
     assert_eq!(source.read(&elsewhere, &Overrides::default()).unwrap_err().code(), ErrorCode::NotFound);
 }
@@ -145,13 +145,13 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
 fn without_namespaces_a_name_stands_for_one_folder() {
     let (first, second) = (folder(&["m"]), folder(&["m", "n"]));
     let source = repositories(&[&first, &second]);
-    assert_eq!(block_on(source.find("n")).unwrap(), [ModelId::plain("n")]);
-    let error = block_on(source.find("m")).unwrap_err();
+    assert_eq!(block_on(source.find("n", Instant::now())).unwrap(), [ModelId::plain("n")]);
+    let error = block_on(source.find("m", Instant::now())).unwrap_err();
     assert!(error.message().contains("more than one repository"), "{error}");
     assert!(error.message().contains("--model-namespacing=true"), "{error}");
     // A repository that is given twice is one.
     let twice = repositories(&[&first, &first]);
-    assert_eq!(block_on(twice.find("m")).unwrap(), [ModelId::plain("m")]);
+    assert_eq!(block_on(twice.find("m", Instant::now())).unwrap(), [ModelId::plain("m")]);
     twice.look(&ModelId::plain("m")).unwrap();
 }
 
@@ -160,7 +160,10 @@ fn oddities_are_empty_repositories_and_files_of_models_beside_their_folders() {
     let of = |paths: &[&str], files: &[&str]| {
         let folder = folder(paths);
         files.iter().for_each(|file| fs::write(folder.path().join(file), "").unwrap());
-        repositories(&[&folder]).oddities().join("; ").replace(folder.path().to_str().unwrap(), "R")
+        repositories(&[&folder])
+            .oddities(Instant::now())
+            .join("; ")
+            .replace(folder.path().to_str().unwrap(), "R")
     };
     assert_eq!(of(&["m"], &["README.md", "LICENSE", ".hidden.onnx"]), "");
     assert_eq!(of(&[], &[]), "model repository 'R' has no models");
@@ -170,23 +173,6 @@ fn oddities_are_empty_repositories_and_files_of_models_beside_their_folders() {
     let many: Vec<_> = (0..9).map(|number| format!("{number}.py")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
     assert!(of(&[], &many).contains("'4.py', ... beside"));
-}
-
-#[test]
-fn repositories_elsewhere_are_not_supported_yet() {
-    for location in
-        ["s3://bucket/models", "gs://bucket", "as://account/container", "https://example.com/models"]
-    {
-        let source = Repositories::new(vec![location.into()], ReadOptions::default());
-        let error = source.all_names().unwrap_err();
-        let scheme = location.split('/').next().unwrap();
-        assert!(error.message().contains(&format!("'{scheme}//' are not supported yet")), "{error}");
-    }
-    let folder = folder(&["m"]);
-    let odd = folder.path().join("x://y");
-    fs::create_dir_all(odd.join("m/1")).unwrap();
-    let source = Repositories::new(vec![odd], ReadOptions::default());
-    assert_eq!(source.all_names().unwrap(), ["m"]);
 }
 
 #[test]
@@ -200,7 +186,7 @@ fn repositories_come_and_go_with_a_name_for_their_model() {
     let path = register(&second, "b").unwrap();
     assert_eq!(repositories.all_names().unwrap(), ["a", "b"]);
     for (name, folder) in [("a", &first), ("b", &second)] {
-        let [id] = block_on(repositories.find(name)).unwrap().try_into().unwrap();
+        let [id] = block_on(repositories.find(name, Instant::now())).unwrap().try_into().unwrap();
         assert_eq!(id.namespace, folder.path().to_str().unwrap());
         let spec = repositories.read(&id, &Overrides::default()).unwrap();
         assert_eq!((spec.id.name.as_str(), spec.config.name.as_str()), (name, name));

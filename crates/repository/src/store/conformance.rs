@@ -1,6 +1,7 @@
 //! What every [`Store`] has to do, whatever it is kept in.
 
 use std::fs;
+use std::time::Instant;
 
 use nereid_core::backend_api::ErrorCode;
 use nereid_core::{Progress, block_on};
@@ -8,7 +9,7 @@ use nereid_core::{Progress, block_on};
 use super::{Entry, Fetch, Object, ObjectKind, Store};
 
 /// A store that a test fills.
-pub(crate) trait StoreUnderTest {
+pub trait StoreUnderTest {
     /// What is tested.
     type Store: Store;
 
@@ -23,7 +24,7 @@ pub(crate) trait StoreUnderTest {
 }
 
 /// Checks an implementation, of which `make` gives empty stores.
-pub(crate) fn check_store<T: StoreUnderTest>(make: impl Fn() -> T) {
+pub fn check_store<T: StoreUnderTest>(make: impl Fn() -> T) {
     lists_what_is_right_below(&make());
     stats_what_is_below_at_any_depth(&make());
     stamps_differ_when_contents_do(&make());
@@ -33,7 +34,7 @@ pub(crate) fn check_store<T: StoreUnderTest>(make: impl Fn() -> T) {
 }
 
 fn names(store: &impl Store, folder: &str) -> Vec<(String, bool)> {
-    let entries = block_on(store.list(folder)).unwrap();
+    let entries = block_on(store.list(folder, Instant::now())).unwrap();
     let mut names: Vec<_> = entries.into_iter().map(|Entry { name, is_folder }| (name, is_folder)).collect();
     names.sort();
     names
@@ -57,7 +58,7 @@ fn stats_what_is_below_at_any_depth(test: &impl StoreUnderTest) {
     for (path, contents) in [("m/2/deep/b", "bb"), ("m/2/a", "a"), ("m/config.pbtxt", ""), ("n/1/c", "c")] {
         test.put(path, contents.as_bytes());
     }
-    let objects = block_on(test.store().stat("m")).unwrap();
+    let objects = block_on(test.store().stat("m", Instant::now())).unwrap();
     let described: Vec<_> = objects
         .iter()
         .map(|Object { path, kind }| match kind {
@@ -72,7 +73,7 @@ fn stamps_differ_when_contents_do(test: &impl StoreUnderTest) {
     test.put("m/1/a", b"one");
     test.put("m/1/b", b"one");
     let store = test.store();
-    let stat = || block_on(store.stat("m")).unwrap();
+    let stat = || block_on(store.stat("m", Instant::now())).unwrap();
     let before = stat();
     assert_eq!(stat(), before);
     // As long as before.
@@ -90,8 +91,13 @@ fn fetches_into_a_folder(test: &impl StoreUnderTest) {
     test.put("m/2/model.onnx", b"two");
     let (store, progress) = (test.store(), Progress::default());
     let is_needed = |path: &str| !path.starts_with("2/");
-    let fetched =
-        block_on(store.fetch(Fetch { folder: "m", is_needed: &is_needed, progress: &progress })).unwrap();
+    let fetched = block_on(store.fetch(Fetch {
+        folder: "m",
+        is_needed: &is_needed,
+        progress: &progress,
+        as_of: Instant::now(),
+    }))
+    .unwrap();
     for (path, contents) in [("config.pbtxt", "config"), ("1/model.onnx", "one")] {
         assert_eq!(fs::read_to_string(fetched.path.join(path)).unwrap(), contents);
     }
@@ -99,7 +105,7 @@ fn fetches_into_a_folder(test: &impl StoreUnderTest) {
     assert_eq!(done, total);
     // A second fetch gives what is new, and leaves what the first gave.
     test.put("m/2/model.onnx", b"new");
-    let all = Fetch { folder: "m", is_needed: &|_| true, progress: &progress };
+    let all = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
     let again = block_on(store.fetch(all)).unwrap();
     assert_eq!(fs::read_to_string(again.path.join("2/model.onnx")).unwrap(), "new");
     drop(again);
@@ -110,10 +116,11 @@ fn knows_no_other_folders(test: &impl StoreUnderTest) {
     test.put("m/1/model.onnx", b"one");
     let store = test.store();
     for folder in ["nope", "m/2", "m/1/model.onnx", "..", "../m", "m/../..", "/etc", "/"] {
-        let fetch = Fetch { folder, is_needed: &|_| true, progress: &Progress::default() };
+        let fetch =
+            Fetch { folder, is_needed: &|_| true, progress: &Progress::default(), as_of: Instant::now() };
         let errors = [
-            block_on(store.list(folder)).unwrap_err(),
-            block_on(store.stat(folder)).unwrap_err(),
+            block_on(store.list(folder, Instant::now())).unwrap_err(),
+            block_on(store.stat(folder, Instant::now())).unwrap_err(),
             block_on(store.fetch(fetch)).unwrap_err(),
         ];
         assert!(errors.iter().all(|error| error.code() == ErrorCode::NotFound), "{folder}: {errors:?}");
@@ -123,7 +130,12 @@ fn knows_no_other_folders(test: &impl StoreUnderTest) {
 fn can_be_dropped_at_any_time(test: &impl StoreUnderTest) {
     test.put("m/1/model.onnx", b"one");
     let store = test.store();
-    drop(store.fetch(Fetch { folder: "m", is_needed: &|_| true, progress: &Progress::default() }));
-    drop((store.list(""), store.stat("m")));
+    drop(store.fetch(Fetch {
+        folder: "m",
+        is_needed: &|_| true,
+        progress: &Progress::default(),
+        as_of: Instant::now(),
+    }));
+    drop((store.list("", Instant::now()), store.stat("m", Instant::now())));
     assert_eq!(names(&store, "m"), [("1".to_owned(), true)]);
 }

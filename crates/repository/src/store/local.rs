@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Instant;
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{LoadGuard, SourceFuture};
@@ -44,9 +45,6 @@ impl LocalStore {
     }
 
     fn read_list(&self, folder: &str) -> Result<Vec<Entry>> {
-        if let Some(reason) = not_supported(&self.root) {
-            return Err(Error::unsupported(reason));
-        }
         let path = self.locate(folder)?;
         let unreadable = |error: io::Error| unreadable(&path, &error);
         let mut entries = Vec::new();
@@ -70,11 +68,11 @@ impl Store for LocalStore {
         &self.location
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Entry>> {
+    fn list<'a>(&'a self, folder: &'a str, _: Instant) -> SourceFuture<'a, Vec<Entry>> {
         Box::pin(async { self.read_list(folder) })
     }
 
-    fn stat<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Object>> {
+    fn stat<'a>(&'a self, folder: &'a str, _: Instant) -> SourceFuture<'a, Vec<Object>> {
         Box::pin(async { self.read_stat(folder) })
     }
 
@@ -82,24 +80,14 @@ impl Store for LocalStore {
         Box::pin(async move {
             let path = self.locate(fetch.folder)?;
             match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => Ok(Fetched { path, guard: LoadGuard::default() }),
+                Ok(metadata) if metadata.is_dir() => {
+                    Ok(Fetched { path, is_complete: true, guard: LoadGuard::default() })
+                }
                 Ok(_) => Err(Error::not_found(format!("'{}' is not a folder", path.display()))),
                 Err(error) => Err(unreadable(&path, &error)),
             }
         })
     }
-}
-
-/// Why a repository cannot be read that is not a folder of this machine, by its location.
-pub fn not_supported(location: &Path) -> Option<String> {
-    let location = location.to_str()?;
-    let (scheme, _) = location.split_once("://")?;
-    let known = ["s3", "gs", "as", "abfs", "az", "hdfs", "http", "https", "hf"].contains(&scheme);
-    known.then(|| {
-        format!(
-            "model repositories at '{scheme}://' are not supported yet: mount or copy '{location}' to a folder, and name that"
-        )
-    })
 }
 
 /// Adds what is below a folder, in the order of [`Store::stat`].

@@ -1,5 +1,7 @@
 //! A store in which one folder of models has another name.
 
+use std::time::Instant;
+
 use nereid_core::SourceFuture;
 use nereid_core::backend_api::{Error, Result};
 
@@ -42,12 +44,12 @@ impl<S: Store> Store for RenamedStore<S> {
         self.store.location()
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Entry>> {
+    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
         Box::pin(async move {
             if !folder.is_empty() {
-                return self.store.list(&self.original(folder)?).await;
+                return self.store.list(&self.original(folder)?, as_of).await;
             }
-            let mut entries = self.store.list(folder).await?;
+            let mut entries = self.store.list(folder, as_of).await?;
             if self.folder != self.name {
                 entries.retain(|entry| entry.name != self.name);
             }
@@ -58,8 +60,8 @@ impl<S: Store> Store for RenamedStore<S> {
         })
     }
 
-    fn stat<'a>(&'a self, folder: &'a str) -> SourceFuture<'a, Vec<Object>> {
-        Box::pin(async move { self.store.stat(&self.original(folder)?).await })
+    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
+        Box::pin(async move { self.store.stat(&self.original(folder)?, as_of).await })
     }
 
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
@@ -115,11 +117,11 @@ mod tests {
         folder.put("third/1/model", b"c");
         let store = folder.store();
         let mut names: Vec<_> =
-            block_on(store.list("")).unwrap().into_iter().map(|entry| entry.name).collect();
+            block_on(store.list("", Instant::now())).unwrap().into_iter().map(|entry| entry.name).collect();
         names.sort();
         assert_eq!(names, ["other", "third"]);
         let paths = |name: &str| {
-            let objects = block_on(store.stat(name));
+            let objects = block_on(store.stat(name, Instant::now()));
             objects.map(|objects| objects.into_iter().map(|object| object.path).collect::<Vec<_>>())
         };
         assert_eq!(paths("other").unwrap(), ["1", "1/model"]);
@@ -127,7 +129,8 @@ mod tests {
         assert_eq!(paths("third").unwrap(), ["1", "1/model"]);
         assert!(paths("original").is_err());
         let progress = Progress::default();
-        let fetch = Fetch { folder: "other", is_needed: &|_| true, progress: &progress };
+        let fetch =
+            Fetch { folder: "other", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
         let fetched = block_on(store.fetch(fetch)).unwrap();
         assert_eq!(fetched.path, folder.0.path().join("original"));
     }

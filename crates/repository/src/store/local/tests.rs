@@ -4,6 +4,7 @@ use nereid_core::{Progress, block_on};
 use tempfile::TempDir;
 
 use super::*;
+use crate::source::conformance::check_source;
 use crate::store::conformance::{StoreUnderTest, check_store};
 
 impl StoreUnderTest for TempDir {
@@ -30,10 +31,16 @@ fn it_is_a_store() {
 }
 
 #[test]
+fn models_come_from_it() {
+    check_source(|| tempfile::tempdir().unwrap());
+}
+
+#[test]
 fn a_folder_is_not_copied() {
     let folder = tempfile::tempdir().unwrap();
     folder.put("m/1/model.onnx", b"contents");
-    let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &Progress::default() };
+    let fetch =
+        Fetch { folder: "m", is_needed: &|_| true, progress: &Progress::default(), as_of: Instant::now() };
     assert_eq!(block_on(folder.store().fetch(fetch)).unwrap().path, folder.path().join("m"));
 }
 
@@ -41,10 +48,10 @@ fn a_folder_is_not_copied() {
 fn files_that_editors_leave_behind_are_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     folder.put("m/config.pbtxt", b"a");
-    let before = block_on(folder.store().stat("m")).unwrap();
+    let before = block_on(folder.store().stat("m", Instant::now())).unwrap();
     folder.put("m/.config.pbtxt.swp", b"an editor's");
     folder.put("m/config.pbtxt~", b"an editor's");
-    assert_eq!(block_on(folder.store().stat("m")).unwrap(), before);
+    assert_eq!(block_on(folder.store().stat("m", Instant::now())).unwrap(), before);
 }
 
 #[test]
@@ -69,5 +76,8 @@ fn a_link_that_leads_back_is_followed_only_so_deep() {
     std::os::unix::fs::symlink(folder.path().join("m"), folder.path().join("m/1/back")).unwrap();
     std::os::unix::fs::symlink("nowhere", folder.path().join("m/broken")).unwrap();
     let store = folder.store();
-    assert_eq!(block_on(store.stat("m")).unwrap(), block_on(store.stat("m")).unwrap());
+    assert_eq!(
+        block_on(store.stat("m", Instant::now())).unwrap(),
+        block_on(store.stat("m", Instant::now())).unwrap()
+    );
 }

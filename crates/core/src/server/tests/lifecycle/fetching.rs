@@ -93,11 +93,11 @@ impl ModelSource for Remote {
         })
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> SourceFuture<'a, Vec<ModelId>> {
+    fn find<'a>(&'a self, name: &'a str, _: Instant) -> SourceFuture<'a, Vec<ModelId>> {
         Box::pin(async move { Ok(vec![ModelId::plain(name)]) })
     }
 
-    fn fingerprint<'a>(&'a self, _: &'a ModelId) -> SourceFuture<'a, Fingerprint> {
+    fn fingerprint<'a>(&'a self, _: &'a ModelId, _: Instant) -> SourceFuture<'a, Fingerprint> {
         Box::pin(async {
             Ok(Fingerprint { config: self.number.load(AtomicOrdering::SeqCst), ..Fingerprint::default() })
         })
@@ -108,6 +108,7 @@ impl ModelSource for Remote {
         id: &'a ModelId,
         _: &'a Overrides,
         progress: &'a Progress,
+        _: Instant,
     ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
         Box::pin(async move {
             let fetching = self.fetching.fetch_add(1, AtomicOrdering::SeqCst) + 1;

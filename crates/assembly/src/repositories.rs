@@ -1,0 +1,108 @@
+//! The model repositories of a server: folders on this machine, and in clouds.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nereid_object_stores::{Address, CloudOptions, Clouds};
+use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
+
+/// The repositories, and what keeps them open.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub source: Repositories,
+    /// Those that are folders on this machine.
+    pub folders: Vec<PathBuf>,
+    clouds: Option<Arc<Clouds>>,
+}
+
+impl Opened {
+    /// Opens the repositories. One that is given twice counts once. Nothing is read yet.
+    ///
+    /// # Errors
+    /// The first one that cannot be opened, and why.
+    pub(crate) fn new(
+        locations: &[PathBuf],
+        options: CloudOptions,
+        reading: ReadOptions,
+    ) -> Result<Self, String> {
+        let mut seen = BTreeSet::new();
+        let (mut stores, mut folders, mut clouds) = (Vec::<Arc<dyn Store>>::new(), Vec::new(), None);
+        for location in locations.iter().filter(|location| seen.insert(*location)) {
+            let Some(address) = location.to_str().and_then(Address::parse) else {
+                check_scheme(location)?;
+                stores.push(Arc::new(LocalStore::new(location.clone())));
+                folders.push(location.clone());
+                continue;
+            };
+            let address = address.map_err(|error| error.to_string())?;
+            let clouds = match &clouds {
+                Some(clouds) => clouds,
+                None => clouds.insert(Arc::new(Clouds::new(options.clone())?)),
+            };
+            stores.push(clouds.open(address)?);
+        }
+        Ok(Self { source: Repositories::over(stores, reading), folders, clouds })
+    }
+
+    /// Removes the files that were sent and fetched, also those still in use. To be called when no model is loaded any more.
+    pub(crate) fn remove_files(&self) {
+        self.source.remove_sent_files();
+        if let Some(clouds) = &self.clouds {
+            clouds.close();
+        }
+    }
+}
+
+/// Says which addresses are not known, instead of that there is no such folder.
+fn check_scheme(location: &Path) -> Result<(), String> {
+    let Some((scheme, _)) = location.to_str().and_then(|location| location.split_once("://")) else {
+        return Ok(());
+    };
+    let is_known = ["abfs", "az", "hdfs", "hf", "http", "https", "oci"].contains(&scheme);
+    if is_known && !location.exists() {
+        return Err(format!(
+            "model repository '{}': addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://)",
+            location.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(locations: &[&str]) -> Result<Opened, String> {
+        let locations: Vec<_> = locations.iter().map(PathBuf::from).collect();
+        Opened::new(&locations, CloudOptions::default(), ReadOptions::default())
+    }
+
+    #[test]
+    fn folders_and_clouds_are_told_apart_by_their_addresses() {
+        for (locations, folders, has_clouds) in [
+            (&["models"][..], 1, false),
+            (&["models", "models"], 1, false),
+            (&["s3://bucket"], 0, true),
+            (&["models", "gs://bucket/models", "more", "as://account/container"], 2, true),
+        ] {
+            let opened = open(locations).unwrap();
+            assert_eq!(
+                (opened.folders.len(), opened.clouds.is_some()),
+                (folders, has_clouds),
+                "{locations:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_reported() {
+        for (location, expected) in [
+            ("s3://", "model repository 's3://': the name of the bucket or container is missing"),
+            ("hdfs://node/models", "addresses with 'hdfs://' are not supported"),
+        ] {
+            let error = open(&["models", location]).err().unwrap();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A bucket that keeps trying: pauses between attempts, and fresh credentials when the old ones are refused.
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use crate::address::Address;
+use crate::clouds::Patience;
+use crate::connect::{Connection, connect};
+use crate::environment::Environment;
+use crate::errors::{Failure, FailureKind};
+use crate::http::Connector;
+
+/// The bucket of an address.
+pub(crate) struct Bucket {
+    pub address: Address,
+    environment: Environment,
+    connector: Connector,
+    pub patience: Patience,
+    /// Opened by the first request.
+    current: Mutex<Option<Arc<Connection>>>,
+}
+
+impl Bucket {
+    pub(crate) fn new(
+        address: Address,
+        environment: Environment,
+        connector: Connector,
+        patience: Patience,
+    ) -> Self {
+        Self { address, environment, connector, patience, current: Mutex::default() }
+    }
+
+    /// Does something with the bucket, again after a pause if it may work then, and once more with credentials that were read
+    /// anew if those at hand are refused.
+    pub(crate) async fn attempt<T, F>(&self, act: impl Fn(Arc<dyn ObjectStore>) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let (mut attempts, mut is_renewed) = (0, false);
+        loop {
+            let connection = self.connection().await?;
+            let failure = match act(Arc::clone(&connection.store)).await {
+                Ok(done) => return Ok(done),
+                Err(error) => Failure::of(&error, &connection.secrets),
+            };
+            match failure.kind {
+                FailureKind::Denied if !is_renewed => {
+                    is_renewed = true;
+                    self.forget(&connection).await;
+                }
+                FailureKind::Unavailable if attempts + 1 < self.patience.attempts => {
+                    tracing::debug!("'{}': {}; trying again", self.address, failure.message);
+                    sleep(self.patience.pause(attempts)).await;
+                    attempts += 1;
+                }
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    /// The objects below a folder, given by its path in the bucket.
+    pub(crate) async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>, Failure> {
+        let path = object_store::path::Path::parse(folder)
+            .map_err(|error| Failure::new(FailureKind::NotFound, error.to_string()))?;
+        let prefix = (!folder.is_empty()).then_some(path);
+        self.attempt(|store| {
+            let prefix = prefix.clone();
+            async move { store.list(prefix.as_ref()).try_collect().await }
+        })
+        .await
+    }
+
+    /// The open bucket. Credentials are read when it is opened.
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = &*current {
+            return Ok(Arc::clone(connection));
+        }
+        let connection = connect(&self.address, &self.environment, &self.connector).await;
+        let connection = connection.map_err(|message| Failure::new(FailureKind::Refused, message))?;
+        Ok(Arc::clone(current.insert(Arc::new(connection))))
+    }
+
+    /// Forgets credentials that are refused, unless that was done already.
+    pub(crate) async fn forget(&self, refused: &Arc<Connection>) {
+        let mut current = self.current.lock().await;
+        if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, refused)) {
+            tracing::info!("'{}' refuses the credentials; reading them again", self.address);
+            *current = None;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What all repositories in clouds share: a runtime, connections and caches.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nereid_repository::Store;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+
+use crate::address::{Address, Cloud};
+use crate::bucket::Bucket;
+use crate::cache::{Cache, CacheOptions};
+use crate::download::Downloader;
+use crate::environment::Environment;
+use crate::http::Connector;
+use crate::store::ObjectFolder;
+
+/// Ranges of files that are fetched at a time.
+const CONNECTIONS: usize = 16;
+
+/// Threads that send requests and write what arrives.
+const THREADS: usize = 4;
+
+/// How clouds are used.
+#[derive(Clone, Debug)]
+pub struct CloudOptions {
+    /// Where files are kept.
+    pub cache: CacheOptions,
+    /// The variables with credentials and endpoints.
+    pub environment: Environment,
+    /// For how long servers may do nothing.
+    pub patience: Patience,
+}
+
+/// For how long servers may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// A connection is made within this time.
+    pub connect: Duration,
+    /// Something arrives within this time.
+    pub stall: Duration,
+    /// A repository that was listed before is listed again within this time.
+    pub listing: Duration,
+    /// How often something is tried.
+    pub attempts: u32,
+    /// The pause after the first attempt. Later ones are longer.
+    pub first_pause: Duration,
+    /// The time between two reports of how far a fetch is.
+    pub report: Duration,
+}
+
+/// No pause between two attempts is longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+impl Patience {
+    /// The pause after an attempt, of which there were so many before.
+    pub(crate) fn pause(&self, attempts: u32) -> Duration {
+        self.first_pause.saturating_mul(1 << attempts.min(16)).min(LONGEST_PAUSE)
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            stall: Duration::from_secs(30),
+            listing: Duration::from_secs(15),
+            attempts: 6,
+            first_pause: Duration::from_millis(200),
+            report: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for CloudOptions {
+    /// With the environment of the process, and a temporary cache.
+    fn default() -> Self {
+        Self {
+            cache: CacheOptions::default(),
+            environment: Environment::of_process(),
+            patience: Patience::default(),
+        }
+    }
+}
+
+/// Opens repositories in clouds.
+pub struct Clouds {
+    options: CloudOptions,
+    connector: Connector,
+    connections: Arc<Semaphore>,
+    /// By the folders that temporary ones are in.
+    caches: Mutex<BTreeMap<PathBuf, Arc<Cache>>>,
+    folders: Mutex<Vec<ObjectFolder>>,
+    runtime: Option<Runtime>,
+}
+
+impl Clouds {
+    /// Starts threads for requests to clouds.
+    ///
+    /// # Errors
+    /// What of the options cannot be used.
+    pub fn new(options: CloudOptions) -> Result<Self, String> {
+        let connector = Connector::new(&options.environment, options.patience)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("nereid-cloud")
+            .enable_all()
+            .build();
+        let runtime =
+            runtime.map_err(|error| format!("cannot start threads for requests to clouds: {error}"))?;
+        Ok(Self {
+            options,
+            connector,
+            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            caches: Mutex::default(),
+            folders: Mutex::default(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// The repository at an address. Nothing is sent to it yet.
+    ///
+    /// # Errors
+    /// The cache's folder cannot be used.
+    pub fn open(&self, address: Address) -> Result<Arc<dyn Store>, String> {
+        let Some(runtime) = &self.runtime else { return Err("the server is stopping".into()) };
+        let CloudOptions { environment, patience, .. } = self.options.clone();
+        let cache = self.cache(&address.cloud)?;
+        let bucket = Arc::new(Bucket::new(address, environment, self.connector.clone(), patience));
+        let downloader =
+            Downloader { bucket, cache, connections: Arc::clone(&self.connections), etags: Arc::default() };
+        let folder = ObjectFolder::new(downloader, runtime.handle().clone());
+        lock(&self.folders).push(folder.clone());
+        Ok(Arc::new(folder))
+    }
+
+    /// The repositories, and whether each could be listed the last time.
+    pub fn reachable(&self) -> Vec<(String, bool)> {
+        let folders = lock(&self.folders);
+        folders.iter().map(|folder| (folder.location().to_owned(), !folder.is_away())).collect()
+    }
+
+    /// Removes temporary files, also those still in use. To be called when no model is loaded any more, in case something
+    /// still holds one.
+    pub fn close(&self) {
+        lock(&self.caches).values().for_each(|cache| cache.close());
+    }
+
+    fn cache(&self, cloud: &Cloud) -> Result<Arc<Cache>, String> {
+        let variable = match cloud {
+            Cloud::S3 { .. } => "TRITON_AWS_MOUNT_DIRECTORY",
+            Cloud::Google => "TRITON_GCS_MOUNT_DIRECTORY",
+            Cloud::Azure { .. } => "TRITON_AZURE_MOUNT_DIRECTORY",
+        };
+        let named = self.options.environment.get(variable).map(PathBuf::from);
+        let temporary = self.options.cache.directory.clone().or(named).unwrap_or_else(env::temp_dir);
+        let mut caches = lock(&self.caches);
+        if let Some(cache) = caches.get(&temporary) {
+            return Ok(Arc::clone(cache));
+        }
+        let cache = Cache::new(&self.options.cache, &temporary).map_err(|error| {
+            format!("cannot keep the files of models in '{}': {error}", temporary.display())
+        })?;
+        Ok(Arc::clone(caches.entry(temporary).or_insert(Arc::new(cache))))
+    }
+}
+
+impl Drop for Clouds {
+    fn drop(&mut self) {
+        // Waits for nothing, so it may happen on any thread.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Clouds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clouds").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,299 @@
+//! Opens a bucket: which endpoint, and whose credentials.
+//!
+//! The order is the reference's: the file that `TRITON_CLOUD_CREDENTIAL_PATH` names, and nothing else where it does; otherwise
+//! the environment, profiles, what the platform provides, and in the end no credentials at all.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::{ObjectStore, RetryConfig};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::address::{Address, Cloud};
+use crate::credentials::{AzureCredentials, CredentialFile, S3Credentials};
+use crate::environment::Environment;
+use crate::http::Connector;
+use crate::profiles::Profile;
+
+/// The variable that names a file of credentials.
+const CREDENTIAL_FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
+
+/// Where machines in clouds ask who they are.
+const METADATA: &str = "169.254.169.254:80";
+
+/// A service of the machine itself answers within this time, or there is none.
+const METADATA_WAIT: Duration = Duration::from_millis(500);
+
+/// An open bucket.
+pub(crate) struct Connection {
+    pub store: Arc<dyn ObjectStore>,
+    /// What may not stand in any message.
+    pub secrets: Vec<String>,
+}
+
+/// Opens the bucket of an address. Sends no request to it.
+///
+/// # Errors
+/// What is wrong with the credentials, without them.
+pub(crate) async fn connect(
+    address: &Address,
+    environment: &Environment,
+    connector: &Connector,
+) -> Result<Connection, String> {
+    let file = match environment.get(CREDENTIAL_FILE) {
+        Some(path) => Some(CredentialFile::read(Path::new(&path))?),
+        None => None,
+    };
+    let no_match = || format!("the file of {CREDENTIAL_FILE} has no credentials for '{address}'");
+    let connecting = Connecting { address, environment, connector, secrets: Vec::new() };
+    match &address.cloud {
+        Cloud::S3 { endpoint } => {
+            let given =
+                file.as_ref().map(|file| file.s3(address.as_str()).ok_or_else(no_match)).transpose()?;
+            connecting.s3(endpoint.as_deref(), given).await
+        }
+        Cloud::Google => {
+            let given =
+                file.as_ref().map(|file| file.google(address.as_str()).ok_or_else(no_match)).transpose()?;
+            connecting.google(given.map(String::as_str)).await
+        }
+        Cloud::Azure { account } => {
+            let given =
+                file.as_ref().map(|file| file.azure(address.as_str()).ok_or_else(no_match)).transpose()?;
+            connecting.azure(account, given).await
+        }
+    }
+}
+
+struct Connecting<'a> {
+    address: &'a Address,
+    environment: &'a Environment,
+    connector: &'a Connector,
+    secrets: Vec<String>,
+}
+
+impl Connecting<'_> {
+    async fn s3(
+        mut self,
+        endpoint: Option<&str>,
+        given: Option<&S3Credentials>,
+    ) -> Result<Connection, String> {
+        let variable = |names: &[&str]| self.environment.first(names).filter(|_| given.is_none());
+        let text = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
+        let of_file = |value: fn(&S3Credentials) -> &String| given.and_then(|given| text(value(given)));
+
+        let named =
+            of_file(|given| &given.profile).or_else(|| variable(&["AWS_PROFILE", "AWS_DEFAULT_PROFILE"]));
+        let profile = Profile::read(named.as_deref().unwrap_or("default"), self.environment);
+        let of_profile =
+            |setting: &str| profile.as_ref().and_then(|profile| profile.get(setting)).map(str::to_owned);
+
+        let pair =
+            |id: Option<String>, secret: Option<String>, token: Option<String>| Some((id?, secret?, token));
+        let key = pair(
+            of_file(|given| &given.key_id).or_else(|| variable(&["AWS_ACCESS_KEY_ID"])),
+            of_file(|given| &given.secret_key).or_else(|| variable(&["AWS_SECRET_ACCESS_KEY"])),
+            of_file(|given| &given.session_token).or_else(|| variable(&["AWS_SESSION_TOKEN"])),
+        );
+        let key = key.or_else(|| {
+            let [id, secret, token] =
+                ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"].map(of_profile);
+            pair(id, secret, token)
+        });
+
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&self.address.bucket)
+            .with_http_connector(self.connector.clone())
+            .with_retry(no_retries());
+        let region = of_file(|given| &given.region)
+            .or_else(|| variable(&["AWS_DEFAULT_REGION", "AWS_REGION"]))
+            .or_else(|| of_profile("region"));
+        if let Some(region) = region {
+            builder = builder.with_region(region);
+        }
+        // Where a bucket is reached is no credential: the environment tells that with a file of credentials, too.
+        let endpoint = endpoint
+            .map(str::to_owned)
+            .or_else(|| self.environment.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]))
+            .or_else(|| of_profile("endpoint_url"));
+        if let Some(endpoint) = endpoint {
+            builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
+        }
+
+        if let Some((id, secret, token)) = key {
+            self.secrets.extend([secret.clone()].into_iter().chain(token.clone()));
+            builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+            if let Some(token) = token {
+                builder = builder.with_token(token);
+            }
+        } else if profile.is_none() && named.is_some() {
+            let named = named.unwrap_or_default();
+            return Err(format!("no file of Amazon's command line has the profile '{named}'"));
+        } else if ["role_arn", "sso_session", "sso_start_url", "credential_process"]
+            .iter()
+            .any(|setting| of_profile(setting).is_some())
+        {
+            let named = named.as_deref().unwrap_or("default");
+            return Err(format!(
+                "profile '{named}' has no key of its own: roles, single sign-on and credential processes of profiles are not \
+                 supported; put a key into it, or into the environment"
+            ));
+        } else {
+            let settings = [
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", AmazonS3ConfigKey::WebIdentityTokenFile),
+                ("AWS_ROLE_ARN", AmazonS3ConfigKey::RoleArn),
+                ("AWS_ROLE_SESSION_NAME", AmazonS3ConfigKey::RoleSessionName),
+                ("AWS_ENDPOINT_URL_STS", AmazonS3ConfigKey::StsEndpoint),
+                (
+                    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                    AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+                ),
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", AmazonS3ConfigKey::ContainerCredentialsFullUri),
+                (
+                    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                    AmazonS3ConfigKey::ContainerAuthorizationTokenFile,
+                ),
+            ];
+            let mut is_provided = false;
+            for (name, setting) in settings {
+                if let Some(value) = self.environment.get(name).filter(|_| given.is_none()) {
+                    builder = builder.with_config(setting, value);
+                    is_provided = true;
+                }
+            }
+            let is_disabled = self.environment.is_on("AWS_EC2_METADATA_DISABLED");
+            if !is_provided && (is_disabled || !has_metadata().await) {
+                builder = builder.with_skip_signature(true);
+            }
+        }
+        self.connection(builder.build())
+    }
+
+    async fn google(mut self, given: Option<&str>) -> Result<Connection, String> {
+        let mut builder = GoogleCloudStorageBuilder::new()
+            .with_bucket_name(&self.address.bucket)
+            .with_http_connector(self.connector.clone())
+            .with_retry(no_retries());
+        let emulator = self.environment.first(&["CLOUD_STORAGE_EMULATOR_ENDPOINT", "STORAGE_EMULATOR_HOST"]);
+        let from_environment = || self.environment.get("GOOGLE_APPLICATION_CREDENTIALS");
+        let file = given.map(str::to_owned).or_else(from_environment);
+        if let Some(emulator) = emulator {
+            let scheme = if emulator.contains("://") { "" } else { "http://" };
+            let base = format!("{scheme}{}", emulator.trim_end_matches('/'));
+            builder = builder.with_base_url(&base).with_skip_signature(true);
+        } else if let Some(file) = file {
+            self.secrets.extend(secrets_of(Path::new(&file)));
+            builder = builder.with_application_credentials(file);
+        } else {
+            let well_known = self.environment.at_home(".config/gcloud/application_default_credentials.json");
+            match well_known.filter(|path| path.exists()) {
+                Some(path) => {
+                    self.secrets.extend(secrets_of(&path));
+                    builder = builder.with_application_credentials(path.to_string_lossy());
+                }
+                None if has_metadata().await => {}
+                None => builder = builder.with_skip_signature(true),
+            }
+        }
+        self.connection(builder.build())
+    }
+
+    async fn azure(mut self, account: &str, given: Option<&AzureCredentials>) -> Result<Connection, String> {
+        let variable = |name: &str| self.environment.get(name).filter(|_| given.is_none());
+        let text = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
+        let connection = connection_string(&variable("AZURE_STORAGE_CONNECTION_STRING").unwrap_or_default());
+        let in_connection = |name: &str| connection.get(name).cloned();
+
+        let account = given
+            .and_then(|given| text(&given.account_str))
+            .or_else(|| variable("AZURE_STORAGE_ACCOUNT"))
+            .or_else(|| in_connection("AccountName"))
+            .unwrap_or_else(|| account.to_owned());
+        let account = account.strip_suffix(".blob.core.windows.net").unwrap_or(&account).to_owned();
+        let key = given
+            .and_then(|given| text(&given.account_key))
+            .or_else(|| variable("AZURE_STORAGE_KEY"))
+            .or_else(|| in_connection("AccountKey"));
+        let sas = variable("AZURE_STORAGE_SAS_TOKEN").or_else(|| in_connection("SharedAccessSignature"));
+        let endpoint =
+            self.environment.get("AZURE_STORAGE_SERVICE_ENDPOINT").or_else(|| in_connection("BlobEndpoint"));
+
+        let mut builder = MicrosoftAzureBuilder::new()
+            .with_account(account)
+            .with_container_name(&self.address.bucket)
+            .with_http_connector(self.connector.clone())
+            .with_retry(no_retries());
+        if let Some(endpoint) = endpoint {
+            let is_plain = endpoint.starts_with("http://");
+            builder =
+                builder.with_allow_http(is_plain).with_endpoint(endpoint.trim_end_matches('/').to_owned());
+        }
+        if let Some(key) = key {
+            self.secrets.push(key.clone());
+            builder = builder.with_access_key(key);
+        } else if let Some(sas) = sas {
+            self.secrets.push(sas.clone());
+            builder = builder.with_config(AzureConfigKey::SasKey, sas.trim_start_matches('?'));
+        } else {
+            let settings = [
+                ("AZURE_CLIENT_SECRET", AzureConfigKey::ClientSecret),
+                ("AZURE_TENANT_ID", AzureConfigKey::AuthorityId),
+                ("AZURE_FEDERATED_TOKEN_FILE", AzureConfigKey::FederatedTokenFile),
+                ("IDENTITY_ENDPOINT", AzureConfigKey::MsiEndpoint),
+            ];
+            let mut is_provided = false;
+            for (name, setting) in settings {
+                if let Some(value) = variable(name) {
+                    if name == "AZURE_CLIENT_SECRET" {
+                        self.secrets.push(value.clone());
+                    }
+                    builder = builder.with_config(setting, value);
+                    is_provided = true;
+                }
+            }
+            if let Some(id) = variable("AZURE_STORAGE_CLIENT_ID").or_else(|| variable("AZURE_CLIENT_ID")) {
+                builder = builder.with_client_id(id);
+            }
+            let is_managed = variable("AZURE_STORAGE_AUTH_TYPE").is_some_and(|how| how != "key");
+            if !is_provided && !is_managed && !has_metadata().await {
+                builder = builder.with_skip_signature(true);
+            }
+        }
+        self.connection(builder.build())
+    }
+
+    fn connection(self, store: object_store::Result<impl ObjectStore>) -> Result<Connection, String> {
+        let store = store.map_err(|error| crate::errors::Failure::of(&error, &self.secrets).message)?;
+        Ok(Connection { store: Arc::new(store), secrets: self.secrets })
+    }
+}
+
+/// A bucket does not retry: who uses it knows how far it came.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// Whether this machine is one of a cloud that tells it who it is.
+async fn has_metadata() -> bool {
+    matches!(timeout(METADATA_WAIT, TcpStream::connect(METADATA)).await, Ok(Ok(_)))
+}
+
+/// The secrets in a file of Google's.
+fn secrets_of(path: &Path) -> Vec<String> {
+    let text = std::fs::read(path).unwrap_or_default();
+    let values: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&text).unwrap_or_default();
+    let secrets = ["private_key", "private_key_id", "client_secret", "refresh_token"];
+    secrets.iter().filter_map(|name| Some(values.get(*name)?.as_str()?.to_owned())).collect()
+}
+
+/// The settings in a connection string of Azure's.
+fn connection_string(text: &str) -> BTreeMap<String, String> {
+    let settings = text.split(';').filter_map(|setting| setting.trim().split_once('='));
+    settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,388 @@
+//! Brings an object into the cache: by ranges, several at a time, each tried again from where it broke.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use md5::{Digest, Md5};
+use nereid_core::Progress;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use crate::address::Cloud;
+use crate::bucket::Bucket;
+use crate::cache::{Cache, Found, Partial};
+use crate::errors::{Failure, FailureKind};
+
+/// A file is fetched in ranges of this many bytes.
+const RANGE: u64 = 8 << 20;
+
+/// Progress is reported after this many bytes: every report wakes those who wait for news.
+const REPORTED: u64 = 1 << 20;
+
+/// How often a file is looked at that somebody else fetches.
+const BUSY: Duration = Duration::from_millis(50);
+
+/// What an object is fetched with.
+#[derive(Clone)]
+pub(crate) struct Downloader {
+    pub bucket: Arc<Bucket>,
+    pub cache: Arc<Cache>,
+    /// How many ranges all fetches may have in progress.
+    pub connections: Arc<Semaphore>,
+    pub etags: Arc<Etags>,
+}
+
+/// What is known of the ETags of a bucket.
+#[derive(Debug, Default)]
+pub(crate) struct Etags(AtomicU8);
+
+/// A file's MD5 was its ETag.
+const DIGESTS: u8 = 1;
+/// They are not the MD5s of files, although they look like it: those of encrypted objects.
+const NO_DIGESTS: u8 = 2;
+
+impl Downloader {
+    /// Makes the contents of an object appear at a path.
+    pub(crate) async fn fetch(
+        &self,
+        object: &ObjectMeta,
+        to: &Path,
+        progress: &Progress,
+    ) -> Result<(), Failure> {
+        let (key, size) = (self.key(object), object.size);
+        let mut other_digest = None;
+        loop {
+            match self.cache.find(&key, size).map_err(|error| cannot_write(&error))? {
+                Found::Complete(path) => {
+                    if place(&path, to).map_err(|error| cannot_write(&error))? {
+                        return Ok(());
+                    }
+                }
+                Found::Busy => sleep(BUSY).await,
+                Found::Missing(partial) => {
+                    let digest = match self.fill(object, &partial, progress).await {
+                        Ok(digest) => digest,
+                        Err(failure) => {
+                            if failure.kind == FailureKind::Changed {
+                                self.cache.discard(partial);
+                            }
+                            return Err(failure);
+                        }
+                    };
+                    if let Some(wrong) = self.wrong_digest(object, digest, other_digest.as_deref()) {
+                        self.cache.discard(partial);
+                        if other_digest.replace(wrong).is_some() {
+                            let message = format!("what arrives of '{}' is damaged", object.location);
+                            return Err(Failure::new(FailureKind::Unavailable, message));
+                        }
+                        continue;
+                    }
+                    let (path, stamping) =
+                        self.cache.complete(partial).map_err(|error| cannot_write(&error))?;
+                    let placed = place(&path, to).map_err(|error| cannot_write(&error));
+                    spawn_blocking(stamping);
+                    if placed? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fetches the ranges that are missing. Gives the MD5 of the whole where its ETag may be one.
+    async fn fill(
+        &self,
+        object: &ObjectMeta,
+        partial: &Partial,
+        progress: &Progress,
+    ) -> Result<Option<String>, Failure> {
+        let count = usize::try_from(object.size.div_ceil(RANGE)).unwrap_or(usize::MAX);
+        let mut done = read_record(&partial.record, count).map_err(|error| cannot_write(&error))?;
+        progress.expect(object.size);
+        let there = (0..count).filter(|index| done[*index]).map(|index| length(object, index)).sum();
+        progress.advance(there);
+        if there > 0 {
+            tracing::info!(
+                "'{}': taking up a fetch that has {there} of {} bytes",
+                object.location,
+                object.size
+            );
+        }
+        let hashing = self.expected_digest(object).map(|_| {
+            let (ready, hashed) = channel();
+            let (file, size) = (Arc::clone(&partial.file), object.size);
+            (ready, spawn_blocking(move || digest(&file, size, &hashed)))
+        });
+        let ready = hashing.as_ref().map(|(ready, _)| ready.clone());
+        let mut hasher = Prefix { ready, sent: 0 };
+        hasher.report(&done);
+        let mut ranges = JoinSet::new();
+        let mut missing = (0..count).filter(|index| !done[*index]).collect::<Vec<_>>().into_iter();
+        loop {
+            // Either a connection is free for the next range, or a range ends.
+            let is_missing = !missing.as_slice().is_empty();
+            tokio::select! {
+                Ok(permit) = Arc::clone(&self.connections).acquire_owned(), if is_missing => {
+                    let Some(index) = missing.next() else { continue };
+                    let (this, object) = (self.clone(), object.clone());
+                    let (file, progress) = (Arc::clone(&partial.file), progress.clone());
+                    ranges.spawn(async move {
+                        let _permit = permit;
+                        this.range(&object, index, &file, &progress).await.map(|()| index)
+                    });
+                }
+                Some(ended) = ranges.join_next() => {
+                    let index = ended.map_err(|error| {
+                        Failure::new(FailureKind::Unavailable, format!("fetching was interrupted: {error}"))
+                    })??;
+                    done[index] = true;
+                    partial.record.write_all_at(&[1], index as u64).map_err(|error| cannot_write(&error))?;
+                    hasher.report(&done);
+                }
+                else => break,
+            }
+        }
+        drop(hasher);
+        let Some((ready, hash)) = hashing else { return Ok(None) };
+        drop(ready);
+        let hash = hash.await.map_err(|error| Failure::new(FailureKind::Unavailable, error.to_string()))?;
+        Ok(Some(hash.map_err(|error| cannot_write(&error))?))
+    }
+
+    /// Fetches one range. As long as something arrives, it goes on from there.
+    async fn range(
+        &self,
+        object: &ObjectMeta,
+        index: usize,
+        file: &File,
+        progress: &Progress,
+    ) -> Result<(), Failure> {
+        let mut from = index as u64 * RANGE;
+        let end = from + length(object, index);
+        let (mut attempts, mut is_renewed) = (0, false);
+        while from < end {
+            let connection = self.bucket.connection().await?;
+            let before = from;
+            let read = read(&*connection.store, object, &mut from, end, file, progress).await;
+            let failure = match read {
+                Ok(()) => continue,
+                Err(ReadError::Store(error)) => Failure::of(&error, &connection.secrets),
+                Err(ReadError::Changed) => return Err(changed(object)),
+                Err(ReadError::Write(error)) => return Err(cannot_write(&error)),
+            };
+            if from > before {
+                (attempts, is_renewed) = (0, false);
+            }
+            match failure.kind {
+                FailureKind::Denied if !is_renewed => {
+                    is_renewed = true;
+                    self.bucket.forget(&connection).await;
+                }
+                FailureKind::Unavailable if attempts + 1 < self.bucket.patience.attempts => {
+                    tracing::debug!("'{}' broke at byte {from}: {}", object.location, failure.message);
+                    sleep(self.bucket.patience.pause(attempts)).await;
+                    attempts += 1;
+                }
+                FailureKind::Changed | FailureKind::NotFound => return Err(changed(object)),
+                _ => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    /// What tells the contents of an object from others. Objects of a bucket with the same ETag are the same where it is made of
+    /// their contents.
+    fn key(&self, object: &ObjectMeta) -> String {
+        let mut hasher = Md5::new();
+        let bucket = &self.bucket.address;
+        hasher.update(format!("{:?}\n{}\n{}\n", bucket.cloud, bucket.bucket, object.size));
+        match &object.e_tag {
+            Some(etag) if bucket.cloud.has_etags_of_contents() => hasher.update(etag),
+            Some(etag) => hasher.update(format!("{}\n{etag}", object.location)),
+            None => hasher.update(format!("{}\n{}", object.location, object.last_modified.to_rfc3339())),
+        }
+        hex(&hasher.finalize())
+    }
+
+    /// The MD5 that a file should have, if its ETag tells.
+    fn expected_digest<'a>(&self, object: &'a ObjectMeta) -> Option<&'a str> {
+        let etag = bare(object.e_tag.as_deref()?);
+        let is_digest = etag.len() == 32 && etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let may_be = self.bucket.address.cloud.has_etags_of_contents();
+        (is_digest && may_be && self.etags.0.load(Ordering::Relaxed) != NO_DIGESTS).then_some(etag)
+    }
+
+    /// The digest of a file, if it is not what it should be. A file that arrives twice with the same contents is whole: its ETag
+    /// is not a digest.
+    fn wrong_digest(
+        &self,
+        object: &ObjectMeta,
+        digest: Option<String>,
+        before: Option<&str>,
+    ) -> Option<String> {
+        let expected = self.expected_digest(object)?;
+        let digest = digest?;
+        if digest.eq_ignore_ascii_case(expected) {
+            self.etags.0.store(DIGESTS, Ordering::Relaxed);
+            return None;
+        }
+        if before == Some(&digest) && self.etags.0.load(Ordering::Relaxed) != DIGESTS {
+            tracing::debug!("the ETags of '{}' are not digests", self.bucket.address);
+            self.etags.0.store(NO_DIGESTS, Ordering::Relaxed);
+            return None;
+        }
+        tracing::warn!("what arrived of '{}' is not what its ETag says", object.location);
+        Some(digest)
+    }
+}
+
+impl Cloud {
+    /// Whether the same contents have the same ETag, whatever they are called.
+    fn has_etags_of_contents(&self) -> bool {
+        match self {
+            Self::S3 { .. } => true,
+            // Google's are of uploads, and Azure's of times.
+            Self::Google | Self::Azure { .. } => false,
+        }
+    }
+}
+
+/// Why a range was not read to its end.
+enum ReadError {
+    Store(object_store::Error),
+    Changed,
+    Write(io::Error),
+}
+
+/// Reads from `from` on, which goes on with what is written.
+async fn read(
+    store: &dyn ObjectStore,
+    object: &ObjectMeta,
+    from: &mut u64,
+    end: u64,
+    file: &File,
+    progress: &Progress,
+) -> Result<(), ReadError> {
+    // A small file as a whole: some servers know no ranges.
+    let range = (*from > 0 || end < object.size).then_some(GetRange::Bounded(*from..end));
+    let if_match = object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)));
+    let options = GetOptions { range, if_match, ..GetOptions::default() };
+    let answer = store.get_opts(&object.location, options).await.map_err(ReadError::Store)?;
+    let etags = answer.meta.e_tag.as_deref().zip(object.e_tag.as_deref());
+    let is_same =
+        answer.meta.size == object.size && etags.is_none_or(|(one, other)| bare(one) == bare(other));
+    if !is_same {
+        return Err(ReadError::Changed);
+    }
+    let mut body = answer.into_stream();
+    let mut unreported = 0;
+    let outcome = loop {
+        match body.next().await {
+            Some(Ok(bytes)) => {
+                let left = usize::try_from(end - *from).unwrap_or(usize::MAX);
+                let bytes = &bytes[..bytes.len().min(left)];
+                if let Err(error) = file.write_all_at(bytes, *from) {
+                    break Err(ReadError::Write(error));
+                }
+                *from += bytes.len() as u64;
+                unreported += bytes.len() as u64;
+                if unreported >= REPORTED {
+                    progress.advance(std::mem::take(&mut unreported));
+                }
+            }
+            Some(Err(error)) => break Err(ReadError::Store(error)),
+            None if *from < end => {
+                let source = "the answer ended too early".into();
+                break Err(ReadError::Store(object_store::Error::Generic { store: "cloud", source }));
+            }
+            None => break Ok(()),
+        }
+    };
+    if unreported > 0 {
+        progress.advance(unreported);
+    }
+    outcome
+}
+
+/// An ETag without its quotes, which not every listing gives.
+fn bare(etag: &str) -> &str {
+    etag.trim_matches('"')
+}
+
+/// Tells the hasher how many ranges are there from the beginning on.
+struct Prefix {
+    ready: Option<Sender<usize>>,
+    sent: usize,
+}
+
+impl Prefix {
+    fn report(&mut self, done: &[bool]) {
+        let prefix = done.iter().take_while(|done| **done).count();
+        if let Some(ready) = self.ready.as_ref().filter(|_| prefix > self.sent) {
+            self.sent = prefix;
+            // Where the hasher failed, its error is reported in the end.
+            ready.send(prefix).unwrap_or_default();
+        }
+    }
+}
+
+/// The MD5 of a file, whose ranges are read as soon as they are there.
+fn digest(file: &File, size: u64, ready: &Receiver<usize>) -> io::Result<String> {
+    let (mut hasher, mut from, mut buffer) = (Md5::new(), 0, vec![0; 1 << 20]);
+    while from < size {
+        let there = ready.recv().map_err(io::Error::other)?;
+        let end = (there as u64 * RANGE).min(size);
+        while from < end {
+            let length = usize::try_from(end - from).unwrap_or(usize::MAX).min(buffer.len());
+            file.read_exact_at(&mut buffer[..length], from)?;
+            hasher.update(&buffer[..length]);
+            from += length as u64;
+        }
+    }
+    Ok(hex(&hasher.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The length of a range.
+fn length(object: &ObjectMeta, index: usize) -> u64 {
+    (object.size - index as u64 * RANGE).min(RANGE)
+}
+
+/// Which ranges are there.
+fn read_record(record: &File, count: usize) -> io::Result<Vec<bool>> {
+    let mut bytes = vec![0; count];
+    let length = record.metadata()?.len();
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(count);
+    record.read_exact_at(&mut bytes[..length], 0)?;
+    Ok(bytes.into_iter().map(|byte| byte == 1).collect())
+}
+
+/// Links a file of the cache to a model's folder. `false` if it has just left the cache.
+fn place(from: &Path, to: &Path) -> io::Result<bool> {
+    match fs::hard_link(from, to) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => Ok(false),
+        // Not every file system has links, and none has any number of them.
+        Err(_) => fs::copy(from, to).map(|_| true),
+    }
+}
+
+fn changed(object: &ObjectMeta) -> Failure {
+    Failure::new(FailureKind::Changed, format!("'{}' changed while it was being fetched", object.location))
+}
+
+fn cannot_write(error: &io::Error) -> Failure {
+    Failure::new(FailureKind::Refused, format!("cannot write to the cache: {error}"))
+}

@@ -1,0 +1,50 @@
+//! The variables that say how to reach clouds, which tests replace.
+
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Looks up variables. Empty ones count as absent.
+#[derive(Clone)]
+pub struct Environment(Arc<Lookup>);
+
+type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+impl Environment {
+    /// The process's.
+    pub fn of_process() -> Self {
+        Self::new(|name| env::var(name).ok())
+    }
+
+    /// Variables that a function looks up.
+    pub fn new(get: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(get))
+    }
+
+    /// A variable's value.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value of the first of some variables that is there.
+    pub(crate) fn first(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| self.get(name))
+    }
+
+    /// Whether a variable is set to something like `true`.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| ["1", "on", "true", "yes"].contains(&&*value.to_ascii_lowercase()))
+    }
+
+    /// A file in the user's home folder.
+    pub(crate) fn at_home(&self, path: &str) -> Option<PathBuf> {
+        self.get("HOME").map(|home| PathBuf::from(home).join(path))
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}

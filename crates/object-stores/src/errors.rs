@@ -1,0 +1,163 @@
+//! What went wrong with a request to a cloud: whether to try again, and how to say it to people.
+
+use std::error::Error as _;
+
+use nereid_core::backend_api::{Error, ErrorCode};
+
+/// A request that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub kind: FailureKind,
+    /// In one sentence, without secrets.
+    pub message: String,
+}
+
+/// What follows from a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// There is no such bucket or object.
+    NotFound,
+    /// The credentials do not allow it, or have expired: newer ones may.
+    Denied,
+    /// The object is no longer the one that was listed.
+    Changed,
+    /// It will not work later either.
+    Refused,
+    /// It may work later.
+    Unavailable,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// What a library reports, without the secrets that were sent.
+    pub(crate) fn of(error: &object_store::Error, secrets: &[String]) -> Self {
+        let text = text_of(error);
+        let status = status_in(&text);
+        let is_expired = ["ExpiredToken", "RequestExpired", "TokenRefreshRequired", "InvalidToken"]
+            .iter()
+            .any(|code| text.contains(code));
+        let kind = match error {
+            _ if is_expired => FailureKind::Denied,
+            object_store::Error::NotFound { .. } => FailureKind::NotFound,
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+                FailureKind::Denied
+            }
+            object_store::Error::Precondition { .. } => FailureKind::Changed,
+            object_store::Error::InvalidPath { .. } | object_store::Error::NotSupported { .. } => {
+                FailureKind::Refused
+            }
+            _ => match status {
+                // What a range of a file that has become shorter leads to.
+                Some(416) => FailureKind::Changed,
+                Some(408 | 429) => FailureKind::Unavailable,
+                Some(400..500) => FailureKind::Refused,
+                _ => FailureKind::Unavailable,
+            },
+        };
+        Self::new(kind, without_secrets(shortened(&text, status), secrets))
+    }
+
+    /// As an error of the server, of what was to be done.
+    pub(crate) fn error(&self, what: &str) -> Error {
+        let code = match self.kind {
+            FailureKind::NotFound => ErrorCode::NotFound,
+            FailureKind::Denied | FailureKind::Changed | FailureKind::Refused | FailureKind::Unavailable => {
+                ErrorCode::Unavailable
+            }
+        };
+        Error::new(code, format!("{what}: {}", self.message))
+    }
+}
+
+/// The messages of an error and its causes, each once.
+fn text_of(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The status of an answer in the library's words.
+fn status_in(text: &str) -> Option<u16> {
+    let (_, rest) = text.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// What a person needs of a long text: the code and message that a server answered, or the end of the chain of causes.
+fn shortened(text: &str, status: Option<u16>) -> String {
+    const SHOWN: usize = 300;
+    let between = |open: &str, close: &str| {
+        let (_, rest) = text.split_once(open)?;
+        rest.split_once(close).map(|(inside, _)| inside.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let status = status.map_or_else(String::new, |status| format!(" (HTTP status {status})"));
+    if let (Some(code), Some(message)) = (between("<Code>", "</Code>"), between("<Message>", "</Message>")) {
+        let message = message.trim_end_matches('.');
+        return format!("{code}: {}{status}", message.chars().take(SHOWN).collect::<String>());
+    }
+    if let Some(message) = between("\"message\": \"", "\"").or_else(|| between("\"message\":\"", "\"")) {
+        return format!("{}{status}", message.chars().take(SHOWN).collect::<String>());
+    }
+    // The library's own words stand before a dash.
+    let end = text.rsplit_once(" - ").map_or(text, |(_, end)| end);
+    let end = end.split_whitespace().collect::<Vec<_>>().join(" ");
+    end.chars().take(SHOWN).collect()
+}
+
+/// A text in which no secret stands.
+pub(crate) fn without_secrets(text: String, secrets: &[String]) -> String {
+    let long = secrets.iter().filter(|secret| secret.len() >= 4);
+    long.fold(text, |text, secret| text.replace(secret.as_str(), "***"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(text: &str) -> Failure {
+        let source = text.to_owned().into();
+        Failure::of(&object_store::Error::Generic { store: "S3", source }, &["hush-hush".into()])
+    }
+
+    #[test]
+    fn a_status_tells_whether_to_try_again() {
+        for (status, kind) in [
+            (400, FailureKind::Refused),
+            (405, FailureKind::Refused),
+            (408, FailureKind::Unavailable),
+            (416, FailureKind::Changed),
+            (429, FailureKind::Unavailable),
+            (500, FailureKind::Unavailable),
+            (503, FailureKind::Unavailable),
+        ] {
+            let text = format!("Server returned non-2xx status code: {status} What: body");
+            assert_eq!(failure(&text).kind, kind, "{status}");
+        }
+        assert_eq!(failure("connection reset").kind, FailureKind::Unavailable);
+        let expired = "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>";
+        assert_eq!(failure(expired).kind, FailureKind::Denied);
+    }
+
+    #[test]
+    fn the_servers_own_words_are_shown_without_secrets() {
+        let text = "Error performing GET http://h/b - Server returned non-2xx status code: 403 Forbidden: <?xml?>\n<Error>\
+                    <Code>SignatureDoesNotMatch</Code><Message>The key hush-hush\n is wrong.</Message></Error>";
+        assert_eq!(failure(text).message, "SignatureDoesNotMatch: The key *** is wrong (HTTP status 403)");
+        let google = r#"status code: 404 Not Found: {"error": {"code": 404, "message": "no such bucket"}}"#;
+        assert_eq!(failure(google).message, "no such bucket (HTTP status 404)");
+        assert_eq!(
+            failure("Error performing GET http://h - HTTP error: refused").message,
+            "HTTP error: refused"
+        );
+        assert_eq!(failure(&"x".repeat(5000)).message.len(), 300);
+    }
+}

@@ -1,0 +1,29 @@
+//! Model repositories in clouds: buckets of S3, Google Cloud Storage and Azure Blob Storage as stores of the repository crate.
+//!
+//! An [`Address`] says where a repository is, [`Clouds`] opens it. A listing of a whole repository answers all questions about
+//! its models; the files of a model are brought into a [cache](CacheOptions) on this machine before it is loaded.
+//!
+//! This crate knows objects, sizes and ETags, and nothing of models, requests or protocols.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod bucket;
+mod cache;
+mod clouds;
+mod connect;
+mod credentials;
+mod download;
+mod environment;
+mod errors;
+mod http;
+mod listing;
+mod profiles;
+mod store;
+#[cfg(test)]
+mod testing;
+
+pub use address::{Address, AddressError};
+pub use cache::CacheOptions;
+pub use clouds::{CloudOptions, Clouds, Patience};
+pub use environment::Environment;

@@ -1,0 +1,308 @@
+//! A folder of a bucket as a store of models.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Progress, SourceFuture};
+use nereid_repository::{Entry, Fetch, Fetched, Object, Store};
+use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{interval, timeout};
+
+use crate::download::Downloader;
+use crate::errors::FailureKind;
+use crate::listing::{Contents, Listing};
+
+/// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number has a limit of its own.
+const FILES: usize = 16;
+
+/// How often a model is fetched whose files change meanwhile.
+const CHANGES: usize = 3;
+
+/// The store of an address.
+#[derive(Clone)]
+pub(crate) struct ObjectFolder {
+    downloader: Downloader,
+    runtime: Handle,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What was listed last.
+#[derive(Default)]
+struct Seen {
+    /// Of the whole repository.
+    whole: Option<Arc<Listing>>,
+    /// Of single models.
+    folders: BTreeMap<String, Arc<Listing>>,
+    /// Whether the repository could not be listed the last time.
+    is_away: bool,
+}
+
+impl ObjectFolder {
+    pub(crate) fn new(downloader: Downloader, runtime: Handle) -> Self {
+        Self { downloader, runtime, seen: Arc::default() }
+    }
+
+    /// A listing that has this folder, and is not older than `as_of`.
+    async fn listing(&self, folder: &str, as_of: Instant) -> Result<Arc<Listing>> {
+        check(folder, self.location())?;
+        if folder.is_empty() {
+            return self.list_whole(as_of).await;
+        }
+        // A model's files are looked at one folder after the other, and listed at once.
+        let model = folder.split('/').next().unwrap_or_default();
+        {
+            let seen = self.seen();
+            let known = seen.whole.iter().chain(seen.folders.get(model));
+            if let Some(known) = known.into_iter().find(|listing| listing.as_of >= as_of) {
+                return Ok(Arc::clone(known));
+            }
+        }
+        let began = Instant::now();
+        let listing = Arc::new(self.list_below(model, began).await?);
+        let mut seen = self.seen();
+        // Models that are no longer asked for are forgotten.
+        seen.folders.retain(|_, listing| listing.as_of.elapsed().as_secs() < 60);
+        seen.folders.insert(model.to_owned(), Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    /// Lists the whole repository. If that fails, and it was listed before, nothing has changed as far as anybody knows: one
+    /// repository that is away does not keep others from being polled.
+    async fn list_whole(&self, as_of: Instant) -> Result<Arc<Listing>> {
+        let known = self.seen().whole.clone();
+        if let Some(known) = known.as_ref().filter(|known| known.as_of >= as_of) {
+            return Ok(Arc::clone(known));
+        }
+        let began = Instant::now();
+        let listed = match &known {
+            None => self.list_below("", began).await,
+            Some(_) => {
+                let patience = self.downloader.bucket.patience.listing;
+                let late = |_| {
+                    Err(Error::unavailable(format!("no answer within {} seconds", patience.as_secs_f32())))
+                };
+                timeout(patience, self.list_below("", began)).await.unwrap_or_else(late)
+            }
+        };
+        let (listing, is_away) = match (listed, known) {
+            (Ok(listing), _) => (listing, false),
+            (Err(error), Some(known)) => {
+                tracing::warn!("cannot list '{}', keeping what it had: {error}", self.location());
+                (known.known_since(began), true)
+            }
+            (Err(error), None) => return Err(error),
+        };
+        let listing = Arc::new(listing);
+        let mut seen = self.seen();
+        if seen.is_away && !is_away {
+            tracing::info!("'{}' can be listed again", self.location());
+        }
+        *seen = Seen { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away };
+        Ok(listing)
+    }
+
+    async fn list_below(&self, folder: &str, began: Instant) -> Result<Listing> {
+        let bucket = &self.downloader.bucket;
+        let path = &bucket.address.path;
+        let repository = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let objects = bucket.list(format!("{repository}{folder}").trim_end_matches('/')).await;
+        let objects =
+            objects.map_err(|failure| failure.error(&format!("cannot list '{}'", self.location())))?;
+        let listing = Listing::new(began, &repository, objects);
+        if listing.is_empty() && !repository.is_empty() && folder.is_empty() {
+            return Err(Error::not_found(format!("'{}' does not exist", self.location())));
+        }
+        Ok(listing)
+    }
+
+    /// Makes a folder of files of the cache. `None` if an object is no longer what was listed.
+    async fn place(&self, folder: &str, contents: Contents, progress: &Progress) -> Result<Option<Fetched>> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Error::unavailable(format!("cannot fetch '{}/{folder}': {error}", self.location()))
+        };
+        let (path, guard) = self.downloader.cache.model_folder().map_err(|error| failed(&error))?;
+        for folder in &contents.folders {
+            fs::create_dir_all(path.join(folder)).map_err(|error| failed(&error))?;
+        }
+        let bytes: u64 = contents.files.iter().map(|(_, object)| object.size).sum();
+        let (files, began, (before, _)) = (contents.files.len(), Instant::now(), progress.bytes());
+        let fetching = stream::iter(contents.files).map(|(name, object)| {
+            let (to, progress) = (path.join(name), progress.clone());
+            async move { self.downloader.fetch(&object, &to, &progress).await }
+        });
+        let fetching = fetching.buffer_unordered(FILES).try_collect::<()>();
+        let logging = self.log_progress(folder, began, progress);
+        let outcome = tokio::select! {
+            outcome = fetching => outcome,
+            () = logging => Ok(()),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(failure) if failure.kind == FailureKind::Changed => {
+                tracing::info!("{}; listing it again", failure.message);
+                return Ok(None);
+            }
+            Err(failure) => return Err(failed(&failure.message)),
+        }
+        let fetched = progress.bytes().0 - before;
+        if fetched > 0 {
+            let seconds = began.elapsed().as_secs_f64();
+            tracing::info!(
+                "fetched {} of {} ({files} files) of '{}/{folder}' in {seconds:.1} s, {}/s",
+                in_units(fetched),
+                in_units(bytes),
+                self.location(),
+                in_units(per_second(fetched, seconds))
+            );
+        }
+        Ok(Some(Fetched { path, is_complete: false, guard }))
+    }
+
+    /// Says every few seconds how far a fetch is. Never ends.
+    async fn log_progress(&self, folder: &str, began: Instant, progress: &Progress) {
+        let mut ticks = interval(self.downloader.bucket.patience.report);
+        ticks.tick().await;
+        let (start, _) = progress.bytes();
+        loop {
+            ticks.tick().await;
+            let (fetched, total) = progress.bytes();
+            let rate = per_second(fetched - start, began.elapsed().as_secs_f64());
+            let left = total.saturating_sub(fetched).checked_div(rate);
+            let left =
+                left.map_or_else(|| "nothing arrives".to_owned(), |seconds| format!("{seconds} s left"));
+            tracing::info!(
+                "fetching '{}/{folder}': {} of {}, {}/s, {left}",
+                self.location(),
+                in_units(fetched),
+                in_units(total),
+                in_units(rate)
+            );
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something on the runtime of the clouds. It is cancelled when what this returns is dropped.
+    fn run<'a, T: Send + 'static>(
+        &'a self,
+        act: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> SourceFuture<'a, T> {
+        Box::pin(async move {
+            let task = AbortOnDrop(self.runtime.spawn(act));
+            task.await.unwrap_or_else(|error| {
+                Err(Error::unavailable(format!("the request was interrupted: {error}")))
+            })
+        })
+    }
+
+    /// Whether the repository could not be listed the last time.
+    pub(crate) fn is_away(&self) -> bool {
+        self.seen().is_away
+    }
+}
+
+impl Store for ObjectFolder {
+    fn location(&self) -> &str {
+        self.downloader.bucket.address.as_str()
+    }
+
+    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
+        let (this, folder) = (self.clone(), folder.to_owned());
+        self.run(async move {
+            let listing = this.listing(&folder, as_of).await?;
+            listing.list(&folder).ok_or_else(|| no_folder(&folder, this.location()))
+        })
+    }
+
+    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
+        let (this, folder) = (self.clone(), folder.to_owned());
+        self.run(async move {
+            let listing = this.listing(&folder, as_of).await?;
+            listing.stat(&folder).ok_or_else(|| no_folder(&folder, this.location()))
+        })
+    }
+
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+        Box::pin(async move {
+            let mut as_of = fetch.as_of;
+            for _ in 0..CHANGES {
+                let (this, folder) = (self.clone(), fetch.folder.to_owned());
+                let contents = self.run(async move {
+                    let listing = this.listing(&folder, as_of).await?;
+                    listing.contents(&folder).ok_or_else(|| no_folder(&folder, this.location()))
+                });
+                let mut contents = contents.await?;
+                contents.files.retain(|(path, _)| (fetch.is_needed)(path));
+                let (this, folder) = (self.clone(), fetch.folder.to_owned());
+                let progress = fetch.progress.clone();
+                let placed = self.run(async move { this.place(&folder, contents, &progress).await });
+                if let Some(fetched) = placed.await? {
+                    return Ok(fetched);
+                }
+                as_of = Instant::now();
+            }
+            let (location, folder) = (self.location(), fetch.folder);
+            Err(Error::unavailable(format!("'{location}/{folder}' keeps changing while it is fetched")))
+        })
+    }
+}
+
+impl std::fmt::Debug for ObjectFolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectFolder").field("location", &self.location()).finish_non_exhaustive()
+    }
+}
+
+/// A task that ends with the one who waits for it.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = std::result::Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A folder is a path within the store.
+fn check(folder: &str, location: &str) -> Result<()> {
+    let is_inside = Path::new(folder).components().all(|part| matches!(part, Component::Normal(_)));
+    if is_inside { Ok(()) } else { Err(no_folder(folder, location)) }
+}
+
+fn no_folder(folder: &str, location: &str) -> Error {
+    Error::not_found(format!("'{folder}' is not a folder of '{location}'"))
+}
+
+/// A number of bytes as people read it.
+fn in_units(bytes: u64) -> String {
+    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
+    match units.into_iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+fn per_second(bytes: u64, seconds: f64) -> u64 {
+    // Rounding does not matter to people.
+    (bytes as f64 / seconds.max(0.001)) as u64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,465 @@
+//! Against a server that speaks S3, and misbehaves.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nereid_core::backend_api::ErrorCode;
+use nereid_core::block_on;
+use nereid_repository::check_source;
+use nereid_repository::conformance::{StoreUnderTest, check_store};
+use tempfile::TempDir;
+
+use super::*;
+use crate::testing::{Fault, KEYS, Seen as Request, Server, clouds_with};
+use crate::{CacheOptions, Clouds};
+
+/// A repository in a bucket, with the cache of its server.
+struct Fixture {
+    clouds: Clouds,
+    server: Server,
+    cache: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let clouds = clouds_with(kept_in(&cache), &KEYS);
+        Self { clouds, server: Server::start(), cache }
+    }
+
+    fn open(&self) -> Arc<dyn Store> {
+        self.clouds.open(self.server.at("models")).unwrap()
+    }
+
+    /// The files of a model once it was fetched.
+    fn fetch(&self, model: &str) -> Result<Vec<(String, Vec<u8>)>> {
+        fetch(&*self.open(), model)
+    }
+
+    fn cached(&self) -> Vec<std::path::PathBuf> {
+        fs::read_dir(self.cache.path().join("files")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn kept_in(folder: &TempDir) -> CacheOptions {
+    CacheOptions { directory: Some(folder.path().to_owned()), byte_size: None }
+}
+
+fn fetch(store: &dyn Store, model: &str) -> Result<Vec<(String, Vec<u8>)>> {
+    let progress = Progress::default();
+    let fetch = Fetch { folder: model, is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+    let fetched = block_on(store.fetch(fetch))?;
+    let (done, total) = progress.bytes();
+    assert_eq!(done, total);
+    let objects = block_on(store.stat(model, Instant::now()))?;
+    let files = objects.into_iter().filter(|object| object.kind != nereid_repository::ObjectKind::Folder);
+    Ok(files.map(|file| (file.path.clone(), fs::read(fetched.path.join(file.path)).unwrap())).collect())
+}
+
+/// Bytes that are nowhere the same.
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+struct UnderTest {
+    fixture: Fixture,
+}
+
+/// The store keeps what it opened.
+#[derive(Debug)]
+struct Opened(Arc<dyn Store>);
+
+impl Store for Opened {
+    fn location(&self) -> &str {
+        self.0.location()
+    }
+
+    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
+        self.0.list(folder, as_of)
+    }
+
+    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
+        self.0.stat(folder, as_of)
+    }
+
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+        self.0.fetch(fetch)
+    }
+}
+
+impl StoreUnderTest for UnderTest {
+    type Store = Opened;
+
+    fn store(&self) -> Opened {
+        Opened(self.fixture.open())
+    }
+
+    fn put(&self, path: &str, contents: &[u8]) {
+        self.fixture.server.put(&format!("models/{path}"), contents);
+    }
+
+    fn remove(&self, path: &str) {
+        self.fixture.server.remove(&format!("models/{path}"));
+    }
+}
+
+#[test]
+fn it_is_a_store() {
+    check_store(|| UnderTest { fixture: Fixture::new() });
+}
+
+#[test]
+fn models_come_from_it() {
+    check_source(|| UnderTest { fixture: Fixture::new() });
+}
+
+#[test]
+fn one_listing_tells_of_all_models() {
+    let fixture = Fixture::new();
+    for model in 0..50 {
+        fixture.server.put(&format!("models/m{model}/1/model.onnx"), b"x");
+    }
+    fixture.server.set_page(10);
+    let (store, as_of) = (fixture.open(), Instant::now());
+    assert_eq!(block_on(store.list("", as_of)).unwrap().len(), 50);
+    assert_eq!(fixture.server.requests().len(), 5);
+    for model in 0..50 {
+        let model = format!("m{model}");
+        block_on(store.list(&model, as_of)).unwrap();
+        block_on(store.stat(&model, as_of)).unwrap();
+    }
+    assert_eq!(fixture.server.requests().len(), 0);
+    // Later news take one listing of the model.
+    fixture.server.put("models/m7/2/model.onnx", b"x");
+    let as_of = Instant::now();
+    assert_eq!(block_on(store.list("m7", as_of)).unwrap().len(), 2);
+    block_on(store.stat("m7", as_of)).unwrap();
+    assert_eq!(fixture.server.requests().len(), 1);
+    assert!(fixture.server.requests().is_empty());
+}
+
+#[test]
+fn what_is_in_the_cache_is_not_fetched_again() {
+    let fixture = Fixture::new();
+    fixture.server.put("models/m/1/model.onnx", &bytes(1000));
+    fixture.server.put("models/m/config.pbtxt", b"config");
+    let expected = fixture.fetch("m").unwrap();
+    // Another server with the same cache.
+    let clouds = clouds_with(kept_in(&fixture.cache), &KEYS);
+    let store = clouds.open(fixture.server.at("models")).unwrap();
+    // The same contents under other names, too.
+    fixture.server.put("models/m/2/model.onnx", &bytes(1000));
+    fixture.server.requests();
+    let mut files = fetch(&*store, "m").unwrap();
+    assert!(fixture.server.requests().iter().all(|request| request.key.is_none()));
+    assert_eq!(files.remove(1), ("2/model.onnx".into(), bytes(1000)));
+    assert_eq!(files, expected);
+    // Only what changes is fetched.
+    fixture.server.put("models/m/config.pbtxt", b"newer");
+    fetch(&*store, "m").unwrap();
+    let keys: Vec<_> = fixture.server.requests().into_iter().filter_map(|request| request.key).collect();
+    assert_eq!(keys, ["models/m/config.pbtxt"]);
+}
+
+#[test]
+fn large_files_arrive_in_ranges_and_broken_ones_are_taken_up() {
+    let fixture = Fixture::new();
+    let contents = bytes(20 << 20);
+    fixture.server.put("models/m/1/model.onnx", &contents);
+    // The last range never arrives.
+    fixture.server.misbehave(|request: &Request| {
+        let is_last = request.range.as_deref().is_some_and(|range| range.starts_with("bytes=16777216"));
+        is_last.then_some(Fault::Status(500, None))
+    });
+    let error = fixture.fetch("m").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+    assert!(error.message().contains("(HTTP status 500)"), "{error}");
+    fixture.server.behave();
+    fixture.server.requests();
+    assert_eq!(fixture.fetch("m").unwrap(), [("1/model.onnx".into(), contents)]);
+    let ranges: Vec<_> = fixture.server.requests().into_iter().filter_map(|request| request.range).collect();
+    assert_eq!(ranges, ["bytes=16777216-20971519"]);
+}
+
+#[test]
+fn a_server_that_misbehaves_for_a_while_does_no_harm() {
+    let contents = bytes(3000);
+    for fault in [
+        Fault::Status(500, None),
+        Fault::Status(503, Some(0)),
+        Fault::Status(429, Some(1)),
+        Fault::Reset,
+        Fault::CutAfter(0),
+        Fault::CutAfter(100),
+        Fault::StallAfter(0),
+        Fault::StallAfter(1500),
+        Fault::Damage,
+        Fault::Expired,
+    ] {
+        let fixture = Fixture::new();
+        fixture.server.put("models/m/1/model.onnx", &contents);
+        let (count, shown) = (AtomicUsize::new(0), fault.clone());
+        // Once for a listing, and once for a file.
+        fixture.server.misbehave(move |request| {
+            let is_data = !matches!(fault, Fault::Damage | Fault::CutAfter(_) | Fault::StallAfter(_));
+            let concerns = request.key.is_some() || is_data;
+            // The same damage twice is what an ETag that is not a digest looks like.
+            let times = if matches!(fault, Fault::Damage | Fault::Expired) { 1 } else { 2 };
+            (concerns && count.fetch_add(1, Ordering::SeqCst) < times).then(|| fault.clone())
+        });
+        match fixture.fetch("m") {
+            Ok(files) => assert!(files == [("1/model.onnx".into(), contents.clone())], "{shown:?}"),
+            Err(error) => panic!("{shown:?}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cuts_every_answer_delivers_piece_by_piece() {
+    let fixture = Fixture::new();
+    let contents = bytes(2000);
+    fixture.server.put("models/m/1/model.onnx", &contents);
+    fixture.server.misbehave(|request: &Request| request.key.is_some().then_some(Fault::CutAfter(100)));
+    assert_eq!(fixture.fetch("m").unwrap(), [("1/model.onnx".into(), contents)]);
+    let from = |request: Request| {
+        let range = request.range?;
+        range.strip_prefix("bytes=")?.split('-').next()?.parse::<usize>().ok()
+    };
+    let from: Vec<_> = fixture.server.requests().into_iter().filter_map(from).collect();
+    assert_eq!(from, (1..20).map(|piece| piece * 100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_server_that_never_recovers_is_given_up() {
+    for (fault, expected) in [
+        (Fault::Status(500, None), "(HTTP status 500)"),
+        (Fault::Reset, "connection"),
+        (Fault::StallAfter(10), "nothing arrived for 0.3 seconds"),
+        (Fault::CutAfter(0), "error"),
+        (Fault::Status(403, None), "SlowDown: what went wrong (HTTP status 403)"),
+    ] {
+        let fixture = Fixture::new();
+        fixture.server.put("models/m/1/model.onnx", &bytes(3000));
+        let stalls = matches!(fault, Fault::StallAfter(_));
+        let count = AtomicUsize::new(0);
+        let shown = fault.clone();
+        fixture.server.misbehave(move |request| {
+            // What arrives before the stall counts as progress, so it is the first time only.
+            let fault = if stalls && count.fetch_add(1, Ordering::SeqCst) > 1 {
+                Fault::StallAfter(0)
+            } else {
+                fault.clone()
+            };
+            request.key.is_some().then_some(fault)
+        });
+        let error = fixture.fetch("m").unwrap_err();
+        assert!(error.message().contains(expected), "{shown:?}: {error}");
+        assert!(error.message().contains("/bucket/models/m'"), "{error}");
+        // No half model.
+        assert!(fixture.cached().iter().all(|path| path.extension().is_some()), "{:?}", fixture.cached());
+    }
+}
+
+#[test]
+fn what_is_damaged_on_the_way_is_noticed() {
+    let fixture = Fixture::new();
+    fixture.server.put("models/good/1/model.onnx", b"good");
+    fixture.fetch("good").unwrap();
+    fixture.server.put("models/m/1/model.onnx", &bytes(3000));
+    // From a bucket that is known to have digests for ETags.
+    let store = fixture.open();
+    fetch(&*store, "good").unwrap();
+    fixture.server.misbehave(|request: &Request| request.key.is_some().then_some(Fault::Damage));
+    fixture.server.put("models/good/1/model.onnx", b"better");
+    fixture.server.behave();
+    fetch(&*store, "good").unwrap();
+    fixture.server.misbehave(|request: &Request| request.key.is_some().then_some(Fault::Damage));
+    let error = fetch(&*store, "m").unwrap_err();
+    assert!(error.message().contains("what arrives of 'models/m/1/model.onnx' is damaged"), "{error}");
+}
+
+#[test]
+fn etags_that_only_look_like_digests_are_no_damage() {
+    let fixture = Fixture::new();
+    let etag = format!("\"{}\"", "ab".repeat(16));
+    fixture.server.put_as("models/m/1/model.onnx", &bytes(3000), Some(&etag));
+    assert_eq!(fixture.fetch("m").unwrap()[0].1, bytes(3000));
+}
+
+#[test]
+fn a_file_that_changes_after_the_listing_is_fetched_as_it_is_then() {
+    let fixture = Fixture::new();
+    fixture.server.put("models/m/1/model.onnx", b"before");
+    let (store, as_of) = (fixture.open(), Instant::now());
+    block_on(store.list("", as_of)).unwrap();
+    fixture.server.put("models/m/1/model.onnx", b"afterwards");
+    let progress = Progress::default();
+    let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of };
+    let fetched = block_on(store.fetch(fetch)).unwrap();
+    assert_eq!(fs::read(fetched.path.join("1/model.onnx")).unwrap(), b"afterwards");
+    assert!(progress.bytes().0 >= 10);
+}
+
+#[test]
+fn a_cache_that_was_damaged_by_hand_heals() {
+    let fixture = Fixture::new();
+    let contents = bytes(3000);
+    fixture.server.put("models/m/1/model.onnx", &contents);
+    let damages: [fn(&Path); 4] = [
+        |path| fs::write(path, b"short").unwrap(),
+        |path| fs::write(path, [7; 3000]).unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            fs::remove_file(path).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+        },
+    ];
+    for damage in damages {
+        let fixture = &fixture;
+        assert_eq!(fixture.fetch("m").unwrap()[0].1, contents);
+        let [path] = wait_for_stamp(fixture).try_into().unwrap();
+        // As an administrator could.
+        let writable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::set_permissions(&path, writable).unwrap();
+        damage(&path);
+        assert_eq!(fixture.fetch("m").unwrap()[0].1, contents);
+    }
+}
+
+/// The files of the cache, once they are on the disk and nobody holds them.
+fn wait_for_stamp(fixture: &Fixture) -> Vec<std::path::PathBuf> {
+    loop {
+        let paths = fixture.cached();
+        let is_stamped = |path: &std::path::PathBuf| {
+            let modified = fs::metadata(path).unwrap().modified().unwrap();
+            modified.elapsed().is_ok_and(|age| age.as_secs() > 3600)
+        };
+        if paths.iter().all(is_stamped) {
+            return paths;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn temporary_files_go_with_the_last_model_that_uses_them() {
+    let (temporary, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let folder = temporary.path().to_str().unwrap();
+    let clouds =
+        clouds_with(CacheOptions::default(), &[KEYS[0], KEYS[1], ("TRITON_AWS_MOUNT_DIRECTORY", folder)]);
+    server.put("models/m/1/model.onnx", &bytes(100));
+    let store = clouds.open(server.at("models")).unwrap();
+    let progress = Progress::default();
+    let fetch = || Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+    let (first, second) = (block_on(store.fetch(fetch())).unwrap(), block_on(store.fetch(fetch())).unwrap());
+    assert!(first.path.starts_with(temporary.path()));
+    drop(first);
+    assert_eq!(fs::read(second.path.join("1/model.onnx")).unwrap(), bytes(100));
+    let own = second.path.parent().unwrap().to_owned();
+    drop(second);
+    let left = || fs::read_dir(own.join("files")).unwrap().count();
+    // The file may still be on its way to the disk.
+    while left() > 0 {
+        drop(block_on(store.fetch(fetch())).unwrap());
+    }
+    clouds.close();
+    assert!(!own.exists());
+    assert!(block_on(store.fetch(fetch())).is_err());
+}
+
+#[test]
+fn unused_files_make_room_in_the_order_of_their_use() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let options = CacheOptions { byte_size: Some(2500), ..kept_in(&folder) };
+    let clouds = clouds_with(options, &KEYS);
+    for (index, model) in ["a", "b", "c"].into_iter().enumerate() {
+        server.put(&format!("models/{model}/1/model.onnx"), &bytes(1000 + index));
+    }
+    let store = clouds.open(server.at("models")).unwrap();
+    let sizes = || {
+        let entries = fs::read_dir(folder.path().join("files")).unwrap();
+        let mut sizes: Vec<_> = entries.map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    fetch(&*store, "a").unwrap();
+    fetch(&*store, "b").unwrap();
+    fetch(&*store, "a").unwrap();
+    fetch(&*store, "c").unwrap();
+    // Files on their way to the disk stay a moment longer.
+    while sizes() != [1000, 1002] {
+        fetch(&*store, "a").unwrap();
+        fetch(&*store, "c").unwrap();
+    }
+}
+
+#[test]
+fn a_repository_that_is_away_keeps_what_it_had() {
+    let fixture = Fixture::new();
+    fixture.server.put("models/m/1/model.onnx", b"x");
+    let store = fixture.open();
+    fixture.server.misbehave(|_| Some(Fault::Reset));
+    assert_eq!(block_on(store.list("", Instant::now())).unwrap_err().code(), ErrorCode::Unavailable);
+    fixture.server.behave();
+    let before = block_on(store.list("", Instant::now())).unwrap();
+    fixture.server.misbehave(|_| Some(Fault::Reset));
+    let as_of = Instant::now();
+    assert_eq!(block_on(store.list("", as_of)).unwrap(), before);
+    assert_eq!(fixture.clouds.reachable().iter().filter(|(_, is_reachable)| !is_reachable).count(), 1);
+    // As of then, nothing newer is known.
+    assert!(block_on(store.stat("m", as_of)).is_ok());
+    fixture.server.behave();
+    block_on(store.list("", Instant::now())).unwrap();
+    assert!(fixture.clouds.reachable().iter().all(|(_, is_reachable)| *is_reachable));
+}
+
+#[test]
+fn credentials_are_read_again_when_they_are_refused_and_never_shown() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let path = folder.path().join("credentials.json");
+    let write = |id: &str| {
+        fs::write(&path, format!(r#"{{"s3": {{"": {{"key_id": "{id}", "secret_key": "s3cr3t-{id}"}}}}}}"#))
+            .unwrap();
+    };
+    write("old");
+    let path_text = path.to_str().unwrap().to_owned();
+    let variables = [("TRITON_CLOUD_CREDENTIAL_PATH", path_text.as_str()), KEYS[0], KEYS[1]];
+    let clouds = clouds_with(kept_in(&folder), &variables);
+    server.put("models/m/1/model.onnx", b"x");
+    // Whatever is sent must be by the key that counts now.
+    server.misbehave(|request: &Request| {
+        (!request.authorization.contains("Credential=new/")).then_some(Fault::Expired)
+    });
+    let store = clouds.open(server.at("models")).unwrap();
+    let error = fetch(&*store, "m").unwrap_err();
+    assert!(error.message().contains("ExpiredToken: what went wrong"), "{error}");
+    assert!(!error.message().contains("s3cr3t"), "{error}");
+    write("new");
+    assert_eq!(fetch(&*store, "m").unwrap().len(), 1);
+    fs::remove_file(&path).unwrap();
+    server.misbehave(|_| Some(Fault::Expired));
+    let error = fetch(&*store, "m").unwrap_err();
+    assert!(error.message().contains("cannot read the credentials in"), "{error}");
+}
+
+#[test]
+fn keys_may_have_blanks_and_any_letters() {
+    let fixture = Fixture::new();
+    for key in ["ä ö/1/m&m <x>.onnx", "with blank/1/a+b%20c", "dots.and-dashes_/1/x#y?z=1"] {
+        fixture.server.put(&format!("models/{key}"), key.as_bytes());
+        let (model, rest) = key.split_once('/').unwrap();
+        let files = fixture.fetch(model).unwrap();
+        assert_eq!(files, [(rest.to_owned(), key.as_bytes().to_vec())]);
+    }
+    assert_eq!(block_on(fixture.open().list("", Instant::now())).unwrap().len(), 3);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_not_found_and_an_empty_bucket_is_empty() {
+    let fixture = Fixture::new();
+    let error = block_on(fixture.open().list("", Instant::now())).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    let whole = fixture.clouds.open(fixture.server.at("")).unwrap();
+    assert_eq!(block_on(whole.list("", Instant::now())).unwrap(), []);
+    fixture.server.put("m/1/x", b"x");
+    assert_eq!(block_on(whole.list("", Instant::now())).unwrap().len(), 1);
+}

@@ -1,0 +1,97 @@
+//! A folder of one server among those of others.
+//!
+//! A server holds a lock in its folder for as long as it lives. So the next one can tell the folders that a killed server
+//! left behind, and removes them.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nereid_model_files as model_files;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+/// The file in each of them that its server has locked.
+pub(crate) const LOCK: &str = "lock";
+
+/// A folder without a lock file belongs to a server that is just being started, unless it is older than this.
+pub(crate) const UNLOCKED: Duration = Duration::from_secs(60);
+
+/// Nobody else may read what is in it.
+const PRIVATE: u32 = 0o700;
+
+/// The folder of one server, which nobody else may read, removed when it is dropped.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    folder: TempDir,
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+impl PrivateFolder {
+    /// Makes one in a folder, with a name that begins with `prefix`.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn new(parent: &Path, prefix: &str) -> io::Result<Self> {
+        let folder = private_folder(parent, prefix)?;
+        let lock = File::create_new(folder.path().join(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { folder, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Makes a folder in it.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn folder(&self) -> io::Result<TempDir> {
+        private_folder(self.folder.path(), "")
+    }
+
+    /// Removes it, whether it is still in use or not.
+    pub fn remove(&self) {
+        if let Err(error) = fs::remove_dir_all(self.folder.path()) {
+            tracing::warn!("cannot remove '{}': {error}", self.folder.path().display());
+        }
+    }
+
+    /// Removes the folders of servers that no longer live. What cannot be removed is another user's, or gone.
+    pub fn remove_left_over(parent: &Path, prefix: &str) {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+        for folder in folders.map(|entry| entry.path()).filter(|folder| is_left_over(folder)) {
+            match fs::remove_dir_all(&folder) {
+                Ok(()) => tracing::info!("removed '{}', which a server left behind", folder.display()),
+                Err(error) => tracing::debug!("cannot remove '{}': {error}", folder.display()),
+            }
+        }
+    }
+}
+
+fn private_folder(parent: &Path, prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(PRIVATE)).tempdir_in(parent)
+}
+
+/// Whether a folder is this user's, and of a server that no longer lives.
+fn is_left_over(folder: &Path) -> bool {
+    // Not through a link: anybody may put one into a folder for temporary files.
+    let Ok(metadata) = fs::symlink_metadata(folder) else { return false };
+    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() {
+        return false;
+    }
+    match model_files::open(&folder.join(LOCK)) {
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+        Err(error) => {
+            let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
+            error.is_missing() && age.is_some_and(|age| age > UNLOCKED)
+        }
+    }
+}
