@@ -75,14 +75,6 @@ class ResponseIterator:
         self._call.cancel()
 
 
-def exec_plain(request):
-    return InnerCall(request, False).next()
-
-
-def exec_decoupled(request):
-    return ResponseIterator(request)
-
-
 def async_exec(request, decoupled):
     loop = asyncio.get_running_loop()
     future = loop.create_future()

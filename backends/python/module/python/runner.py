@@ -1,14 +1,11 @@
-"""What runs a model: finds its class, and calls what the server asks for."""
+"""What runs a model: finds its class, and calls what the server asks for.
 
-import asyncio
-import importlib
+What few models need is imported where it is used: asyncio alone takes as much memory as the rest together.
+"""
+
 import importlib.util
-import inspect
-import json
 import os
 import sys
-import threading
-import traceback
 import types
 
 import c_python_backend_utils as native
@@ -65,6 +62,8 @@ def complete(pairs):
             "auto_complete_config function in model '%s' must return a valid pb.ModelConfig object."
             % arguments.get("model_name", "")
         )
+    import json
+
     return json.dumps(completed._model_config)
 
 
@@ -89,8 +88,8 @@ def _no_execute(path):
 
 def is_ready():
     ready = _model.is_ready()
-    if inspect.iscoroutine(ready):
-        ready = asyncio.run_coroutine_threadsafe(ready, _event_loop()).result()
+    if isinstance(ready, types.CoroutineType):
+        ready = _run(ready).result()
     if not isinstance(ready, bool):
         raise utils.TritonModelException("is_ready() must return a bool, not '%s'" % type(ready).__name__)
     return ready
@@ -106,23 +105,26 @@ def finalize():
 _loop = None
 
 
-def _event_loop():
-    """The loop that coroutines of the model run in, on a thread of its own."""
+def _run(coroutine):
+    """Runs a coroutine of the model in their loop, which has a thread of its own. Returns a future to wait for."""
+    import asyncio
+    import threading
+
     global _loop
     if _loop is None:
         _loop = asyncio.new_event_loop()
         threading.Thread(target=_loop.run_forever, name="nereid-asyncio", daemon=True).start()
-    return _loop
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop)
 
 
 def settle(returned, requests, decoupled):
     """What `execute` returned, or what its coroutine returns: that of a decoupled model goes on in the background."""
-    if not inspect.iscoroutine(returned):
+    if not isinstance(returned, types.CoroutineType):
         return returned
     if decoupled:
-        asyncio.run_coroutine_threadsafe(_in_background(returned, requests), _event_loop())
+        _run(_in_background(returned, requests))
         return None
-    return asyncio.run_coroutine_threadsafe(returned, _event_loop()).result()
+    return _run(returned).result()
 
 
 async def _in_background(coroutine, requests):
@@ -132,6 +134,8 @@ async def _in_background(coroutine, requests):
                 "the model is using the decoupled mode and the execute function must return None"
             )
     except BaseException as error:
+        import traceback
+
         traceback.print_exc()
         for request in requests:
             native.fail(request, "%s: %s" % (type(error).__name__, error))

@@ -1,6 +1,5 @@
 """triton_python_backend_utils: what models import to talk to the server."""
 
-import json
 import struct
 
 import numpy as np
@@ -279,6 +278,8 @@ class ModelConfig:
     """A model's configuration, which `auto_complete_config` completes."""
 
     def __init__(self, model_config):
+        import json
+
         self._model_config = json.loads(model_config)
 
     def as_dict(self):

@@ -21,7 +21,7 @@ impl InnerCall {
     /// Makes a request. `notify` is called, without arguments and on a thread of the module, for each response.
     #[new]
     #[pyo3(signature = (request, decoupled, notify = None))]
-    fn new(
+    pub fn new(
         python: Python<'_>,
         request: &Bound<'_, InferenceRequest>,
         decoupled: bool,
@@ -59,7 +59,7 @@ impl InnerCall {
     }
 
     /// The next response, which it waits for; `None` after the last.
-    fn next(&self, python: Python<'_>) -> PyResult<Option<InferenceResponse>> {
+    pub fn next(&self, python: Python<'_>) -> PyResult<Option<InferenceResponse>> {
         let Some(answer) = Side::get()?.wait(python, self.0)? else { return Ok(None) };
         let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
         match reply {

@@ -11,8 +11,10 @@ use pyo3::types::{PyInt, PySet, PyString};
 
 use crate::constants::{MemoryType, exception};
 use crate::exchange::{Exchange, ResponseSender};
+use crate::inner::InnerCall;
 use crate::parameters::Parameters;
 use crate::response::Tensors;
+use crate::runner;
 use crate::tensor::Tensor;
 
 /// A request goes back to its scheduler.
@@ -249,14 +251,18 @@ impl InferenceRequest {
     }
 
     #[pyo3(signature = (decoupled = false))]
-    fn exec<'py>(slf: &Bound<'py, Self>, decoupled: bool) -> PyResult<Bound<'py, PyAny>> {
-        let helper = if decoupled { "exec_decoupled" } else { "exec_plain" };
-        slf.py().import("nereid_python_calls")?.call_method1(helper, (slf,))
+    fn exec(slf: &Bound<'_, Self>, decoupled: bool) -> PyResult<Option<Py<PyAny>>> {
+        let python = slf.py();
+        if decoupled {
+            return Ok(Some(runner::calls(python)?.call_method1("ResponseIterator", (slf,))?.unbind()));
+        }
+        let response = InnerCall::new(python, slf, false, None)?.next(python)?;
+        response.map(|response| Ok(Py::new(python, response)?.into_any())).transpose()
     }
 
     #[pyo3(signature = (decoupled = false))]
     fn async_exec<'py>(slf: &Bound<'py, Self>, decoupled: bool) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("nereid_python_calls")?.call_method1("async_exec", (slf, decoupled))
+        runner::calls(slf.py())?.call_method1("async_exec", (slf, decoupled))
     }
 }
 

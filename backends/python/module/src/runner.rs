@@ -24,8 +24,7 @@ use crate::side::Side;
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Modules in Python that come with this one, in the order in which they need each other.
-const MODULES: [(&str, &str); 3] = [
-    ("nereid_python_calls", include_str!("../python/calls.py")),
+const MODULES: [(&str, &str); 2] = [
     ("triton_python_backend_utils", include_str!("../python/utils.py")),
     ("nereid_python_runner", include_str!("../python/runner.py")),
 ];
@@ -40,17 +39,24 @@ pub fn is_initialised() -> bool {
 
 /// Makes the modules that models import.
 pub fn add_modules(python: Python<'_>) -> PyResult<()> {
+    MODULES.iter().try_for_each(|(name, source)| add_module(python, name, source).map(drop))
+}
+
+/// The module behind inner requests. Not every model makes any, and it needs asyncio, which is large.
+pub fn calls(python: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    add_module(python, "nereid_python_calls", include_str!("../python/calls.py"))
+}
+
+fn add_module<'py>(python: Python<'py>, name: &str, source: &str) -> PyResult<Bound<'py, PyAny>> {
     let modules = python.import("sys")?.getattr("modules")?;
-    for (name, source) in MODULES {
-        if modules.contains(name)? {
-            continue;
-        }
-        let text = |text: &str| CString::new(text).map_err(|_| exception("a source has a zero"));
-        let file = text(&format!("<{name}>"))?;
-        let module = PyModule::from_code(python, &text(source)?, &file, &text(name)?)?;
-        modules.set_item(name, module)?;
+    if let Ok(module) = modules.get_item(name) {
+        return Ok(module);
     }
-    Ok(())
+    let text = |text: &str| CString::new(text).map_err(|_| exception("a source has a zero"));
+    let file = text(&format!("<{name}>"))?;
+    let module = PyModule::from_code(python, &text(source)?, &file, &text(name)?)?.into_any();
+    modules.set_item(name, &module)?;
+    Ok(module)
 }
 
 /// A model, and what runs it.
