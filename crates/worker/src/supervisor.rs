@@ -68,6 +68,7 @@ impl Supervisor {
             output: [Lines::new(stdout), Lines::new(stderr)],
             tasks,
             service,
+            unhandled: false,
         };
         let mut trimmed = Instant::now();
         while watch.wait(&ended, TRIM_INTERVAL.saturating_sub(trimmed.elapsed())) {
@@ -103,6 +104,8 @@ struct Watch<'a> {
     output: [Lines; 2],
     tasks: Tasks,
     service: Service,
+    /// Messages may have been received that were not handled yet: the socket does not tell of them.
+    unhandled: bool,
 }
 
 impl Watch<'_> {
@@ -118,6 +121,7 @@ impl Watch<'_> {
         let flags = |source| if source == Source::Side { wanted } else { PollFlags::IN };
         let mut polled: Vec<_> =
             fds.iter().map(|(source, fd)| PollFd::from_borrowed_fd(*fd, flags(*source))).collect();
+        let patience = if self.unhandled { Duration::ZERO } else { patience };
         let timeout = Timespec::try_from(patience).ok();
         // What is not said now, such as after an interrupted call, is said the next time.
         let _ = poll(&mut polled, timeout.as_ref());
@@ -129,14 +133,15 @@ impl Watch<'_> {
             .collect();
         for source in &happened {
             match source {
-                Source::Side => {
-                    self.serve(TURN);
-                }
+                Source::Side => self.unhandled = true,
                 Source::Output(index) => {
                     self.print(*index);
                 }
                 Source::Bell | Source::End => {}
             }
+        }
+        if self.unhandled {
+            self.unhandled = self.serve(TURN);
         }
         self.tasks.run();
         !happened.contains(&Source::End)
