@@ -93,6 +93,26 @@ class TritonPythonModel:
         return None
 '''
 
+ASYNC_STREAM_LAB = _PREAMBLE + '''
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = {"ready": True}
+
+    def is_ready(self):
+        ready = self.kept["ready"]
+        if ready == "raise":
+            raise RuntimeError("not now")
+        return ready
+
+    async def execute(self, requests):
+        for request in requests:
+            scope = dict(globals(), request=request, sender=request.get_response_sender(), kept=self.kept)
+            body = "".join("    " + line + "\\n" for line in code_of(request).splitlines())
+            exec("async def body():\\n" + body, scope)
+            await scope["body"]()
+'''
+
 _TENSORS = """
 input { name: "CODE" data_type: TYPE_STRING dims: 1 }
 input { name: "F" data_type: TYPE_FP32 dims: -1 optional: true }

@@ -2,6 +2,7 @@
 
 import json
 import queue
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy
@@ -50,9 +51,9 @@ def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
     python_lab.write(repository, "lab")
     python_lab.write(repository, "async_lab", python_lab.ASYNC_LAB)
-    python_lab.write(
-        repository, "stream_lab", python_lab.STREAM_LAB, "model_transaction_policy { decoupled: true }"
-    )
+    decoupled = "model_transaction_policy { decoupled: true }"
+    python_lab.write(repository, "stream_lab", python_lab.STREAM_LAB, decoupled)
+    python_lab.write(repository, "async_stream_lab", python_lab.ASYNC_STREAM_LAB, decoupled)
     write_identity(repository, "identity", ["FP32"])
     (repository / "repeat" / "1").mkdir(parents=True)
     (repository / "repeat" / "1" / "model.py").write_text(REPEAT)
@@ -376,15 +377,52 @@ result = [sys.flags.isolated, sys.argv, sys.path[0], [path for path in sys.path 
     assert keys == [f"model_{name}" for name in names.split()]
 
 
-def stream(server, code):
-    """Has the decoupled lab run the code. Returns the results it sent, and the error that ended them, if any."""
+def test_coroutines_of_a_decoupled_model_run_side_by_side(server):
+    waiting = """
+kept["event"] = asyncio.Event()
+await asyncio.wait_for(kept["event"].wait(), 30)
+sender.send(pb_utils.InferenceResponse([texts("RESULT", "1")]), flags=1)
+"""
+    waking = """
+while "event" not in kept:
+    await asyncio.sleep(0.01)
+kept.pop("event").set()
+sender.send(pb_utils.InferenceResponse([texts("RESULT", "2")]), flags=1)
+"""
+    with ThreadPoolExecutor() as threads:
+        first, second = [threads.submit(stream, server, code, "async_stream_lab") for code in (waiting, waking)]
+        assert (first.result(), second.result()) == (([1], None), ([2], None))
+
+
+def test_an_exception_of_a_coroutine_in_the_background_ends_its_request(server):
+    code = """
+sender.send(pb_utils.InferenceResponse([texts("RESULT", "1")]))
+await asyncio.sleep(0)
+raise LookupError("in the background")
+"""
+    found, error = stream(server, code, "async_stream_lab")
+    assert found == [1] and "LookupError: in the background" in str(error)
+
+
+@pytest.mark.parametrize(("ready", "expected"), [(False, False), ("raise", False), (5, False), (True, True)])
+def test_a_model_says_whether_it_is_ready(server, client, ready, expected):
+    code = f"""
+kept["ready"] = {ready!r}
+sender.send(flags=1)
+"""
+    assert stream(server, code, "async_stream_lab") == ([], None)
+    assert client.is_model_ready("async_stream_lab") is expected
+
+
+def stream(server, code, model="stream_lab"):
+    """Has a decoupled lab run the code. Returns the results it sent, and the error that ended them, if any."""
     answers = queue.Queue()
     inputs = [tritonclient.grpc.InferInput("CODE", [1], "BYTES")]
     inputs[0].set_data_from_numpy(numpy.array([code.encode()], dtype=object))
     results = []
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("stream_lab", inputs, enable_empty_final_response=True)
+        client.async_stream_infer(model, inputs, enable_empty_final_response=True)
         while True:
             answer, error = answers.get(timeout=30)
             if error is not None:
