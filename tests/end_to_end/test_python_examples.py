@@ -1,4 +1,4 @@
-"""The examples in Python: a model that reads pictures with three others, and one that streams.
+"""The examples in Python: a model that reads pictures with three others, one that streams, and a pipeline for texts.
 
 `cargo xtask fetch examples` brings the models that are asked.
 """
@@ -21,7 +21,7 @@ from tensors import given
 
 REPOSITORIES = [EXAMPLES / "fetched_repository", EXAMPLES / "python_repository"]
 CLIENTS = EXAMPLES / "clients"
-MODELS = ["text_detector", "text_direction", "text_recogniser", "read_picture", "stream_words"]
+MODELS = ["text_detector", "text_direction", "text_recogniser", "read_picture", "stream_words", "summarise"]
 
 
 @pytest.fixture(scope="module", params=onnx_engines.FLAGS)
@@ -30,7 +30,7 @@ def server(request):
         f"--model-repository={REPOSITORIES[1]}",
         f"--backend-config=python,python={sys.executable}",
         "--model-control-mode=explicit",
-        *[f"--load-model={name}" for name in MODELS],
+        *[f"--load-model={name}" for name in [*MODELS, "split_sentences", "rank_sentences"]],
         *onnx_engines.FLAGS[request.param],
     ]
     with nereid_server.running(REPOSITORIES[0], *flags) as server:
@@ -99,3 +99,28 @@ def test_a_text_that_is_no_text_is_an_error_of_its_request(server):
 
     with pytest.raises(InferenceServerException, match="the text is not UTF-8"):
         list(words.words(server.grpc_url, Bytes()))
+
+
+TEXT = """Ships carry goods over the sea. My cat sleeps! Large ships carry goods between harbours.
+
+Harbours load ships with goods of all kinds? It rained on Tuesday. Nobody saw it."""
+
+
+def test_a_summary_has_the_sentences_that_have_most_in_common(server, tmp_path):
+    path = tmp_path / "text"
+    path.write_text(TEXT)
+    expected = [
+        "Ships carry goods over the sea.",
+        "Large ships carry goods between harbours.",
+        "Harbours load ships with goods of all kinds?",
+    ]
+    assert run(server.url, "summarise.py", path) == expected
+    assert run(server.url, "summarise.py", path, "--count", "1")[0] in expected
+    every = run(server.url, "summarise.py", path, "--count", "100")
+    assert len(every) == 6 and every[1] == "My cat sleeps!" and every[-1] == "Nobody saw it."
+    for text, sentences in [("", []), (" \n\n ", []), ("one", ["one"]), ("größer? 日本!", ["größer?", "日本!"])]:
+        path.write_text(text)
+        assert run(server.url, "summarise.py", path) == sentences
+    command = [sys.executable, CLIENTS / "summarise.py", "--url", server.url, path, "--count", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "at least one sentence" in done.stderr, done.stderr

@@ -270,6 +270,19 @@ mod tests {
     }
 
     #[test]
+    fn a_program_holds_the_lock_that_is_its_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = std::fs::File::create(&path).unwrap();
+        let mut command = Command::new("readlink");
+        command.arg("/proc/self/fd/0");
+        let ended = run(&mut command, "readlink", LONG, Some(Stdio::from(lock)), &mut |_| {}).unwrap();
+        assert_eq!(String::from_utf8(ended.output).unwrap().trim(), path.to_str().unwrap());
+        let nothing = sh("readlink /proc/self/fd/0", LONG).0.unwrap().output;
+        assert_eq!(nothing, b"/dev/null\n");
+    }
+
+    #[test]
     fn what_a_child_keeps_open_is_not_waited_for() {
         let begun = Instant::now();
         let (ended, _) = sh("sleep 1000 & echo done", LONG);
