@@ -27,7 +27,9 @@ use crate::transport::Scanner;
 pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
     let mut arrived = Pieces::default();
     pieces.iter().for_each(|piece| arrived.push(Bytes::copy_from_slice(piece)));
-    let message = arrived.decode().map_err(|status| Error::invalid_arg(status.message().to_owned()))?;
+    let message = arrived
+        .decode(&BodyBudget::UNLIMITED)
+        .map_err(|status| Error::invalid_arg(status.message().to_owned()))?;
     infer::decoded(message, &Regions::default())
 }
 

@@ -42,7 +42,7 @@ const CONNECTION_WINDOW: u32 = 64 << 20;
 
 /// The longest frame that a client may send. Each costs a system call and a wake-up of its call, and holds as much memory
 /// until it is complete.
-const MAX_FRAME: u32 = 128 << 10;
+const MAX_FRAME: u32 = 64 << 10;
 
 /// The most calls that a client may reset before this side has looked at them. Calls with short deadlines and a busy
 /// server bring about a hundred or two; a client that resets calls as fast as it opens them reaches thousands at once.

@@ -85,7 +85,7 @@ fn decoded(
     match json_length {
         Some(0) => decode::raw(body, signature, max_input),
         None if body.is_empty() => decode::raw(body, signature, max_input),
-        length => decode::json(body, length.unwrap_or(body.len()), model, max_input, regions),
+        length => decode::json(body, length.unwrap_or(body.len()), model, signature, max_input, regions),
     }
 }
 

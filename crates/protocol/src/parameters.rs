@@ -13,6 +13,9 @@ const MAX_SEQUENCE_ID: usize = 128;
 /// Up to this many requested outputs are compared with each other; of more, a set is made.
 const FEW_OUTPUTS: usize = 16;
 
+/// So many tensors more than its model knows are read of a request, so that its refusal says which are wrong.
+const SPARE_TENSORS: usize = 64;
+
 /// Begins the names of parameters that clients cannot set.
 const RESERVED_PREFIX: &str = "triton_";
 
@@ -124,6 +127,18 @@ pub fn set_parameter<V: WireValue>(
         }
     }
     Ok(())
+}
+
+/// Checks, before one more tensor is read, that a request has not far more than the model knows. It would be refused
+/// anyway, but each takes more memory than it has bytes in the request.
+///
+/// # Errors
+/// `InvalidArg` for too many.
+pub fn check_count(what: &str, given: usize, known: usize) -> Result<()> {
+    if given < known.saturating_add(SPARE_TENSORS) {
+        return Ok(());
+    }
+    Err(Error::invalid_arg(format!("the request has more than {given} {what}, but its model has {known}")))
 }
 
 /// Checks that no output is requested twice.
@@ -260,6 +275,17 @@ mod tests {
                 (!fits).then_some(ErrorCode::Unsupported)
             );
             assert!(outcome.err().is_none_or(|error| error.message().contains("correlation ID")));
+        }
+    }
+
+    #[test]
+    fn far_more_tensors_than_the_model_has_are_refused() {
+        for known in [0, 1, 1000] {
+            for (more, fits) in
+                [(0, true), (SPARE_TENSORS - 1, true), (SPARE_TENSORS, false), (1 << 20, false)]
+            {
+                assert_eq!(check_count("inputs", known + more, known).is_ok(), fits, "{known} and {more}");
+            }
         }
     }
 

@@ -104,7 +104,8 @@ where
         if self.ended {
             return Poll::Ready(None);
         }
-        let message = ready!(self.poll_pieces(context)).map(|pieces| pieces.and_then(Pieces::decode));
+        let message = ready!(self.poll_pieces(context))
+            .map(|pieces| pieces.and_then(|pieces| pieces.decode(self.budget.borrow())));
         self.ended = !matches!(message, Some(Ok(_)));
         Poll::Ready(message)
     }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
-use nereid_core::BodyShare;
 use nereid_core::backend_api::{Buffer, Buffers};
+use nereid_core::{BodyBudget, BodyShare};
 use prost::DecodeError;
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint};
@@ -12,9 +12,14 @@ use tonic::Status;
 
 use super::InferMessage;
 use crate::proto::ModelInferRequest;
+use crate::status;
 
 /// The tag of `raw_input_contents` in `ModelInferRequest`.
 const RAW_INPUT_CONTENTS: u32 = 7;
+
+/// So many tensors of a message are few. What each takes in memory, at most, beside its contents.
+const UNCOUNTED_TENSORS: usize = 64;
+const TENSOR: usize = 320;
 
 /// Pieces below this size are joined: a client that sends single bytes must not cost a reference for each.
 const SMALL: usize = 1024;
@@ -53,16 +58,26 @@ impl Pieces {
         }
     }
 
-    /// Decodes the message.
+    /// Decodes the message. Tensors take far more memory than the two bytes that an empty one has in it, so many of them
+    /// count in the budget.
     ///
     /// # Errors
-    /// It is not a `ModelInferRequest`.
-    pub(crate) fn decode(mut self) -> Result<InferMessage, Status> {
+    /// It is not a `ModelInferRequest`, or the budget has no room for its tensors.
+    pub(crate) fn decode(mut self, budget: &BodyBudget) -> Result<InferMessage, Status> {
         self.end_small();
+        let length = self.remaining;
+        let mut uncounted = UNCOUNTED_TENSORS;
         let malformed = |error: DecodeError| Status::internal(error.to_string());
         let share = std::mem::take(&mut self.share);
         let mut decoded = InferMessage { message: ModelInferRequest::default(), raw: Vec::new(), share };
         while self.has_remaining() {
+            let tensors = decoded.message.inputs.len() + decoded.message.outputs.len() + decoded.raw.len();
+            if tensors >= uncounted {
+                // Room for those that fit until the next look.
+                uncounted = tensors.saturating_mul(2);
+                let needed = length.saturating_add(uncounted.saturating_mul(TENSOR));
+                decoded.share.cover(budget, needed).map_err(|error| status::of(&error))?;
+            }
             let (tag, wire_type) = decode_key(&mut self).map_err(malformed)?;
             if tag == RAW_INPUT_CONTENTS {
                 check_wire_type(WireType::LengthDelimited, wire_type).map_err(malformed)?;
@@ -137,5 +152,51 @@ impl Buf for Pieces {
         let mut joined = vec![0; length];
         self.copy_to_slice(&mut joined);
         joined.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nereid_core::backend_api::Buffers;
+    use tonic::Code;
+
+    use super::*;
+    use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+
+    fn pieces(message: &ModelInferRequest) -> Pieces {
+        let mut pieces = Pieces::default();
+        pieces.push(message.encode_to_vec().into());
+        pieces
+    }
+
+    #[test]
+    fn many_tensors_count_as_what_they_take_in_memory() {
+        for (inputs, outputs, raw) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)] {
+            for (count, fits) in
+                [(10, true), (UNCOUNTED_TENSORS, true), (500, true), (20_000, false), (1 << 20, false)]
+            {
+                let message = ModelInferRequest {
+                    inputs: vec![InferInputTensor::default(); inputs * count],
+                    outputs: vec![InferRequestedOutputTensor::default(); outputs * count],
+                    raw_input_contents: vec![Bytes::new(); raw * count],
+                    ..ModelInferRequest::default()
+                };
+                let outcome = pieces(&message).decode(&BodyBudget::new(4 << 20));
+                let refusal = outcome.as_ref().err().map(Status::code);
+                assert_eq!(
+                    refusal,
+                    (!fits).then_some(Code::Unavailable),
+                    "{count} of {inputs}, {outputs}, {raw}"
+                );
+                assert!(pieces(&message).decode(&BodyBudget::UNLIMITED).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_tensor_takes_no_more_than_it_counts_for() {
+        let sizes =
+            [size_of::<InferInputTensor>(), size_of::<InferRequestedOutputTensor>(), size_of::<Buffers>()];
+        assert!(sizes.iter().all(|size| *size <= TENSOR), "{sizes:?}");
     }
 }

@@ -11,8 +11,8 @@ use nereid_core::backend_api::{
 };
 use nereid_http_transport::{Limit, RequestBody};
 use nereid_protocol::parameters::{
-    BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE, CLASSIFICATION, check_requested, set_parameter,
-    unknown_data_type,
+    BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE, CLASSIFICATION, check_count, check_requested,
+    set_parameter, unknown_data_type,
 };
 use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
@@ -39,6 +39,7 @@ pub(super) fn json(
     body: &mut RequestBody,
     length: usize,
     model: &str,
+    signature: &Signature,
     max_input: Limit,
     regions: &Regions,
 ) -> Result<Decoded> {
@@ -50,11 +51,11 @@ pub(super) fn json(
     })?;
     let mut header = json::text(&header);
     let respelled;
-    let mut parsed = Parsed::new(regions);
+    let mut parsed = Parsed::new(signature, regions);
     if let Err(error) = parsed.read(header) {
         respelled = json::respelled(header).ok_or(error)?;
         header = &respelled;
-        parsed = Parsed::new(regions);
+        parsed = Parsed::new(signature, regions);
         parsed.read(header)?;
     }
     let Some(inputs) = parsed.inputs else {
@@ -157,6 +158,7 @@ impl Parameter {
 
 /// The JSON part while it is read.
 struct Parsed<'r> {
+    signature: &'r Signature,
     regions: &'r Regions,
     memory: RequestMemory,
     request: InferRequest,
@@ -202,8 +204,9 @@ impl Declared {
 }
 
 impl<'r> Parsed<'r> {
-    fn new(regions: &'r Regions) -> Self {
+    fn new(signature: &'r Signature, regions: &'r Regions) -> Self {
         Self {
+            signature,
             regions,
             memory: RequestMemory::default(),
             request: InferRequest::default(),
@@ -229,7 +232,9 @@ impl<'r> Parsed<'r> {
             }
             Key::Inputs if self.inputs.is_none() => {
                 let mut inputs = Vec::new();
+                let known = self.signature.inputs.len();
                 array(json, "inputs", |json, _| {
+                    check_count("inputs", inputs.len(), known)?;
                     inputs.push(Input::read(json)?);
                     Ok(())
                 })?;
@@ -238,7 +243,10 @@ impl<'r> Parsed<'r> {
             }
             Key::Outputs if !self.outputs_seen => {
                 self.outputs_seen = true;
-                array(json, "outputs", |json, _| self.read_output(json))
+                array(json, "outputs", |json, _| {
+                    check_count("outputs", self.request.outputs.len(), self.signature.outputs.len())?;
+                    self.read_output(json)
+                })
             }
             Key::Parameters if !self.parameters_seen => {
                 self.parameters_seen = true;
