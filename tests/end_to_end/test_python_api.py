@@ -414,6 +414,36 @@ sender.send(flags=1)
     assert client.is_model_ready("async_stream_lab") is expected
 
 
+def test_objects_of_the_api_leave_nothing_behind(client):
+    code = """
+import gc
+
+def resident():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+def use_everything():
+    there = tensor("INPUT0", range(5000), "float32")
+    answer = ask("identity", [there], ["OUTPUT0"], parameters={"a": 1}, correlation_id="x").exec()
+    pb_utils.Tensor.from_dlpack("X", answer.output_tensors()[0].to_dlpack()).as_numpy()
+    answer.output_tensors()[0].to_dlpack()
+    numpy.from_dlpack(there)
+    texts("X", *["element"] * 100).as_numpy()
+    pb_utils.InferenceResponse([there], pb_utils.TritonError("x"), {"a": "b"}).parameters()
+    outcome(lambda: pb_utils.Tensor("", there.as_numpy()))
+    list(ask("repeat", [tensor("COUNT", [2], "int32")], ["NUMBER"]).exec(decoupled=True))
+
+result = []
+for _ in range(2):
+    [use_everything() for _ in range(200)]
+    gc.collect()
+    result.append(resident())
+"""
+    before, after = python_lab.run(client, code)
+    # A leak of one array in each round would be 4 MB.
+    assert after - before < 2000, (before, after)
+
+
 def stream(server, code, model="stream_lab"):
     """Has a decoupled lab run the code. Returns the results it sent, and the error that ended them, if any."""
     answers = queue.Queue()
