@@ -309,3 +309,32 @@ def test_responses_that_nobody_reads_yet_hold_up_nothing_else(repository, serve)
     connection.close()
     answers = [json.loads(event.removeprefix("data: "))["ANSWER"] for event in events]
     assert answers == [str(number) + "y" * 1000 for number in range(count)] + [f"read {count}"]
+
+
+IS_READY = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sign = os.path.join(args["model_repository"], "ready")
+
+    def is_ready(self):
+        return os.path.exists(self.sign)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+def test_a_model_says_itself_whether_it_is_ready(repository, serve):
+    put(repository, "fickle", IS_READY)
+    put(repository, "obedient", OBEDIENT)
+    sign = repository / "fickle" / "ready"
+    sign.touch()
+    server = serve(*FLAGS, "--load-model=*")
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        for ready in (True, False, True):
+            sign.touch() if ready else sign.unlink()
+            assert client.is_model_ready("fickle") == ready
+            assert client.is_model_ready("obedient")

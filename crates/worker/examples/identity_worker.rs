@@ -20,6 +20,9 @@ use nereid_worker_protocol::tensor::{self as wire, Failure, Value};
 use nereid_worker_protocol::worker::{Connection, connect};
 use nereid_worker_protocol::{Incoming, Message, Sender, side};
 
+/// Takes its time to say that it is ready.
+const SLOW: &str = "slow to be ready";
+
 fn main() {
     let behaviour = std::env::args().nth(1).unwrap_or_default();
     match behaviour.as_str() {
@@ -34,7 +37,7 @@ fn main() {
     let connection = connect("the identity backend").unwrap();
     assert!(std::io::read_to_string(std::io::stdin()).unwrap().is_empty(), "the socket is out of the way");
     println!("this goes to the log");
-    Worker { connection, instance: None }.serve();
+    Worker { connection, instance: None }.serve(&behaviour);
 }
 
 struct Worker {
@@ -43,13 +46,18 @@ struct Worker {
 }
 
 impl Worker {
-    fn serve(mut self) {
+    fn serve(mut self, behaviour: &str) {
         while let Some(incoming) = self.connection.calls.receiver.receive().unwrap() {
             match incoming.kind() {
                 call::COMPLETE => self.reply(call::COMPLETED, |message| message.optional_text(None)),
                 call::INITIALIZE => self.initialize(&incoming),
                 call::EXECUTE => self.execute(&incoming),
-                call::READY => self.reply(call::READINESS, |message| message.bool(true)),
+                call::READY => {
+                    if behaviour == SLOW {
+                        std::thread::sleep(Duration::from_millis(400));
+                    }
+                    self.reply(call::READINESS, |message| message.bool(true));
+                }
                 call::FINALIZE => self.reply(call::FINALIZED, |_| ()),
                 kind => panic!("unknown call {kind}"),
             }

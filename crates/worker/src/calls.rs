@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nereid_worker_protocol::Channel;
+use nereid_worker_protocol::{Channel, Incoming};
 
 /// The channel, when nobody uses it.
 #[derive(Debug)]
@@ -26,9 +26,27 @@ struct Place {
 pub(crate) struct Limited {
     channel: Channel,
     limit: Option<Duration>,
+    /// Answers that come too late: nobody waits for them any more.
+    late: usize,
 }
 
 impl Limited {
+    /// The next answer. Those that come too late are passed over.
+    pub(crate) fn receive(&mut self) -> io::Result<Option<Incoming>> {
+        loop {
+            let received = self.channel.receiver.receive();
+            match (&received, self.late) {
+                (Ok(Some(_)), 1..) => self.late -= 1,
+                _ => return received,
+            }
+        }
+    }
+
+    /// Gives up waiting for the answer to the last call.
+    pub(crate) fn give_up(&mut self) {
+        self.late += 1;
+    }
+
     /// Sets how long an answer may take.
     pub(crate) fn limit(&mut self, limit: Option<Duration>) -> io::Result<()> {
         if self.limit != limit {
@@ -55,7 +73,7 @@ impl DerefMut for Limited {
 
 impl Calls {
     pub(crate) fn new(channel: Channel) -> Self {
-        let channel = Some(Limited { channel, limit: None });
+        let channel = Some(Limited { channel, limit: None, late: 0 });
         Self { place: Mutex::new(Place { channel, waiting: 0 }), returned: Condvar::new() }
     }
 

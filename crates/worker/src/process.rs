@@ -151,30 +151,23 @@ impl Process {
     /// # Errors
     /// What the process reports, or that it ended.
     pub fn call(&self, kind: u16, answer: u16, write: impl FnOnce(&mut Message<'_>)) -> Result<Incoming> {
-        self.call_within(None, kind, answer, write)
+        let mut channel = self.channel();
+        self.request(&mut channel, None, kind, write)?;
+        Ok(self.answer(&mut channel, answer)?)
     }
 
-    fn call_within(
+    /// Sends a call whose answer may take up to a limit.
+    fn request(
         &self,
+        channel: &mut Limited,
         limit: Option<Duration>,
         kind: u16,
-        answer: u16,
         write: impl FnOnce(&mut Message<'_>),
-    ) -> Result<Incoming> {
-        let Some(mut channel) = self.calls.take(limit) else {
-            return Err(Error::unavailable(format!(
-                "model instance '{}' has executed one batch for more than {} s",
-                self.name,
-                limit.unwrap_or_default().as_secs_f32()
-            )));
-        };
-        if let Err(error) = channel.limit(limit) {
-            return Err(self.lost(Some(error)).into());
-        }
+    ) -> Result<(), CallError> {
+        channel.limit(limit).map_err(|error| self.lost(Some(error)))?;
         let mut message = channel.sender.message(kind);
         write(&mut message);
-        message.send().map_err(|error| self.lost(Some(error)))?;
-        Ok(self.answer(&mut channel, answer)?)
+        message.send().map_err(|error| self.lost(Some(error)))
     }
 
     /// The channel, for an execution.
@@ -186,7 +179,12 @@ impl Process {
 
     /// Waits for the answer to a call.
     pub(crate) fn answer(&self, channel: &mut Limited, kind: u16) -> Result<Incoming, CallError> {
-        match channel.receiver.receive() {
+        self.check(channel.receive(), kind)
+    }
+
+    /// Checks that an answer is of a kind.
+    fn check(&self, received: io::Result<Option<Incoming>>, kind: u16) -> Result<Incoming, CallError> {
+        match received {
             Ok(Some(incoming)) if incoming.kind() == kind => Ok(incoming),
             Ok(Some(incoming)) if incoming.kind() == call::FAILED => {
                 let mut reader = incoming.reader();
@@ -228,7 +226,21 @@ impl Process {
     /// # Errors
     /// It would not, or did not say so in time.
     pub fn ready(&self) -> Result<()> {
-        let answer = self.call_within(Some(self.limits.ready), call::READY, call::READINESS, |_| ())?;
+        let limit = self.limits.ready;
+        let slow = |what: &str| {
+            let seconds = limit.as_secs_f32();
+            Error::unavailable(format!("model instance '{}' {what} for {seconds} s", self.name))
+        };
+        let mut channel = self.calls.take(Some(limit)).ok_or_else(|| slow("has executed one batch"))?;
+        self.request(&mut channel, Some(limit), call::READY, |_| ())?;
+        let answer = match channel.receive() {
+            // The process may be busy with nothing worse than this question.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                channel.give_up();
+                return Err(slow("has not said whether it is ready"));
+            }
+            received => self.check(received, call::READINESS)?,
+        };
         match answer.reader().bool() {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -267,13 +279,21 @@ impl Process {
             return Ok(());
         }
         self.life.leave();
-        let limit = Some(self.limits.finish);
-        let outcome = self.call_within(limit, call::FINALIZE, call::FINALIZED, |_| ());
+        let outcome = self.finalize();
         self.closers.iter().for_each(Closer::close);
         if self.life.wait(self.limits.finish).is_none() {
             self.life.kill_and_wait("was killed, because it did not end in time");
         }
-        outcome.map(drop)
+        outcome
+    }
+
+    fn finalize(&self) -> Result<()> {
+        let limit = self.limits.finish;
+        let busy = || Error::unavailable(format!("model instance '{}' is busy", self.name));
+        let mut channel = self.calls.take(Some(limit)).ok_or_else(busy)?;
+        self.request(&mut channel, Some(limit), call::FINALIZE, |_| ())?;
+        self.answer(&mut channel, call::FINALIZED)?;
+        Ok(())
     }
 }
 

@@ -141,8 +141,12 @@ fn outputs() -> Vec<String> {
 
 /// An instance, and how often its process was started again.
 fn instance(limits: Limits) -> (WorkerInstance, Arc<Worker>, Arc<AtomicUsize>) {
+    instance_that("", limits)
+}
+
+fn instance_that(behaviour: &str, limits: Limits) -> (WorkerInstance, Arc<Worker>, Arc<AtomicUsize>) {
     let restarts = Arc::<AtomicUsize>::default();
-    let argument = String::new();
+    let argument = behaviour.to_owned();
     let starts = Starts { argument, limits, restarts: Arc::clone(&restarts), ..Starts::new(&context(MODEL)) };
     let worker = Worker::start("m_0", Box::new(starts)).unwrap();
     (WorkerInstance::new(Arc::clone(&worker), outputs()), worker, restarts)
@@ -204,6 +208,20 @@ fn responses_that_were_sent_before_an_exception_arrive_before_it() {
         assert_eq!(answers[0], [Ok(1), Ok(100_000), Ok(1)]);
         assert_eq!(answers[1], [Err("ValueError: late".to_owned())]);
     }
+    assert_eq!(restarts.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn an_instance_that_is_slow_to_say_that_it_is_ready_is_not_ready_and_lives_on() {
+    let limits = Limits { ready: Duration::from_millis(50), ..Limits::default() };
+    let (mut instance, worker, restarts) = instance_that("slow to be ready", limits);
+    for _ in 0..2 {
+        let error = worker.ready(true).unwrap_err();
+        assert!(error.message().contains("has not said whether it is ready for 0.05 s"), "{error}");
+        // The answer that comes too late is not taken for the execution's.
+        assert_eq!(execute(&mut instance, &["", ""]), [[Ok(20_000)], [Ok(20_000)]]);
+    }
+    assert_eq!(worker.ready(false), Ok(()));
     assert_eq!(restarts.load(Ordering::Relaxed), 0);
 }
 
