@@ -110,13 +110,12 @@ def test_options_of_what_is_not_built_yet_start_the_server_with_a_warning_each(r
         "--enable-peer-access=true": "--enable-peer-access has no effect: ",
         "--cuda-virtual-address-size=0:1048576": "--cuda-virtual-address-size has no effect: ",
         "--buffer-manager-thread-count=2": "--buffer-manager-thread-count has no effect: ",
-        "--allow-vertex-ai=on": "Vertex AI endpoints are not built yet",
     }
     with nereid_server.running(repository, *warned, "--log-warn=1") as server:
         warnings = [line for line in server.log.splitlines() if line.startswith("W")]
     for flag, words in warned.items():
         assert sum(words in line for line in warnings) == 1, (flag, warnings)
-    silent = ["--enable-peer-access=false", "--allow-vertex-ai=0"]
+    silent = ["--enable-peer-access=false"]
     with nereid_server.running(repository, *silent, "--model-control-mode=POLL", "--repository-poll-secs=0") as server:
         assert not [line for line in server.log.splitlines() if line.startswith("W")]
 

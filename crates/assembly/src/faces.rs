@@ -6,6 +6,7 @@ mod grpc;
 mod http;
 mod metrics;
 mod sagemaker;
+mod vertex_ai;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub use self::grpc::Grpc;
 pub use self::http::Http;
 pub use self::metrics::Metrics;
 pub use self::sagemaker::SageMaker;
+pub use self::vertex_ai::VertexAi;
 use crate::error::StartError;
 
 /// Ends when the last connection of a face is closed.

@@ -27,7 +27,7 @@ pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
 pub use caches::CacheConfig;
 pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
-pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving};
+pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use nereid_object_stores::{CacheOptions, CloudOptions};
 pub use platform::{Platform, PlatformConfig};

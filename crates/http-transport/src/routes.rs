@@ -36,7 +36,7 @@ impl<A> Route<A> {
 }
 
 /// The parameters in a path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Params<'a> {
     /// The pattern that the path matches.
     pattern: &'static str,

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use hyper::HeaderMap;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::{Error, Result};
-use nereid_http_transport::{self as http, Encoding, Reply, RequestBody, reply};
+use nereid_http_transport::{self as http, Encoding, Found, Reply, RequestBody, reply};
 
 use crate::KserveHttp;
 use crate::infer::{self, generate};
-use crate::routes::{Call, Target};
+use crate::routes::{Action, Call, Target};
 
 /// The header that says where a body's JSON ends and its binary tensors begin.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -63,6 +63,71 @@ impl KserveHttp {
             Inference::GenerateStream => generate::stream(&call, body).await,
         };
         outcome.unwrap_or_else(|error| (self.dialect.error)(&error))
+    }
+}
+
+impl KserveHttp {
+    /// Finds the route of a path, without its first slash, that clients of another face name. They may request inference, and
+    /// what changes nothing.
+    pub fn redirected<'a>(&self, path: &'a str, headers: &HeaderMap) -> Found<'a, Action> {
+        for method in [Method::GET, Method::POST] {
+            match http::redirected(self, &method, path, headers) {
+                Found::Methods(_) => {}
+                Found::Route(action, params) => {
+                    return match action.redirection() {
+                        Redirection::Open => Found::Route(action, params),
+                        Redirection::Forbidden => Found::Refused(Box::new(reply::error_text(
+                            StatusCode::FORBIDDEN,
+                            &format!("'{path}' changes the server, which needs KServe's own port"),
+                        ))),
+                        Redirection::Unknown => Found::Methods(Vec::new()),
+                    };
+                }
+                refused @ Found::Refused(_) => return refused,
+            }
+        }
+        Found::Methods(Vec::new())
+    }
+}
+
+/// Whether clients of another face may use a route.
+enum Redirection {
+    Open,
+    Forbidden,
+    /// As if there were no such route.
+    Unknown,
+}
+
+impl Action {
+    /// As in the reference.
+    fn redirection(self) -> Redirection {
+        match self {
+            Self::Live
+            | Self::Ready
+            | Self::ServerMetadata
+            | Self::OpenApi
+            | Self::ModelMetadata
+            | Self::ModelConfig
+            | Self::ModelReady
+            | Self::ModelStatistics
+            | Self::AllStatistics
+            | Self::RepositoryIndex
+            | Self::Infer
+            | Self::RegionStatus
+            | Self::CudaStatus => Redirection::Open,
+            Self::LoadModel
+            | Self::UnloadModel
+            | Self::RegisterRegion
+            | Self::UnregisterRegion
+            | Self::CudaRegister
+            | Self::CudaUnregister => Redirection::Forbidden,
+            Self::Generate
+            | Self::GenerateStream
+            | Self::Logging
+            | Self::SetLogging
+            | Self::Trace
+            | Self::SetTrace => Redirection::Unknown,
+        }
     }
 }
 

@@ -49,7 +49,8 @@ impl Metrics {
         Self { server, exposition, texts: Semaphore::new(MAX_TEXTS) }
     }
 
-    async fn text(&self) -> Reply {
+    /// The metrics.
+    pub async fn text(&self) -> Reply {
         // The semaphore is never closed.
         let _slot = self.texts.acquire().await;
         let (server, exposition) = (Arc::clone(&self.server), Arc::clone(&self.exposition));

@@ -91,7 +91,7 @@ pub(crate) struct Options {
     sagemaker: SageMakerOptions,
 
     #[command(flatten)]
-    vertex_ai: VertexAiOptions,
+    pub vertex_ai: VertexAiOptions,
 
     #[command(flatten)]
     pub trace: TraceOptions,
@@ -192,6 +192,7 @@ impl Options {
             self.grpc.face()?.map(boxed),
             self.metrics.face(&http_host).map(boxed),
             self.http.face()?.map(boxed),
+            self.vertex_ai.face(&self.http, |name| env::var(name).ok())?.map(boxed),
             self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
         ];
         Ok(Config {
@@ -235,7 +236,6 @@ impl Options {
     /// What is deprecated among the options given, has no effect, or asks for what is not built yet.
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
-        advice.extend(self.vertex_ai.advice(|name| env::var(name).ok()));
         advice.extend(self.cache.advice().map(str::to_owned));
         advice.extend(self.models.advice());
         advice.extend(self.execution.advice());
@@ -262,6 +262,7 @@ impl Options {
             ("--grpc-port", grpc),
             ("--metrics-port", metrics),
             (SAGEMAKER_PORT, self.sagemaker.address()),
+            ("--vertex-ai-port", self.vertex_ai.address()),
         ];
         all.into_iter().filter_map(|(option, address)| Some((option, address?))).collect()
     }

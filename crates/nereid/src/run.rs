@@ -87,6 +87,7 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
         }
     };
     show_models(server);
+    options.vertex_ai.check_model(server)?;
     if options.server.exit_on_error && !failures.is_empty() {
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }

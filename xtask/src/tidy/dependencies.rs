@@ -223,6 +223,19 @@ const RULES: &[Rule] = &[
         why: "sagemaker is routes before KServe's face, and knows no source of models and no backend",
     },
     Rule {
+        of: "nereid-vertex-ai",
+        rooms: Allowed::Only(&[
+            "nereid-core",
+            "nereid-http-transport",
+            "nereid-kserve-http",
+            "nereid-metrics",
+            "nereid-protocol",
+        ]),
+        libraries: Allowed::Only(&["hyper", "regex"]),
+        never: &["google-cloud*", "object_store", "tonic*", "tract*"],
+        why: "vertex-ai is routes before KServe's face, and knows no source of models and no backend",
+    },
+    Rule {
         of: "nereid-grpc",
         rooms: Allowed::Only(&[
             "nereid-backend-api",

@@ -59,7 +59,7 @@ const TRITON: [(&str, &str); 86] = [
     ("allow-http", "True"),
     ("allow-metrics", "on"),
     ("allow-sagemaker", "true"),
-    ("allow-vertex-ai", "true"),
+    ("allow-vertex-ai", "false"),
     ("backend-config", "python,shm-default-byte-size=1048576"),
     ("backend-directory", "/opt/tritonserver/backends"),
     ("buffer-manager-thread-count", "2"),

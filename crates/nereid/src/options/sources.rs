@@ -2,7 +2,7 @@
 //!
 //! `--some-option` is also read from the variable `NEREID_SOME_OPTION`, and as `some-option` from the file that
 //! `--config-file` names. The command line goes before the environment, the environment before the file, and the file
-//! before the defaults. All of this follows from the declarations: a value from elsewhere becomes an argument, so it is
+//! before the defaults, of which Vertex AI's variables change some. All of this follows from the declarations: a value from elsewhere becomes an argument, so it is
 //! parsed and checked as one.
 
 use std::ffi::OsString;
@@ -67,7 +67,7 @@ impl Scope<'_> {
         // Kubernetes describes services in variables that may bear an option's name: NEREID_HTTP_PORT=tcp://10.0.0.1:80.
         let is_service = |value: &OsString| value.to_string_lossy().starts_with("tcp://");
         let variable = |name: &str| variable(name).filter(|value| !is_service(value));
-        let file = self.file(variable)?;
+        let file = self.file(&variable)?;
         let mut added = Vec::new();
         for option in options(self.command) {
             if self.given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine) {
@@ -82,7 +82,12 @@ impl Scope<'_> {
                 let setting = names(option).find_map(|name| file.as_ref()?.get(name))?;
                 Some((setting.place.clone(), setting.values.iter().map(OsString::from).collect()))
             };
-            let Some((source, values)) = from_environment.or_else(from_file) else { continue };
+            let of_cloud = || {
+                let (name, value) = super::vertex_ai::default(option.get_long()?, &variable)?;
+                Some((format!("environment variable {name}"), vec![value]))
+            };
+            let found = from_environment.or_else(from_file).or_else(of_cloud);
+            let Some((source, values)) = found else { continue };
             added.extend(self.arguments(option, &source, values)?);
         }
         Ok(added)

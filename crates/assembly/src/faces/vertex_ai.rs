@@ -1,0 +1,51 @@
+//! Google Vertex AI, by the routes that it chooses.
+
+use std::sync::Arc;
+
+use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
+use nereid_kserve_http::{HttpOptions, KserveHttp};
+use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_metrics::Metrics;
+use nereid_vertex_ai::VertexAiOptions;
+
+use super::{Face, FaceContext, Serving};
+
+/// Google Vertex AI, by the routes that it chooses.
+#[derive(Clone, Debug)]
+pub struct VertexAi {
+    /// Where it listens.
+    pub address: Address,
+    /// The files of TLS; `None` serves clear text.
+    pub tls: Option<TlsFiles>,
+    /// The face itself.
+    pub options: VertexAiOptions,
+    /// The face that answers inference behind it. Its `regions` and `log` are the server's.
+    pub http: HttpOptions,
+}
+
+impl Face for VertexAi {
+    fn protocol(&self) -> &'static str {
+        "Vertex AI"
+    }
+
+    fn service(&self) -> &'static str {
+        "Vertex AI HTTPService"
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
+        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    }
+
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        let http = HttpOptions { regions: context.regions, log: context.log, ..self.http };
+        let metrics = Metrics::new(Arc::clone(&context.server), context.exposition);
+        let face =
+            nereid_vertex_ai::VertexAi::new(KserveHttp::new(context.server, http), metrics, self.options);
+        let end = End { closing: context.closing, shutdown: context.shutdown };
+        Box::pin(nereid_http_transport::serve(listener, face, TransportOptions::default(), end))
+    }
+}
