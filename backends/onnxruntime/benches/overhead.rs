@@ -104,7 +104,7 @@ fn serve() -> Arc<Server> {
     let repositories = Repositories::new(vec![repository()], reading);
     let with_one_thread = |(name, _): (&'static str, Vec<Input>)| {
         let (id, overrides, progress) = (ModelId::plain(name), Overrides::default(), Progress::default());
-        let fetched = block_on(repositories.fetch(&id, &overrides, &progress));
+        let fetched = block_on(repositories.fetch(&id, &overrides, &progress, Instant::now()));
         let spec = fetched.and_then(|fetched| fetched.read()).map(|mut spec| {
             let one = ModelParameter { string_value: "1".to_owned() };
             spec.config.parameters.insert("intra_op_thread_count".to_owned(), one);

@@ -235,6 +235,11 @@ impl Request {
         self.turn = Some(turn);
     }
 
+    /// Takes its turn in a sequence away: whoever has that decides when the next request of the sequence may be executed.
+    pub fn take_turn(&mut self) -> Option<Turn> {
+        self.turn.take()
+    }
+
     /// Sets its sequence and its place in it. For the server.
     pub fn enrol(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
         self.request.correlation_id = sequence;

@@ -162,7 +162,7 @@ mod tests {
             advance(Duration::from_secs(5)).await;
             // The last use of each counts; those that were never used go first.
             let last = |client: &usize| used.iter().rposition(|used| used == client).map(|at| at + 1);
-            let mut order = vec![0, 1, 2];
+            let mut order = [0, 1, 2];
             order.sort_by_key(|client| last(client).unwrap_or(0));
             for count in 1..=3 {
                 assert!(fixture.connections.evict());

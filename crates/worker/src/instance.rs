@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Phase, Request, Result};
+use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Phase, Result};
 use nereid_worker_protocol::call::{self, Outcome};
 use nereid_worker_protocol::{Incoming, Malformed};
 
@@ -148,32 +148,35 @@ impl Executed<'_> {
             let error: Error = self.process.broke_protocol(&"messages are missing").into();
             return self.fail(&error);
         }
-        let answered: Vec<_> = self
-            .handles
-            .iter()
-            .zip(&outcomes)
-            .filter(|(_, outcome)| !matches!(outcome, Outcome::Later))
-            .collect();
+        let is_later = |outcome: &Outcome<'_>| matches!(outcome, Outcome::Later);
+        if outcomes.iter().any(is_later) {
+            let executed = self.handles.iter().zip(&outcomes).filter(|(_, outcome)| is_later(outcome));
+            self.process.requests.end_turns(executed.map(|(handle, _)| *handle));
+        }
+        let answered: Vec<_> =
+            self.handles.iter().zip(&outcomes).filter(|(_, outcome)| !is_later(outcome)).collect();
         let mut requests =
             self.process.requests.take_all(answered.iter().map(|(handle, _)| **handle)).into_iter();
         let succeeded = outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Failure(_)));
         let mut answers = Vec::with_capacity(outcomes.len());
         for outcome in outcomes {
-            if matches!(outcome, Outcome::Later) {
+            if is_later(&outcome) {
                 continue;
             }
-            let request = requests.next().flatten();
+            let held = requests.next().flatten();
             let wants = |output: &str| {
-                request.as_ref().is_some_and(|request| convert::wants(request, self.outputs, output))
+                held.as_ref().is_some_and(|held| convert::wants(&held.request, self.outputs, output))
             };
             let answer = match outcome {
                 Outcome::Response(response) => Some(convert::response(response, wants)),
                 Outcome::Failure(failure) => Some(Err(convert::error(failure))),
                 Outcome::Later | Outcome::Reschedule => None,
             };
-            answers.extend(request.map(|request| (request, answer)));
+            answers.extend(held.map(|held| (held, answer)));
         }
-        answers.iter().for_each(|(request, _)| request.responder().mark(Phase::OutputsReady, outputs_ready));
+        for (held, _) in &answers {
+            held.request.responder().mark(Phase::OutputsReady, outputs_ready);
+        }
         if succeeded {
             let times = ExecutionTimes {
                 started: self.times.started,
@@ -183,10 +186,10 @@ impl Executed<'_> {
             };
             self.monitor.executed(self.size, times);
         }
-        for (request, answer) in answers {
+        for (held, answer) in answers {
             match answer {
-                Some(answer) => request.responder().finish_with(answer),
-                None => reschedule(request),
+                Some(answer) => held.request.responder().finish_with(answer),
+                None => held.reschedule(),
             }
         }
     }
@@ -203,19 +206,8 @@ impl Executed<'_> {
     }
 
     fn fail(self, error: &Error) {
-        for request in self.process.requests.take_all(self.handles.iter().copied()).into_iter().flatten() {
-            request.responder().finish_with(Err(error.clone()));
+        for held in self.process.requests.take_all(self.handles.iter().copied()).into_iter().flatten() {
+            held.request.responder().finish_with(Err(error.clone()));
         }
-    }
-}
-
-/// Returns a request to its scheduler.
-fn reschedule(request: Arc<Request>) {
-    match Arc::try_unwrap(request) {
-        Ok(request) => request.reschedule(),
-        // Only while the side channel answers something about it, which it has not asked.
-        Err(request) => request.responder().finish_with(Err(Error::internal(
-            "the request cannot be executed again: it is in use elsewhere",
-        ))),
     }
 }

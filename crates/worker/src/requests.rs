@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use nereid_backend_api::{Error, Request};
+use nereid_backend_api::{Error, Request, Turn};
 
 /// The requests of one process. An entry leaves with its last response.
 #[derive(Debug, Default)]
@@ -25,9 +25,41 @@ struct Progress {
     waiting: usize,
 }
 
+/// A request that a process has.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub request: Arc<Request>,
+    /// Its turn in a sequence, until the process has executed it. Dropped after the request has been answered.
+    turn: Option<Turn>,
+}
+
+impl Held {
+    fn new(mut request: Request) -> Self {
+        // Requests that only fill a batch are told by theirs.
+        let turn = if request.is_filler() { None } else { request.take_turn() };
+        Self { request: Arc::new(request), turn }
+    }
+
+    /// Returns the request to its scheduler.
+    pub(crate) fn reschedule(self) {
+        match Arc::try_unwrap(self.request) {
+            Ok(mut request) => {
+                if let Some(turn) = self.turn {
+                    request.begin_turn(turn);
+                }
+                request.reschedule();
+            }
+            // Only while the side channel answers something about it, which it has not asked.
+            Err(request) => request.responder().finish_with(Err(Error::internal(
+                "the request cannot be executed again: it is in use elsewhere",
+            ))),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashMap<u64, Arc<Request>>,
+    entries: HashMap<u64, Held>,
     last: u64,
     /// Why no more are taken.
     closed: Option<Error>,
@@ -65,22 +97,32 @@ impl Requests {
             drop(table);
             return Err((requests, error));
         }
-        table.entries.extend(requests.into_iter().map(|(handle, request)| (handle, Arc::new(request))));
+        table.entries.extend(requests.into_iter().map(|(handle, request)| (handle, Held::new(request))));
         Ok(())
     }
 
     pub(crate) fn get(&self, handle: u64) -> Option<Arc<Request>> {
-        self.lock().entries.get(&handle).cloned()
+        self.lock().entries.get(&handle).map(|held| Arc::clone(&held.request))
     }
 
-    pub(crate) fn take(&self, handle: u64) -> Option<Arc<Request>> {
+    pub(crate) fn take(&self, handle: u64) -> Option<Held> {
         self.lock().entries.remove(&handle)
     }
 
     /// Takes requests, under one lock.
-    pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<Arc<Request>>> {
+    pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<Held>> {
         let mut table = self.lock();
         handles.map(|handle| table.entries.remove(&handle)).collect()
+    }
+
+    /// Lets the next requests of the sequences be executed: those with these handles have been, and are answered later.
+    pub(crate) fn end_turns(&self, handles: impl Iterator<Item = u64>) {
+        let mut table = self.lock();
+        let turns: Vec<_> =
+            handles.filter_map(|handle| table.entries.get_mut(&handle)?.turn.take()).collect();
+        // The end of a turn may call the scheduler.
+        drop(table);
+        drop(turns);
     }
 
     /// Answers all requests with an error, and takes no more.
@@ -91,7 +133,9 @@ impl Requests {
         drop(table);
         let mut entries: Vec<_> = entries.into_iter().collect();
         entries.sort_by_key(|(handle, _)| *handle);
-        entries.into_iter().for_each(|(_, request)| request.responder().finish_with(Err(error.clone())));
+        for (_, held) in entries {
+            held.request.responder().finish_with(Err(error.clone()));
+        }
         self.advance(u64::MAX);
     }
 

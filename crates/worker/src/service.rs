@@ -152,7 +152,13 @@ impl Service {
     fn respond(&self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let (handle, last) = (reader.u64()?, reader.bool()?);
         let reply = reader.reply()?;
-        let request = if last { self.requests.take(handle) } else { self.requests.get(handle) };
+        // The turn of one that was held is dropped after the answer.
+        let (request, _held) = if last {
+            let held = self.requests.take(handle);
+            (held.as_ref().map(|held| Arc::clone(&held.request)), held)
+        } else {
+            (self.requests.get(handle), None)
+        };
         let outputs = self.requests.outputs();
         let wants =
             |output: &str| request.as_ref().is_some_and(|request| convert::wants(request, outputs, output));
