@@ -106,6 +106,8 @@ def environment():
 # The server has a Python backend of its own, which would go first.
 LIBRARY = "--backend-config=python,engine=library"
 FLAGS = [f"--backend-directory={BACKENDS}", LIBRARY]
+# Both backends run models with the same interpreter and the same packages.
+ENGINES = {"library": FLAGS, "builtin": ["--backend-config=python,engine=builtin"]}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""NVIDIA's own Python backend, a library built for Triton, serves models written in Python."""
+"""Models written in Python, in the server's own Python backend and in NVIDIA's, a library built for Triton."""
 
 import json
 import os
@@ -236,8 +236,8 @@ def backend():
     python_backend.prepare()
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
+@pytest.fixture(scope="module", params=python_backend.ENGINES)
+def models(request, tmp_path_factory):
     """A server of Python models, shared by the tests that break nothing."""
     repository = tmp_path_factory.mktemp("python")
     batching = "dynamic_batching { max_queue_delay_microseconds: 300000 preferred_batch_size: 4 }"
@@ -249,9 +249,14 @@ def models(tmp_path_factory):
     put(repository, "completes", COMPLETES)
     put(repository, "counts", COUNTS, OBEDIENT_CONFIG)
     put_identity(repository)
-    flags, environment = python_backend.FLAGS, python_backend.environment()
+    flags, environment = python_backend.ENGINES[request.param], python_backend.environment()
     with nereid_server.running(repository, *flags, env=environment) as server:
         yield server
+
+
+@pytest.fixture(params=python_backend.ENGINES)
+def engine(request):
+    return request.param
 
 
 @pytest.fixture
@@ -370,9 +375,9 @@ def test_a_model_keeps_metrics(client):
     assert answers == [b"2.0 -1.5", b"4.0 -1.5"]
 
 
-def test_metrics_of_a_model_are_exposed_with_the_servers_own(repository, serve):
+def test_metrics_of_a_model_are_exposed_with_the_servers_own(repository, serve, engine):
     put(repository, "counts", COUNTS, OBEDIENT_CONFIG)
-    server = start(serve)
+    server = start(serve, engine)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
         for _ in range(2):
             client.infer("counts", text("count"))
@@ -387,28 +392,30 @@ def test_metrics_of_a_model_are_exposed_with_the_servers_own(repository, serve):
         assert scrape.value("nv_inference_request_success", model="counts", version="1") == 2
 
 
-def test_messages_of_the_backend_are_logged_with_file_and_line(models):
-    assert any("python_be.cc:" in line for line in models.log.splitlines())
+def test_messages_of_a_library_are_logged_with_file_and_line(repository, serve):
+    put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG)
+    server = start(serve, "library")
+    assert any("python_be.cc:" in line for line in server.log.splitlines())
 
 
-def start(serve, *flags, **how):
-    return serve(*python_backend.FLAGS, *flags, env=python_backend.environment(), **how)
+def start(serve, engine, *flags, **how):
+    return serve(*python_backend.ENGINES[engine], *flags, env=python_backend.environment(), **how)
 
 
-def test_a_model_that_does_not_initialise_says_why(repository, serve):
+def test_a_model_that_does_not_initialise_says_why(repository, serve, engine):
     put(repository, "broken", BROKEN, OBEDIENT_CONFIG)
     put(repository, "good", OBEDIENT, OBEDIENT_CONFIG)
-    server = start(serve, "--exit-on-error=false", ready=False)
+    server = start(serve, engine, "--exit-on-error=false", ready=False)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         reasons = {model["name"]: model.get("reason") for model in client.get_model_repository_index()}
         assert "broken on purpose" in reasons["broken"]
         assert client.infer("good", text("on")).as_numpy("ANSWER")[0] == b"on"
 
 
-def test_a_stub_that_dies_fails_its_requests_and_nothing_else(repository, serve):
+def test_a_stub_that_dies_fails_its_requests_and_nothing_else(repository, serve, engine):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG)
     put(repository, "other", OBEDIENT, OBEDIENT_CONFIG)
-    server = start(serve)
+    server = start(serve, engine)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
         stub = int(client.infer("obedient", text("on")).as_numpy("ANSWER")[2])
         os.kill(stub, signal.SIGKILL)
@@ -424,7 +431,8 @@ def test_a_model_whose_process_has_ended_is_not_ready_and_a_load_makes_it_anew(r
     group = f"instance_group {{ count: {instances} kind: KIND_CPU }}"
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + group)
     put(repository, "other", OBEDIENT, OBEDIENT_CONFIG)
-    server = start(serve, "--model-control-mode=explicit", "--load-model=*")
+    # The built-in backend starts a process again by itself: see test_python_processes.py.
+    server = start(serve, "library", "--model-control-mode=explicit", "--load-model=*")
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
 
         def stub(model):
@@ -456,9 +464,9 @@ def test_a_model_whose_process_has_ended_is_not_ready_and_a_load_makes_it_anew(r
         assert stub("other") == unharmed
 
 
-def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve):
+def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve, engine):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + IMPATIENT)
-    server = start(serve)
+    server = start(serve, engine)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60, concurrency=2) as client:
         hang, on = (numpy.array([[order]], dtype=numpy.object_) for order in (b"hang", b"on"))
         hanging = client.async_infer("obedient", [tensor("ORDER", hang, "BYTES")])
@@ -471,9 +479,9 @@ def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repos
         assert hanging.get_result() is not None
 
 
-def test_models_come_and_go_and_leave_no_process_behind(repository, serve):
+def test_models_come_and_go_and_leave_no_process_behind(repository, serve, engine):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG)
-    server = start(serve, "--model-control-mode=explicit")
+    server = start(serve, engine, "--model-control-mode=explicit")
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
         for _ in range(2):
             client.load_model("obedient")
@@ -485,10 +493,10 @@ def test_models_come_and_go_and_leave_no_process_behind(repository, serve):
             assert not Path(f"/proc/{stub}").exists()
 
 
-def test_a_model_loads_and_unloads_another(repository, serve):
+def test_a_model_loads_and_unloads_another(repository, serve, engine):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG)
     put(repository, "keeper", KEEPER, OBEDIENT_CONFIG)
-    server = start(serve, "--model-control-mode=explicit", "--load-model=keeper")
+    server = start(serve, engine, "--model-control-mode=explicit", "--load-model=keeper")
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
         for order, ready in [("look", b"False"), ("load", b"True"), ("look", b"True"), ("unload", b"False")]:
             assert client.infer("keeper", text(order)).as_numpy("ANSWER")[0] == ready, order
@@ -523,10 +531,10 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize("end", ["unload", "stop"])
-def test_a_model_is_reported_as_unloaded_when_its_finalize_has_ended(repository, serve, end):
+def test_a_model_is_reported_as_unloaded_when_its_finalize_has_ended(repository, serve, engine, end):
     for name in ("one", "two"):
         put(repository, name, SLOW_TO_END, OBEDIENT_CONFIG)
-    server = start(serve, "--model-control-mode=explicit", "--load-model=*")
+    server = start(serve, engine, "--model-control-mode=explicit", "--load-model=*")
     if end == "unload":
         with tritonclient.http.InferenceServerClient(server.url) as client:
             for name in ("one", "two"):

@@ -1,4 +1,6 @@
-"""Sequences in models written in Python, which NVIDIA's own Python backend runs: ids, flags, and rescheduled requests."""
+"""Sequences in models written in Python, in the server's own Python backend and in NVIDIA's: ids, flags, and rescheduled
+requests.
+"""
 
 import queue
 import textwrap
@@ -108,11 +110,16 @@ def ask(server, requests):
     return texts
 
 
-def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, serve):
+@pytest.fixture(params=python_backend.ENGINES)
+def flags(request):
+    return python_backend.ENGINES[request.param]
+
+
+def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, serve, flags):
     for strategy in ("direct", "oldest"):
         put(repository, f"told_{strategy}", TOLD, f"{strategy} {{ }}")
         put(repository, f"down_{strategy}", COUNTS_DOWN, f"{strategy} {{ }} iterative_sequence: true", DECOUPLED)
-    server = serve(*python_backend.FLAGS, env=python_backend.environment())
+    server = serve(*flags, env=python_backend.environment())
     for strategy in ("direct", "oldest"):
         model = f"told_{strategy}"
         first = (model, "first", 1, {"sequence_id": 7, "sequence_start": True})
@@ -140,10 +147,10 @@ def finished(server, model, delays):
     return {int(answer.as_numpy("OUT").item()): elapsed for answer, elapsed in answers}
 
 
-def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(repository, serve):
+def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(repository, serve, flags):
     put(repository, "any", LATER, "oldest { max_candidate_sequences: 4 }")
     put(repository, "ordered", LATER, "oldest { max_candidate_sequences: 4 preserve_ordering: true }")
-    server = serve(*python_backend.FLAGS, env=python_backend.environment())
+    server = serve(*flags, env=python_backend.environment())
     assert list(finished(server, "any", [2000, 1000, 100])) == [100, 1000, 2000]
     # Those that wait for the first leave with it, and may reach their client in any order.
     times = finished(server, "ordered", [2000, 1000, 100])
