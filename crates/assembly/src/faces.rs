@@ -98,7 +98,7 @@ impl BoundFace {
         let _guard = runtime.enter();
         let Self { face, socket, tls } = self;
         let listener = socket.listen(tls).map_err(|source| cannot_bind(&*face, source))?;
-        let listener = listener.among(context.connections.clone());
+        let listener = listener.among(&context.connections);
         let address = listener.local_addr().map_err(|source| cannot_bind(&*face, source))?;
         tracing::info!("Started {} at {address}", face.service());
         let protocol = face.protocol();

@@ -81,7 +81,7 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     let End { closing, shutdown } = end.into();
     let ending = AtomicBool::new(false);
     let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone(), ending });
-    let slots = options.max_connections.map(Slots::new);
+    let slots = options.max_connections.map(|count| Slots::new(count, listener.connections().clone()));
     let connections = TaskTracker::new();
     let end_of_arrivals = async {
         closing.cancelled().await;
@@ -89,12 +89,12 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
     };
     let mut end_of_arrivals = pin!(end_of_arrivals);
     loop {
-        let pace = Pace::new(transport.mount.keeps_spelling(), options.idle_timeout);
-        let evicted = CancellationToken::new();
         let (arrival, slot) = tokio::select! {
-            accepted = accept(&listener, slots.as_ref(), &pace, &evicted) => accepted,
+            accepted = accept(&listener, slots.as_ref()) => accepted,
             () = &mut end_of_arrivals => break,
         };
+        let pace = Pace::new(transport.mount.keeps_spelling(), options.idle_timeout);
+        let evicted = CancellationToken::new();
         let transport = Arc::clone(&transport);
         let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
         connections.spawn(nereid_io_runtime::relayed(async move {
@@ -115,15 +115,10 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
 }
 
 /// The next connection, and its slot if there is a limit.
-async fn accept(
-    listener: &Listener,
-    slots: Option<&Slots>,
-    pace: &Pace,
-    evicted: &CancellationToken,
-) -> (Arrival, Option<Slot>) {
+async fn accept(listener: &Listener, slots: Option<&Slots>) -> (Arrival, Slot) {
     let arrival = listener.accept().await;
     let slot = match slots {
-        Some(slots) => Some(slots.take(pace, evicted.clone()).await),
+        Some(slots) => slots.take().await,
         None => None,
     };
     (arrival, slot)

@@ -4,12 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_listener::{Connections, Registered};
+use nereid_listener::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
-
-use crate::pace::Pace;
 
 /// How long to wait for a slot before a further idle connection is closed.
 const RETRY: Duration = Duration::from_millis(100);
@@ -22,32 +19,25 @@ pub(crate) struct Slots {
 }
 
 /// A connection's slot. Dropped, it is free again.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    _registered: Registered,
-    _permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) type Slot = Option<OwnedSemaphorePermit>;
 
 impl Slots {
-    /// That many slots.
-    pub(crate) fn new(count: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), connections: Connections::default() }
+    /// That many slots, for these connections.
+    pub(crate) fn new(count: usize, connections: Connections) -> Self {
+        Self { free: Arc::new(Semaphore::new(count)), connections }
     }
 
-    /// A slot for a connection with this pace, as soon as there is one. The connection gives it up when `evicted` is
-    /// cancelled.
-    pub(crate) async fn take(&self, pace: &Pace, evicted: CancellationToken) -> Slot {
+    /// A slot, as soon as there is one.
+    pub(crate) async fn take(&self) -> Slot {
         let mut next = std::pin::pin!(Arc::clone(&self.free).acquire_owned());
-        let permit = loop {
+        loop {
             tokio::select! {
                 biased;
                 // The semaphore is never closed.
-                permit = &mut next => break permit.ok(),
+                permit = &mut next => return permit.ok(),
                 () = self.evict() => {}
             }
-        };
-        let registered = self.connections.register(Arc::new(pace.clone()), evicted);
-        Slot { _registered: registered, _permit: permit }
+        }
     }
 
     /// Closes the connection that has been idle longest, if one is idle, and lets it end.

@@ -21,18 +21,26 @@ pub trait Activity: Send + Sync {
     fn idle_after(&self) -> Option<u32>;
 }
 
-/// The open connections of one port, or of several. Its clones share them.
-#[derive(Clone, Debug, Default)]
-pub struct Connections(Arc<Mutex<Open>>);
+/// How often it is looked which connections are idle.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
+/// The open connections of a port, which may be among those of several.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    open: Arc<Mutex<Open>>,
+    port: u64,
+}
+
 struct Open {
     /// In the order in which they were opened.
     connections: BTreeMap<u64, Connection>,
     opened: u64,
+    ports: u64,
+    looked: Instant,
 }
 
 struct Connection {
+    port: u64,
     activity: Arc<dyn Activity>,
     opened: Instant,
     /// When it was first seen idle after its last request.
@@ -47,45 +55,63 @@ pub struct Registered {
     id: u64,
 }
 
+impl Default for Connections {
+    fn default() -> Self {
+        let open = Open { connections: BTreeMap::new(), opened: 0, ports: 1, looked: Instant::now() };
+        Self { open: Arc::new(Mutex::new(open)), port: 0 }
+    }
+}
+
 impl Connections {
+    /// Those of another port among these.
+    #[must_use]
+    pub fn of_another_port(&self) -> Self {
+        let mut open = self.lock();
+        let port = open.ports;
+        open.ports += 1;
+        drop(open);
+        Self { open: Arc::clone(&self.open), port }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         // Each change is one insertion, removal or assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a connection. It has to close when `evicted` is cancelled.
     pub fn register(&self, activity: Arc<dyn Activity>, evicted: CancellationToken) -> Registered {
         let mut open = self.lock();
+        // Those who accept look while nobody connects.
+        open.look_in_time();
         let id = open.opened;
         open.opened += 1;
-        let connection = Connection { activity, opened: Instant::now(), idle: None, evicted };
+        let connection =
+            Connection { port: self.port, activity, opened: Instant::now(), idle: None, evicted };
         open.connections.insert(id, connection);
         Registered { connections: self.clone(), id }
     }
 
-    /// Looks which connections are idle. Since when is known as exactly as this is called often.
-    pub fn look(&self) {
-        let now = Instant::now();
-        for connection in self.lock().connections.values_mut() {
-            let idle = connection.activity.idle_after();
-            connection.idle = idle.map(|requests| match connection.idle {
-                Some((seen, since)) if seen == requests => (seen, since),
-                _ => (requests, now),
-            });
-        }
+    /// Looks which connections are idle, if that was long ago.
+    pub(crate) fn look(&self) {
+        self.lock().look_in_time();
     }
 
-    /// Closes the connection that has been idle longest. Returns whether there was an idle one.
+    /// Closes the connection of this port that has been idle longest. Returns whether there was an idle one.
     pub fn evict(&self) -> bool {
-        self.evict_up_to(1) > 0
+        let port = self.port;
+        self.evict_up_to(1, |connection| connection.port == port) > 0
     }
 
-    /// Closes so many connections that have been idle longest, or all that are idle. Returns their number.
-    pub fn evict_up_to(&self, count: usize) -> usize {
-        self.look();
-        let open = self.lock();
+    /// Closes so many connections of all ports that have been idle longest, or all that are idle. Returns their number.
+    pub(crate) fn evict_of_all(&self, count: usize) -> usize {
+        self.evict_up_to(count, |_| true)
+    }
+
+    fn evict_up_to(&self, count: usize, may_go: impl Fn(&Connection) -> bool) -> usize {
+        let mut open = self.lock();
+        open.look();
         let staying = |it: &&Connection| it.opened.elapsed() < GRACE || it.evicted.is_cancelled();
-        let old = open.connections.values().filter(|it| !staying(it));
+        let old = open.connections.values().filter(|it| may_go(it) && !staying(it));
         let mut idle: Vec<_> = old.filter_map(|it| Some((it.idle?.1, &it.evicted))).collect();
         // The sort is stable: of several, those go that were opened first.
         idle.sort_by_key(|(since, _)| *since);
@@ -93,6 +119,27 @@ impl Connections {
         drop(open);
         longest.iter().for_each(CancellationToken::cancel);
         longest.len()
+    }
+}
+
+impl Open {
+    fn look_in_time(&mut self) {
+        if self.looked.elapsed() >= LOOK_INTERVAL {
+            self.look();
+        }
+    }
+
+    /// Looks which connections are idle. Since when is known as exactly as this is called often.
+    fn look(&mut self) {
+        let now = Instant::now();
+        self.looked = now;
+        for connection in self.connections.values_mut() {
+            let idle = connection.activity.idle_after();
+            connection.idle = idle.map(|requests| match connection.idle {
+                Some((seen, since)) if seen == requests => (seen, since),
+                _ => (requests, now),
+            });
+        }
     }
 }
 
@@ -156,7 +203,7 @@ mod tests {
             let fixture = Fixture::new(3);
             for client in &used {
                 advance(Duration::from_secs(5)).await;
-                fixture.connections.look();
+                fixture.connections.lock().look();
                 fixture.clients[*client].0.requests.fetch_add(1, Ordering::Relaxed);
             }
             advance(Duration::from_secs(5)).await;
@@ -189,7 +236,7 @@ mod tests {
         for (count, expected) in [(0, 0), (1, 1), (3, 3), (9, 5)] {
             let fixture = Fixture::new(5);
             advance(GRACE).await;
-            assert_eq!(fixture.connections.evict_up_to(count), expected);
+            assert_eq!(fixture.connections.evict_of_all(count), expected);
             assert_eq!(fixture.evicted(), (0..expected).collect::<Vec<_>>());
         }
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 
+use crate::connections::LOOK_INTERVAL;
 pub use connection::Connection;
 pub use connections::{Activity, Connections, Registered};
 pub use tls::{Tls, TlsError, TlsFiles};
@@ -31,9 +32,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How many idle connections are closed when the process is out of file descriptors, and how long that may take.
 const EVICTED_AT_ONCE: usize = 16;
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);
-
-/// How often it is looked which connections are idle.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often failures to accept are logged: there are twenty a second while descriptors are out.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
@@ -129,8 +127,8 @@ impl Complaints {
 impl Listener {
     /// The same, whose connections are among those of other listeners.
     #[must_use]
-    pub fn among(self, connections: Connections) -> Self {
-        Self { connections, ..self }
+    pub fn among(self, connections: &Connections) -> Self {
+        Self { connections: connections.of_another_port(), ..self }
     }
 
     /// The connections of which an idle one makes room when descriptors run out. Who serves a connection registers it.
@@ -171,7 +169,7 @@ impl Listener {
                         tracing::warn!("cannot accept connections: {error}");
                     }
                     // Several at once, as several clients wait. They are closed at once, or within the next pauses.
-                    let evicted = self.connections.evict_up_to(EVICTED_AT_ONCE);
+                    let evicted = self.connections.evict_of_all(EVICTED_AT_ONCE);
                     sleep(if evicted > 0 { EVICTION_PAUSE } else { ACCEPT_PAUSE }).await;
                 }
             }

@@ -263,9 +263,14 @@ mod tests {
         let error = ended.unwrap_err();
         assert!(matches!(&error, Error::Slow { words, .. } if words == "stuck"), "{error}");
         for pid in std::fs::read_to_string(&pids).unwrap().lines() {
-            // A killed process may be a zombie for a moment, until it is waited for.
-            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            assert!(state.is_empty() || state.contains(") Z") || state.contains(") X"), "{state}");
+            // The signal is on its way when the call returns. A killed process may be a zombie, until it is waited for.
+            let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let has_ended = |state: &str| state.is_empty() || state.contains(") Z") || state.contains(") X");
+            let deadline = Instant::now() + LONG;
+            while !has_ended(&state()) {
+                assert!(Instant::now() < deadline, "{}", state());
+                std::thread::yield_now();
+            }
         }
     }
 
