@@ -207,3 +207,11 @@ def test_without_a_cache_nothing_is_cached(repository, serve):
 def test_what_cannot_be_used_is_refused_at_start(repository, flags, reason):
     server = nereid_server.refused_start(repository, *flags)
     assert server.exit_code != 0 and reason in server.log
+
+
+def test_tritons_own_folder_of_caches_may_be_named_where_it_is_not(repository, serve):
+    cached(repository)
+    asker = Asker(serve(LOCAL, "--cache-directory=/opt/tritonserver/caches"))
+    for _ in range(2):
+        asker.unary([1])
+    assert asker.counts() == [2, 1, 1]

@@ -1,6 +1,6 @@
 //! The response caches, by the names that the command line uses.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_core::{ResponseCache, ResponseCaching};
@@ -30,7 +30,10 @@ const DIRECTORY: &str = "/opt/tritonserver/caches";
 /// Why it cannot be used.
 pub(crate) fn open(config: CacheConfig) -> Result<ResponseCaching, String> {
     let name = &*config.name;
-    if let Some(directory) = config.directory.as_ref().filter(|directory| !directory.is_dir()) {
+    // Scripts for Triton may name its own folder where it is not installed.
+    let is_missing =
+        |directory: &&PathBuf| !directory.is_dir() && directory.as_path() != Path::new(DIRECTORY);
+    if let Some(directory) = config.directory.as_ref().filter(is_missing) {
         return Err(format!("--cache-directory: '{}' is not a folder", directory.display()));
     }
     let mut settings: CacheSettings = config.settings.into_iter().collect();
