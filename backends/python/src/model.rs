@@ -39,7 +39,7 @@ struct Shared {
     reports_readiness: AtomicBool,
 }
 
-/// What happens when a process ends, set by whoever has it.
+/// What happens when a process ends, set by its owner.
 type Ended = Arc<Mutex<Option<Box<dyn FnOnce(&str) + Send>>>>;
 
 /// A process without an instance.

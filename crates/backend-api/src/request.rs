@@ -235,7 +235,7 @@ impl Request {
         self.turn = Some(turn);
     }
 
-    /// Takes its turn in a sequence away: whoever has that decides when the next request of the sequence may be executed.
+    /// Takes its turn in a sequence away. The next request of the sequence may be executed once the turn is dropped.
     pub fn take_turn(&mut self) -> Option<Turn> {
         self.turn.take()
     }

@@ -4,7 +4,7 @@
 //! ranges that are there, and takes its place by a rename when it is complete. A model's folder consists of links to such files,
 //! so several models, versions and servers share them.
 //!
-//! A complete file has a time stamp that its key gives. Whoever changes a file by hand changes that, too: such a file is fetched
+//! A complete file has a time stamp that its key gives. An edit by hand changes that, too: such a file is fetched
 //! again. The stamp is set when the file is safely on the disk, so the power may fail at any time.
 
 use std::collections::BTreeSet;

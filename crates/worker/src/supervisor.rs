@@ -33,7 +33,7 @@ pub(crate) struct Supervisor {
     pub name: Label,
     pub life: Arc<Life>,
     pub requests: Arc<Requests>,
-    /// Wakes whoever waits for an answer to a call.
+    /// Wakes the thread that waits for an answer to a call.
     pub calls: Closer,
     pub trimmer: Trimmer,
     pub side: Channel,
@@ -49,7 +49,7 @@ impl Supervisor {
             Ok(spawned) => spawned,
             Err(error) => {
                 self.life.end(None);
-                // Whoever waits for this is there, since it waits for nothing else.
+                // The receiver is there, since it waits for nothing else.
                 let _ = started.send(Err(error));
                 return;
             }

@@ -119,7 +119,7 @@ impl Worker {
     /// The process has died.
     fn died(self: &Arc<Self>, end: &str) {
         let mut inner = self.lock();
-        // Whoever notices it first says so; another one may run by now.
+        // The first to notice says so; another process may run by now.
         if !matches!(&inner.state, State::Running(process) if process.ended().is_some()) {
             return;
         }

@@ -22,7 +22,7 @@ class ResponseIterator:
         try:
             self._loop.call_soon_threadsafe(self._note)
         except RuntimeError:
-            # The loop has ended, and with it whoever could wait.
+            # The loop has ended, so nothing waits any more.
             pass
 
     def _note(self):
@@ -96,10 +96,10 @@ def async_exec(request, decoupled):
         try:
             loop.call_soon_threadsafe(resolve)
         except RuntimeError:
-            # The loop has ended, and with it whoever could wait.
+            # The loop has ended, so nothing waits any more.
             pass
 
     call = InnerCall(request, False, notify)
-    # Whoever stops waiting does not want the answer.
+    # A caller that stops waiting does not want the answer.
     future.add_done_callback(lambda future: call.cancel() if future.cancelled() else None)
     return future

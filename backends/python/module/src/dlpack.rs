@@ -98,7 +98,7 @@ unsafe extern "C" fn delete(managed: *mut DlManaged) {
 /// # Safety
 /// It is a capsule that [`export`] made, as it dies.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, as it dies. Whoever took the tensor has renamed it.
+    // SAFETY: Python calls this with the capsule, as it dies. The consumer that took the tensor has renamed it.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 0 {
             return;

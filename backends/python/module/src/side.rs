@@ -1,7 +1,7 @@
 //! The side channel: what models ask the server at any time, from any thread, and the answers.
 //!
 //! A thread that waits for an answer reads the channel itself, unless another one does: so an answer wakes no more threads than
-//! it has to. Whoever reads hands the answers of others over. A thread of its own reads for calls that nobody waits for.
+//! it has to. The thread that reads passes on the answers of others. A thread of its own reads for calls that nobody waits for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

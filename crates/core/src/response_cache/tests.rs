@@ -427,7 +427,7 @@ fn a_decoupled_ensemble_is_not_cached() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whoever asks gets what the model would answer, however the cache is.
+    /// A client gets what the model would answer, whatever state the cache is in.
     #[test]
     fn random_traffic_gets_the_models_answers(
         asked in prop::collection::vec(keys::any_request(), 1..40), waits in any::<bool>(), coalesce in any::<bool>()

@@ -1,4 +1,4 @@
-//! Entries are made once, whoever asks, and whatever an earlier process left.
+//! Entries are made once, however many ask for them, and whatever an earlier process left.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
