@@ -67,7 +67,7 @@ impl Scope<'_> {
         // Kubernetes describes services in variables that may bear an option's name: NEREID_HTTP_PORT=tcp://10.0.0.1:80.
         let is_service = |value: &OsString| value.to_string_lossy().starts_with("tcp://");
         let variable = |name: &str| variable(name).filter(|value| !is_service(value));
-        let file = self.file(&variable)?;
+        let file = self.file(variable)?;
         let mut added = Vec::new();
         for option in options(self.command) {
             if self.given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine) {
@@ -83,7 +83,7 @@ impl Scope<'_> {
                 Some((setting.place.clone(), setting.values.iter().map(OsString::from).collect()))
             };
             let of_cloud = || {
-                let (name, value) = super::vertex_ai::default(option.get_long()?, &variable)?;
+                let (name, value) = super::vertex_ai::default(option.get_long()?, variable)?;
                 Some((format!("environment variable {name}"), vec![value]))
             };
             let found = from_environment.or_else(from_file).or_else(of_cloud);
