@@ -102,7 +102,7 @@ impl Connections {
         self.evict_up_to(1, |connection| connection.port == port) > 0
     }
 
-    /// Closes so many connections of all ports that have been idle longest, or all that are idle. Returns their number.
+    /// Closes up to `count` connections of all ports, those idle longest first. Returns how many it closed.
     pub(crate) fn evict_of_all(&self, count: usize) -> usize {
         self.evict_up_to(count, |_| true)
     }

@@ -57,7 +57,7 @@ pub struct Patience {
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Patience {
-    /// The pause after an attempt, of which there were so many before.
+    /// The pause after an attempt, given the number of attempts before it.
     pub(crate) fn pause(&self, attempts: u32) -> Duration {
         self.first_pause.saturating_mul(1 << attempts.min(16)).min(LONGEST_PAUSE)
     }

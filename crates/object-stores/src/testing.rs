@@ -29,13 +29,13 @@ use crate::{Address, CacheOptions, CloudOptions, Clouds, Environment, Patience};
 /// What a server does instead of answering.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It answers with this status, and asks for a pause of so many seconds.
+    /// It answers with this status and a `Retry-After` of that many seconds.
     Status(u16, Option<u64>),
     /// It closes the connection without an answer.
     Reset,
-    /// It closes the connection after so many bytes of the body.
+    /// It closes the connection after that many bytes of the body.
     CutAfter(usize),
-    /// It sends so many bytes of the body, and nothing more.
+    /// It sends that many bytes of the body and then stalls.
     StallAfter(usize),
     /// It sends other bytes than there are.
     Damage,

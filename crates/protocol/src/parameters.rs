@@ -13,7 +13,7 @@ const MAX_SEQUENCE_ID: usize = 128;
 /// Up to this many requested outputs are compared with each other; of more, a set is made.
 const FEW_OUTPUTS: usize = 16;
 
-/// So many tensors more than its model knows are read of a request, so that its refusal says which are wrong.
+/// How many tensors beyond those of its model are read of a request, so that the refusal can say which are wrong.
 const SPARE_TENSORS: usize = 64;
 
 /// Begins the names of parameters that clients cannot set.

@@ -13,7 +13,7 @@ use crate::side::Side;
 /// The last response.
 const COMPLETE_FINAL: u32 = 1;
 
-/// The answers to one request. Once nobody can answer it any more, the server is told.
+/// The answers to one request. When the last sender is gone, the server hears of it.
 pub struct Exchange {
     handle: u64,
     /// The outputs that the client wants; none for all.

@@ -153,7 +153,7 @@ impl Numpy {
             return Err(PyImportError::new_err(format!("numpy has no type {}", data_type.name())));
         };
         let strides = strides.map_or(ptr::null(), <[i64]>::as_ptr);
-        // SAFETY: numpy copies shape and strides, which have as many entries as it is told.
+        // SAFETY: numpy copies shape and strides, which both have the number of entries that is passed.
         unsafe {
             let array = (self.new)(
                 self.array_type,

@@ -148,7 +148,7 @@ impl Answer<'_> {
     }
 }
 
-/// What clients are told of an exception: its type and its text.
+/// The message that clients get for an exception: its type and its text.
 fn words(python: Python<'_>, error: &PyErr) -> String {
     let name = error.get_type(python).name().map_or_else(|_| "exception".into(), |name| name.to_string());
     match error.value(python).str() {

@@ -212,7 +212,7 @@ impl Tensor {
     }
 }
 
-/// How many bytes the elements take; `None` if there cannot be so many. 0 for BYTES.
+/// How many bytes the elements take; `None` if that overflows. 0 for BYTES.
 pub fn byte_length(shape: &[i64], data_type: DataType) -> Option<usize> {
     let size = data_type.size().max(1);
     let elements = shape

@@ -17,8 +17,10 @@ use crate::status;
 /// The tag of `raw_input_contents` in `ModelInferRequest`.
 const RAW_INPUT_CONTENTS: u32 = 7;
 
-/// So many tensors of a message are few. What each takes in memory, at most, beside its contents.
+/// A message with up to this many tensors is not charged for them.
 const UNCOUNTED_TENSORS: usize = 64;
+
+/// What a tensor takes in memory at most, beside its contents.
 const TENSOR: usize = 320;
 
 /// Pieces below this size are joined: a client that sends single bytes must not cost a reference for each.
