@@ -116,7 +116,7 @@ def put_tree(store, bucket, prefix, folder):
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Passes connections on to a store, and breaks them as it is told. Counts the requests that pass, by first line."""
+    """Passes connections on to a store, and breaks them on demand. Counts the requests that pass, by first line."""
 
     daemon_threads = True
     allow_reuse_address = True

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_without_a_library_is_told_the_way_out() {
+    fn a_platform_without_a_library_gets_an_alternative() {
         let error = library_for("plan9", "mips").err().unwrap().to_string();
         assert!(error.contains("plan9 on mips") && error.contains("ORT_DYLIB_PATH"), "{error}");
         assert!(library_for("linux", "x86_64").is_ok());

@@ -68,7 +68,7 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
         }
     }
     problems.extend(documents::check_required(&files));
-    problems.extend(unsafety::check_rooms(&metadata, &files));
+    problems.extend(unsafety::check_crates(&metadata, &files));
     problems.extend(dependencies::check(&dependencies::Graph::of(&metadata)));
     problems.sort();
     Ok(problems)

@@ -10,7 +10,7 @@ use nereid_backend_api::{DataType, Error, Result};
 use nereid_model_files::{self as model_files, PROTOBUF_LIMIT};
 use prost::Message;
 
-use crate::{cannot_read, external_data};
+use crate::external_data;
 
 /// The element types that ONNX and the protocol share, by their number and name in ONNX.
 const TYPES: &[(i32, &str, DataType)] = &[
@@ -57,7 +57,8 @@ impl Declared {
     /// The file cannot be read, keeps weights in something else than a file of its folder, or declares an input or output
     /// that no request can give or no response take.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let contents = model_files::read(path, PROTOBUF_LIMIT).map_err(|error| cannot_read(path, &error))?;
+        let contents =
+            model_files::read(path, PROTOBUF_LIMIT).map_err(|error| Error::cannot_read(path, &error))?;
         external_data::check(&contents, path.parent().unwrap_or(Path::new("")))?;
         Self::of(&contents)
     }
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_rank_is_told_from_a_scalar() {
+    fn an_open_rank_differs_from_a_scalar() {
         assert!(Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
         assert!(!Declared::of(&file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
         assert!(!Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_tensor_is_refused_by_its_kind() {
-        for (kind, told) in [
+        for (kind, reported) in [
             (Kind::Sequence(Anything {}), "input 'X' of the model is a sequence"),
             (Kind::Map(Anything {}), "input 'X' of the model is a map"),
             (Kind::Optional(Anything {}), "input 'X' of the model is an optional value"),
@@ -206,17 +207,17 @@ mod tests {
             (Kind::Opaque(Anything {}), "input 'X' of the model is of a type of its own"),
         ] {
             let error = Declared::of(&file("X", Some(kind))).unwrap_err();
-            assert!(error.message().starts_with(told), "{error}");
+            assert!(error.message().starts_with(reported), "{error}");
         }
     }
 
     #[test]
     fn element_types_outside_the_protocol_are_refused_known_or_not() {
-        for (number, told) in
+        for (number, reported) in
             [(14, "COMPLEX64"), (20, "FLOAT8E5M2FNUZ"), (23, "FLOAT4E2M1"), (99, "number 99")]
         {
             let error = Declared::of(&file("X", tensor(number, None))).unwrap_err();
-            assert!(error.message().contains(&format!("element type {told}, but")), "{error}");
+            assert!(error.message().contains(&format!("element type {reported}, but")), "{error}");
         }
         for (number, ..) in TYPES {
             Declared::of(&file("X", tensor(*number, None))).unwrap();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_by_its_path() {
+    fn a_missing_file_is_reported_by_its_path() {
         let error = Declared::read(Path::new("/no/such/model.onnx")).unwrap_err();
         assert!(error.message().contains("cannot read /no/such/model.onnx"), "{error}");
     }

@@ -38,7 +38,7 @@ use nereid_backend_api::{
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_model_files::{self as model_files, FileError};
+use nereid_model_files as model_files;
 
 use crate::declared::Declared;
 use crate::engine::OrtEngine;
@@ -162,18 +162,7 @@ fn model_file(context: &ModelContext) -> Result<PathBuf> {
     let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
     let version = context.version_directory();
     model_files::model_file(&version, filename, DEFAULT_FILENAME)
-        .map_err(|error| cannot_read(&version.join(filename), &error))
-}
-
-fn cannot_read(path: &Path, error: &FileError) -> Error {
-    let message = format!("cannot read {}: {error}", path.display());
-    match error {
-        _ if error.is_missing() => {
-            Error::not_found(format!("{message}{}", model_files::hint_at_missing(path)))
-        }
-        FileError::Io(_) => Error::internal(message),
-        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
-    }
+        .map_err(|error| Error::cannot_read(&version.join(filename), &error))
 }
 
 /// What the first instance runs on.
@@ -202,7 +191,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// What ONNX Runtime says, on one line.
-fn told(path: &Path, error: &ort::Error<impl Sized>) -> Error {
+fn with_path(path: &Path, error: &ort::Error<impl Sized>) -> Error {
     Error::invalid_arg(format!("ONNX Runtime cannot load {}: {}", path.display(), one_line(error.message())))
 }
 

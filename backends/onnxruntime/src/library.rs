@@ -253,9 +253,9 @@ mod tests {
         assert_eq!(pool(&[(GLOBAL_POOL, "1")]).unwrap(), Some((0, 0)));
         let both = [(GLOBAL_POOL, "1"), ("intra_op_thread_count", "4"), ("inter_op_thread_count", "2")];
         assert_eq!(pool(&both).unwrap(), Some((4, 2)));
-        for (wrong, told) in [("2", "takes 0 or 1"), ("yes", "a non-negative integer")] {
+        for (wrong, reported) in [("2", "takes 0 or 1"), ("yes", "a non-negative integer")] {
             let error = pool(&[(GLOBAL_POOL, wrong)]).unwrap_err().to_string();
-            assert!(error.contains(GLOBAL_POOL) && error.contains(told), "{error}");
+            assert!(error.contains(GLOBAL_POOL) && error.contains(reported), "{error}");
         }
     }
 }

@@ -16,7 +16,7 @@ use ort::session::{RunOptions, Session};
 use crate::accelerators::Accelerators;
 use crate::exit::Alive;
 use crate::library::{OnnxRuntime, log_level};
-use crate::{one_line, told};
+use crate::one_line;
 
 /// Prefix of parameters that are entries of a session's configuration.
 const SESSION_ENTRY: &str = "session.";
@@ -141,22 +141,22 @@ impl SessionOptions {
     /// The library failed.
     pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<OwnSession> {
         let alive = Alive::new();
-        let told = |error: ort::Error<SessionBuilder>| told(path, &error);
-        let mut builder = SessionBuilder::new().map_err(|error| crate::told(path, &error))?;
-        builder = builder.with_log_level(log_level()).map_err(told)?;
-        builder = builder.with_optimization_level(self.level.into()).map_err(told)?;
-        builder = builder.with_parallel_execution(self.parallel).map_err(told)?;
+        let with_path = |error: ort::Error<SessionBuilder>| crate::with_path(path, &error);
+        let mut builder = SessionBuilder::new().map_err(|error| crate::with_path(path, &error))?;
+        builder = builder.with_log_level(log_level()).map_err(with_path)?;
+        builder = builder.with_optimization_level(self.level.into()).map_err(with_path)?;
+        builder = builder.with_parallel_execution(self.parallel).map_err(with_path)?;
         if let Threads::Own { intra, inter } = self.threads {
-            builder = builder.with_intra_threads(intra).map_err(told)?;
+            builder = builder.with_intra_threads(intra).map_err(with_path)?;
             if self.parallel {
-                builder = builder.with_inter_threads(inter).map_err(told)?;
+                builder = builder.with_inter_threads(inter).map_err(with_path)?;
             }
         }
         if let Some(enable) = self.memory_pattern {
-            builder = builder.with_memory_pattern(enable).map_err(told)?;
+            builder = builder.with_memory_pattern(enable).map_err(with_path)?;
         }
         for (key, value) in &self.entries {
-            builder = builder.with_config_entry(key, value).map_err(told)?;
+            builder = builder.with_config_entry(key, value).map_err(with_path)?;
         }
         for library in &self.operator_libraries {
             // A name without a slash is searched where the system's libraries are.
@@ -165,14 +165,14 @@ impl SessionOptions {
                     Error::invalid_arg(format!("cannot load the operator library '{library}': {error}"))
                 })?;
             }
-            builder = builder.with_operator_library(library).map_err(told)?;
+            builder = builder.with_operator_library(library).map_err(with_path)?;
         }
         let mut providers = self.accelerators.for_kind(kind)?;
         if let Some(enable) = self.arena {
             providers.push(ep::CPU::default().with_arena_allocator(enable).build().error_on_failure());
         }
-        builder = builder.with_execution_providers(providers).map_err(told)?;
-        let session = builder.commit_from_file(path).map_err(|error| crate::told(path, &error))?;
+        builder = builder.with_execution_providers(providers).map_err(with_path)?;
+        let session = builder.commit_from_file(path).map_err(|error| crate::with_path(path, &error))?;
         Ok(OwnSession { session, _alive: alive })
     }
 
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_share_the_processors_unless_told_otherwise() {
+    fn instances_share_the_processors_unless_configured_otherwise() {
         let threads = |counts: &[i32], parameters: &[(&str, &str)]| {
             let mut config = config(parameters);
             let group = |&count| ModelInstanceGroup { count, ..ModelInstanceGroup::default() };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape};
 use nereid_graph_executor::Signature;
-use nereid_model_files::{self as model_files, FileError, PROTOBUF_LIMIT};
+use nereid_model_files::{self as model_files, PROTOBUF_LIMIT};
 use prost::Message;
 use tract_onnx::model::ParseResult;
 use tract_onnx::pb::attribute_proto::AttributeType;
@@ -47,9 +47,9 @@ impl OnnxFile {
     /// with external data comes.
     pub(crate) fn read(version: &Path, name: &str) -> Result<Self> {
         let path = model_files::model_file(version, name, DEFAULT_FILENAME)
-            .map_err(|error| cannot_read(&version.join(name), &error))?;
+            .map_err(|error| Error::cannot_read(&version.join(name), &error))?;
         let contents =
-            model_files::read(&path, PROTOBUF_LIMIT).map_err(|error| cannot_read(&path, &error))?;
+            model_files::read(&path, PROTOBUF_LIMIT).map_err(|error| Error::cannot_read(&path, &error))?;
         let not_onnx =
             |why: &str| Error::invalid_arg(format!("{} is not a complete ONNX file: {why}", path.display()));
         let mut proto =
@@ -185,17 +185,6 @@ fn complete(node: &mut NodeProto) {
 fn engine_name(node: &NodeProto) -> Option<&str> {
     let named = if node.name.is_empty() { node.output.first()? } else { &node.name };
     Some(named)
-}
-
-fn cannot_read(path: &Path, error: &FileError) -> Error {
-    let message = format!("cannot read {}: {error}", path.display());
-    match error {
-        _ if error.is_missing() => {
-            Error::not_found(format!("{message}{}", model_files::hint_at_missing(path)))
-        }
-        FileError::Io(_) => Error::internal(message),
-        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
-    }
 }
 
 /// The engine's graph, from which plans are made for concrete input shapes.

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_clouds_are_told_apart_by_their_addresses() {
+    fn an_address_decides_between_folder_and_cloud() {
         for (locations, folders, has_clouds) in [
             (&["models"][..], 1, false),
             (&["models", "models"], 1, false),

@@ -217,9 +217,9 @@ mod tests {
         let left = &batch.requests()[0];
         assert!(!left.has_inputs_on_device() && !left.touches_device());
         assert_eq!(&*left.input("X").unwrap().contiguous().unwrap(), b"12345678");
-        let told = log.0.lock().unwrap()[3..].to_vec();
-        assert_eq!(told[0], "tensor 'X' in device memory: the card is gone");
-        assert!(told[1].starts_with("tensor 'X': "), "{told:?}");
+        let reported = log.0.lock().unwrap()[3..].to_vec();
+        assert_eq!(reported[0], "tensor 'X' in device memory: the card is gone");
+        assert!(reported[1].starts_with("tensor 'X': "), "{reported:?}");
     }
 
     #[test]

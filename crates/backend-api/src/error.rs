@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
+
+use nereid_model_files::{FileError, hint_at_missing};
 
 /// A result whose error is an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,6 +82,18 @@ impl Error {
         unsupported => Unsupported,
         /// An [`ErrorCode::Cancelled`] error.
         cancelled => Cancelled,
+    }
+
+    /// Why a model's file could not be read, with a hint where one like it is there.
+    pub fn cannot_read(path: &Path, error: &FileError) -> Self {
+        let message = format!("cannot read {}: {error}", path.display());
+        match error {
+            _ if error.is_missing() => Self::not_found(format!("{message}{}", hint_at_missing(path))),
+            FileError::Io(_) => Self::internal(message),
+            FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => {
+                Self::invalid_arg(message)
+            }
+        }
     }
 
     /// The kind of error.

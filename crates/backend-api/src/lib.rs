@@ -63,4 +63,4 @@ pub use tensor::{Buffers, Tensor};
 pub use trace::{
     Activity, RequestTrace, TensorActivity, Trace, TraceLevel, TraceShare, TraceSink, TraceSubject,
 };
-pub use turn::{Turn, Turns};
+pub use turn::{Turn, TurnObserver};

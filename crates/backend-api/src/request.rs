@@ -241,7 +241,7 @@ impl Request {
     }
 
     /// Sets its sequence and its place in it. For the server.
-    pub fn enrol(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
+    pub fn set_sequence(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
         self.request.correlation_id = sequence;
         self.request.sequence = flags;
     }

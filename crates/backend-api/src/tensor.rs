@@ -205,9 +205,9 @@ mod tests {
         card.fail();
         let mut tensor = Tensor::new("X", DataType::Int32, [2], Bytes::new());
         tensor.buffers = SmallVec::from_buf([on_card(&card)]);
-        let told = "tensor 'X' in device memory: the card is gone";
-        assert_eq!(tensor.contiguous().unwrap_err().message(), told);
-        assert_eq!(tensor.copy_to_host().unwrap_err().message(), told);
+        let reported = "tensor 'X' in device memory: the card is gone";
+        assert_eq!(tensor.contiguous().unwrap_err().message(), reported);
+        assert_eq!(tensor.copy_to_host().unwrap_err().message(), reported);
         assert!(tensor.is_on_device());
     }
 }

@@ -1,7 +1,7 @@
 //! A request's turn in its sequence: the next request of the sequence runs when it is over. It also carries the state of the
 //! sequence.
 //!
-//! Does not know how sequences are scheduled; [`Turns`] does.
+//! Does not know how sequences are scheduled; [`TurnObserver`] does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{Request, SequenceStates};
 /// Notified when the turns of a model's sequences end. Implemented by the server.
 ///
 /// Called on the thread on which the backend releases the request.
-pub trait Turns: Send + Sync {
+pub trait TurnObserver: Send + Sync {
     /// The request of this turn was released.
     fn over(&self, turn: u64);
 
@@ -22,7 +22,7 @@ pub trait Turns: Send + Sync {
 /// A request's turn. It is over when this is dropped.
 pub struct Turn {
     /// Notified when it ends, with the number of the turn.
-    turns: Option<(Arc<dyn Turns>, u64)>,
+    turns: Option<(Arc<dyn TurnObserver>, u64)>,
     iterates: bool,
     states: Option<Arc<SequenceStates>>,
     filler: bool,
@@ -36,7 +36,7 @@ impl Turn {
 
     /// The same turn, which notifies `turns` when it ends. If it `iterates`, its request can be rescheduled.
     #[must_use]
-    pub fn notifying(mut self, turns: Arc<dyn Turns>, number: u64, iterates: bool) -> Self {
+    pub fn notifying(mut self, turns: Arc<dyn TurnObserver>, number: u64, iterates: bool) -> Self {
         self.turns = Some((turns, number));
         self.iterates = iterates;
         self
@@ -97,7 +97,7 @@ mod tests {
     #[derive(Default)]
     struct Log(Mutex<Vec<String>>);
 
-    impl Turns for Log {
+    impl TurnObserver for Log {
         fn over(&self, turn: u64) {
             self.0.lock().unwrap().push(format!("{turn} is over"));
         }

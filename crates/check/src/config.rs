@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use nereid_core::backend_api::{ModelContext, NoPeers};
 use nereid_core::model_config::{
-    ModelConfig, Place, Places, Stage, backend_name, complete_backend, nearest_name, normalise_for,
-    read_text, telling_files, validate,
+    ModelConfig, Place, Places, Stage, backend_name, complete_backend, model_file_names, nearest_name,
+    normalise_for, read_text, validate,
 };
 use nereid_core::not_offered;
 use nereid_model_files::{self as model_files, TEXT_LIMIT};
@@ -166,7 +166,7 @@ fn check_name(checked: &mut CheckedConfig, name: &str, folder: &Path, findings: 
 fn explain_missing_backend(finding: Finding, config: &ModelConfig) -> Finding {
     if config.backend.is_empty() && config.platform.is_empty() && finding.field.as_deref() == Some("backend")
     {
-        let files: Vec<_> = telling_files().collect();
+        let files: Vec<_> = model_file_names().collect();
         let message = format!(
             "{}; no version folder contains a file that implies one ({})",
             finding.message,

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use nereid_core::model_config::{
-    ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, backend_name, default_model_filename, nearest_name,
-    served_versions, telling_files, to_text,
+    ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, backend_name, data_files, default_model_filename,
+    model_file_names, nearest_name, served_versions, to_text,
 };
 use nereid_model_files::{self as model_files, FileError, Kind};
-use nereid_repository::{data_files, entries, version_number};
+use nereid_repository::{entries, version_number};
 
 use super::Context;
 use super::config::{self, CheckedConfig};
@@ -172,9 +172,9 @@ fn check_named_files(
             findings.push(config.error(&format!("output[{index}].label_filename"), message).meaning(nearest));
         }
     }
-    for file in data_files(&config.config) {
+    for file in data_files(&config.config).into_iter().filter(|file| file.used) {
         // A name that leads out of the folder was reported with the configuration's other mistakes.
-        let Ok(path) = model_files::inside(folder, &file.path) else { continue };
+        let Ok(path) = model_files::inside(folder, file.path()) else { continue };
         if let Err(error) = model_files::check(&path) {
             let (around, filename) = (path.parent().unwrap_or(folder), path.file_name().unwrap_or_default());
             let held = entries(around).unwrap_or_default();
@@ -217,7 +217,7 @@ fn check_strays(
             {
                 findings.push(Finding::warning(path, "unused folder").meaning(Some(nearest)));
             }
-        } else if Some(name.as_str()) == filename || telling_files().any(|file| file == name) {
+        } else if Some(name.as_str()) == filename || model_file_names().any(|file| file == name) {
             findings.push(Finding::warning(path, "a model file must be in a version folder"));
         } else if !is_welcome(name) && !named.contains(&format!("{name}\"")) {
             let nearest = nearest_name(name, ["config.pbtxt"].into_iter());

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_changed_is_told() {
+    fn changes_are_reported() {
         let of = |config, whole, versions: &[(u64, u64)]| {
             let versions = versions.iter().copied().collect();
             Fingerprint { config, whole, versions }

@@ -38,7 +38,7 @@ pub trait TraceStore: fmt::Debug + Send + Sync {
 
 /// What takes the traces of requests that were drawn by the same settings.
 pub trait TraceStream: Send + Sync {
-    /// A request is going to be traced, perhaps as part of a `parent` that its client told of. `last` says that no
+    /// A request is going to be traced, perhaps as part of a `parent` that its client sent. `last` says that no
     /// further one is, unless the settings change: the requested number was counted.
     ///
     /// What is given hears of the request until it is dropped.

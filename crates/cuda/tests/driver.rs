@@ -35,7 +35,7 @@ fn call(outcome: Result<impl Sized, CudaError>) -> (&'static str, i32) {
 }
 
 #[test]
-fn the_gpus_are_told_with_their_capabilities() {
+fn the_gpus_are_listed_with_their_capabilities() {
     let cuda = open(&Standin::with("9.0,5.2"));
     let devices: Vec<_> = cuda.devices().cloned().collect();
     assert_eq!(devices.iter().map(|device| device.number).collect::<Vec<_>>(), [0, 1]);
@@ -45,7 +45,7 @@ fn the_gpus_are_told_with_their_capabilities() {
 }
 
 #[test]
-fn a_machine_without_the_driver_or_without_gpus_is_told_apart() {
+fn no_driver_and_no_gpus_are_different_errors() {
     let error = Cuda::open("libnereid-no-such-driver.so.1").unwrap_err();
     assert!(matches!(&error, CudaError::NotLoaded { .. }), "{error}");
     assert!(error.to_string().contains("'libnereid-no-such-driver.so.1'"), "{error}");

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use nereid_core::{BodyBudget, BodyShare};
-use nereid_patience::Arrival;
+use nereid_slow_clients::Arrival;
 use tonic::Status;
 use tonic::codegen::StdError;
 

@@ -14,7 +14,7 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Activity, Listener};
-use nereid_patience::{Requests, TimedReplies, TimedWrites};
+use nereid_slow_clients::{Requests, TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

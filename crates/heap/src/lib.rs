@@ -68,7 +68,7 @@ pub fn release_freed_memory() -> std::io::Result<()> {
 mod glibc {
     use super::Usage;
 
-    /// The memory of the process; `None` if it cannot be told.
+    /// The memory of the process; `None` if it is unknown.
     pub(super) fn usage() -> Option<Usage> {
         let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
         let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use nereid_patience::Arrival;
 use nereid_protocol::{BodyBudget, BodyShare};
+use nereid_slow_clients::Arrival;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 

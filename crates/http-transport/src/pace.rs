@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nereid_listener::Activity;
-use nereid_patience::{ARRIVAL, PROGRESS, Requests};
+use nereid_slow_clients::{ARRIVAL, PROGRESS, Requests};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 

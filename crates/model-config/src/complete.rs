@@ -17,18 +17,21 @@ const ANY_SIZE: i64 = -1;
 const TENSORFLOW: &str = "tensorflow";
 
 /// Files of a version's folder that identify the backend, most significant first.
-const TELLING: &[Telling] = &[
-    Telling::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
-    Telling { form: Form::Folder, ..Telling::file("model.savedmodel", TENSORFLOW, "tensorflow_savedmodel") },
-    Telling::file("model.plan", "tensorrt", "tensorrt_plan"),
-    Telling { form: Form::Either, ..Telling::file("model.onnx", "onnxruntime", "onnxruntime_onnx") },
-    Telling { form: Form::Either, ..Telling::file("model.xml", "openvino", "") },
-    Telling::file("model.pt", "pytorch", "pytorch_libtorch"),
-    Telling::file("model.pt2", "pytorch", "torch_aoti"),
-    Telling { form: Form::Either, ..Telling::file("model.py", "python", "") },
+const MODEL_FILES: &[ModelFile] = &[
+    ModelFile::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
+    ModelFile {
+        form: Form::Folder,
+        ..ModelFile::file("model.savedmodel", TENSORFLOW, "tensorflow_savedmodel")
+    },
+    ModelFile::file("model.plan", "tensorrt", "tensorrt_plan"),
+    ModelFile { form: Form::Either, ..ModelFile::file("model.onnx", "onnxruntime", "onnxruntime_onnx") },
+    ModelFile { form: Form::Either, ..ModelFile::file("model.xml", "openvino", "") },
+    ModelFile::file("model.pt", "pytorch", "pytorch_libtorch"),
+    ModelFile::file("model.pt2", "pytorch", "torch_aoti"),
+    ModelFile { form: Form::Either, ..ModelFile::file("model.py", "python", "") },
 ];
 
-struct Telling {
+struct ModelFile {
     name: &'static str,
     form: Form,
     backend: &'static str,
@@ -43,7 +46,7 @@ enum Form {
     Either,
 }
 
-impl Telling {
+impl ModelFile {
     const fn file(name: &'static str, backend: &'static str, platform: &'static str) -> Self {
         Self { name, form: Form::File, backend, platform }
     }
@@ -130,19 +133,19 @@ pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<It
     if !open || !config.platform.is_empty() || !config.default_model_filename.is_empty() {
         return;
     }
-    let may_be = |telling: &&Telling| config.backend.is_empty() || telling.backend == config.backend;
-    let told = |entries: Vec<FolderEntry>| {
-        TELLING.iter().filter(may_be).find(|telling| entries.iter().any(|entry| telling.is(entry)))
+    let may_be = |file: &&ModelFile| config.backend.is_empty() || file.backend == config.backend;
+    let matching = |entries: Vec<FolderEntry>| {
+        MODEL_FILES.iter().filter(may_be).find(|file| entries.iter().any(|entry| file.is(entry)))
     };
-    if let Some(telling) = versions.into_iter().find_map(told) {
-        telling.backend.clone_into(&mut config.backend);
-        telling.platform.clone_into(&mut config.platform);
+    if let Some(file) = versions.into_iter().find_map(matching) {
+        file.backend.clone_into(&mut config.backend);
+        file.platform.clone_into(&mut config.platform);
     }
 }
 
 /// Files and folders by which [`complete_backend`] knows a backend, for messages.
-pub fn telling_files() -> impl Iterator<Item = &'static str> {
-    TELLING.iter().map(|telling| telling.name)
+pub fn model_file_names() -> impl Iterator<Item = &'static str> {
+    MODEL_FILES.iter().map(|file| file.name)
 }
 
 /// Completes inputs, outputs, `max_batch_size` and the scheduler from the tensors of a model: what the reference's

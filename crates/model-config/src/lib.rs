@@ -8,6 +8,7 @@
 
 mod backend;
 mod complete;
+mod data_files;
 mod data_type;
 mod json;
 mod normalise;
@@ -20,8 +21,9 @@ mod version;
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use complete::{
     CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, complete_backend,
-    complete_tensors, scheduler_name, telling_files,
+    complete_tensors, model_file_names, scheduler_name,
 };
+pub use data_files::{DataFile, DataFileKind, data_files};
 pub use data_type::DataType;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};

@@ -47,7 +47,7 @@ fn a_thread_runs_where_it_was_placed_and_so_do_those_that_it_starts() {
 }
 
 #[test]
-fn processors_and_nodes_that_are_not_there_are_told() {
+fn unknown_processors_and_nodes_are_reported() {
     let refused = |settings: &[(&str, &str)]| {
         let placement = placement(settings).unwrap();
         thread::spawn(move || placement.apply()).join().unwrap().unwrap_err().to_string()

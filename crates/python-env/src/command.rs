@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_words_is_told_by_its_end() {
+    fn a_silent_program_is_reported_by_its_exit_status() {
         assert_eq!(sh("kill -9 $$", LONG).0.unwrap().words(), "signal: 9 (SIGKILL)");
         assert_eq!(sh("echo out; exit 1", LONG).0.unwrap().words(), "out");
     }

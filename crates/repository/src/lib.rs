@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-mod data_files;
 mod fingerprint;
 mod model_folder;
 mod private_folder;
@@ -15,7 +14,6 @@ mod store;
 mod wanted;
 mod watch;
 
-pub use data_files::{DataFile, data_files};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use private_folder::PrivateFolder;
 pub use source::Repositories;

@@ -12,11 +12,13 @@ use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
 use nereid_model_config::proto::ModelVersionPolicy;
 use nereid_model_config::{
-    ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
+    DataFileKind, ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
+    data_files,
 };
 use nereid_model_files::{self as model_files, DATA_LIMIT, FileError, Kind, TEXT_LIMIT};
 
-use crate::data_files::{INITIAL_STATE, WARMUP, data_files};
+/// The contents of data files, by kind and name.
+type DataFiles = BTreeMap<(DataFileKind, String), Bytes>;
 
 /// The configuration's file name.
 pub(crate) const CONFIG: &str = "config.pbtxt";
@@ -187,8 +189,8 @@ fn finish(
     Ok(ModelSpec {
         completion,
         labels,
-        warm_up_files: named(&files, WARMUP),
-        state_files: named(&files, INITIAL_STATE),
+        warm_up_files: named(&files, DataFileKind::WarmUp),
+        state_files: named(&files, DataFileKind::InitialState),
         fault: fault.or(missing_labels).or(missing_files).or(special_files),
         ..ModelSpec::new(ModelId::plain(name), folder, config, versions)
     })
@@ -300,7 +302,7 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
 }
 
 fn nothing_tells_the_backend() -> String {
-    let files: Vec<_> = nereid_model_config::telling_files().collect();
+    let files: Vec<_> = nereid_model_config::model_file_names().collect();
     format!("; no version folder contains a file that implies one ({})", files.join(", "))
 }
 
@@ -323,23 +325,24 @@ fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, L
         .collect()
 }
 
-/// Those files of a folder, by the names in the configuration.
-fn named(files: &BTreeMap<PathBuf, Bytes>, folder: &str) -> BTreeMap<String, Bytes> {
-    let named = files.iter().filter_map(|(path, contents)| Some((path.strip_prefix(folder).ok()?, contents)));
-    named.map(|(name, contents)| (name.to_string_lossy().into_owned(), contents.clone())).collect()
+/// The files of a kind, by their names in the configuration.
+fn named(files: &DataFiles, kind: DataFileKind) -> BTreeMap<String, Bytes> {
+    let named = files.iter().filter(|((of, _), _)| *of == kind);
+    named.map(|((_, name), contents)| (name.clone(), contents.clone())).collect()
 }
 
-/// The contents of the files that warm-ups and states take, by their paths in the model's folder.
-fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<PathBuf, Bytes>> {
-    let mut contents = BTreeMap::new();
-    for file in data_files(config) {
+/// The contents of the files that warm-ups and states take.
+fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<DataFiles> {
+    let mut contents = DataFiles::new();
+    for file in data_files(config).into_iter().filter(|file| file.used) {
+        let relative = file.path();
         let bytes =
-            model_files::inside(folder, &file.path).and_then(|path| model_files::read(&path, DATA_LIMIT));
+            model_files::inside(folder, &relative).and_then(|path| model_files::read(&path, DATA_LIMIT));
         let bytes = bytes.map_err(|error| {
-            let path = folder.join(&file.path);
+            let path = folder.join(&relative);
             Error::not_found(format!("cannot use '{}' (from {}): {error}", path.display(), file.field))
         })?;
-        contents.insert(file.path, Bytes::from(bytes));
+        contents.insert((file.kind, file.name), Bytes::from(bytes));
     }
     Ok(contents)
 }

@@ -54,12 +54,12 @@ mod tests {
 
     /// Waits for news, and takes all that there are.
     fn hears(news: &Receiver<()>) {
-        news.recv_timeout(LONG).expect("nothing was told");
+        news.recv_timeout(LONG).expect("nothing was reported");
         while news.recv_timeout(Duration::from_millis(50)).is_ok() {}
     }
 
     #[test]
-    fn changes_are_told_of_new_folders_too_and_reading_is_none() {
+    fn changes_in_new_folders_are_reported_and_reading_is_no_change() {
         let repository = tempfile::tempdir().unwrap();
         fs::create_dir_all(repository.path().join("m/1")).unwrap();
         let (sender, news) = channel();

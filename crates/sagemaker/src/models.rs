@@ -40,7 +40,7 @@ struct Request {
     url: PathBuf,
 }
 
-/// A model, as SageMaker is told of it.
+/// A model as SageMaker lists it.
 #[derive(Serialize)]
 struct Listed<'a> {
     #[serde(rename = "modelName")]
@@ -147,7 +147,7 @@ impl Models {
     }
 }
 
-/// What SageMaker is told of models, with the reference's content type.
+/// The answer that lists models, with the reference's content type.
 fn listed(document: &impl Serialize) -> Reply {
     match serde_json::to_vec(document) {
         Ok(json) => reply::bytes(StatusCode::OK, "text/plain", json),

@@ -127,7 +127,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing_open() {
 }
 
 #[test]
-fn regions_of_gpus_and_of_the_system_are_told_apart() {
+fn regions_of_gpus_and_of_the_system_are_distinct() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     assert_eq!(code(scene.regions.register("r", "/nereid-none", 0, 8)), Some(ErrorCode::AlreadyExists));

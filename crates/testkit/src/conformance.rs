@@ -13,7 +13,7 @@ use nereid_backend_api::{
 
 use crate::{Executions, Recorder};
 
-/// A backend, and one model of it. Requests are told apart by a number: each has other contents, and of the same shapes.
+/// A backend, and one model of it. Requests are distinguished by a number: each has other contents, and of the same shapes.
 pub struct Subject {
     /// The backend.
     pub backend: Arc<dyn Backend>,

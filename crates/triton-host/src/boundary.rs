@@ -153,7 +153,7 @@ impl Contents {
 }
 
 impl Text {
-    /// So many characters, where the header has a text that ends by its length.
+    /// The first `count` bytes, where the header passes a text with its length.
     pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
         List(self.0.cast::<u8>()).elements(count)
     }

@@ -26,7 +26,7 @@ pub(crate) struct LoadedModel {
     shared: Arc<Shared>,
     object: Arc<ModelObject>,
     /// Its instances that are alive, and some that are not.
-    instances: Mutex<Vec<Weak<Living>>>,
+    instances: Mutex<Vec<Weak<LiveInstance>>>,
     completed: Option<ModelConfig>,
     batcher: Option<Arc<Batcher>>,
     facts: Arc<Facts>,
@@ -79,7 +79,7 @@ impl LoadedModel {
 
 impl LoadedModel {
     /// Its instances that are alive.
-    fn instances(&self) -> Vec<Arc<Living>> {
+    fn instances(&self) -> Vec<Arc<LiveInstance>> {
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.iter().filter_map(Weak::upgrade).collect()
     }
@@ -96,17 +96,17 @@ impl Model for LoadedModel {
         let lent = Lent::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
         // From here on it is finalized, also where its initialization fails, as the reference does it.
-        let living = Arc::new(Living { lent, object, model });
-        if let Some(initialize) = living.model.backend.entries.instance_initialize {
+        let live = Arc::new(LiveInstance { lent, object, model });
+        if let Some(initialize) = live.model.backend.entries.instance_initialize {
             // SAFETY: a handle of the kind that the function takes, alive until the instance is finalized.
-            let act = || unsafe { initialize(living.lent.handle().as_c()) };
-            let whose = format_args!("model '{}'", living.model.name);
+            let act = || unsafe { initialize(live.lent.handle().as_c()) };
+            let whose = format_args!("model '{}'", live.model.name);
             call("TRITONBACKEND_ModelInstanceInitialize", whose, act)?;
         }
         let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|instance| instance.strong_count() > 0);
-        instances.push(Arc::downgrade(&living));
-        Ok(Box::new(LoadedInstance { living, turn, facts: Arc::clone(&self.facts) }))
+        instances.push(Arc::downgrade(&live));
+        Ok(Box::new(LoadedInstance { live, turn, facts: Arc::clone(&self.facts) }))
     }
 
     fn capabilities(&self) -> ModelCapabilities {
@@ -181,7 +181,7 @@ impl Drop for Shared {
 }
 
 /// An instance until it is finalized. Its holder may call its backend.
-struct Living {
+struct LiveInstance {
     // Dropped in this order: the handle goes when nothing is called any more.
     lent: Lent<InstanceObject>,
     object: Arc<InstanceObject>,
@@ -189,7 +189,7 @@ struct Living {
 }
 
 struct LoadedInstance {
-    living: Arc<Living>,
+    live: Arc<LiveInstance>,
     /// Taken to execute, where instances share a thread.
     turn: Option<Arc<Mutex<()>>>,
     /// What is known of the model.
@@ -198,7 +198,7 @@ struct LoadedInstance {
 
 impl Instance for LoadedInstance {
     fn execute(&mut self, batch: Batch) {
-        self.living.object.set_monitor(batch.monitor());
+        self.live.object.set_monitor(batch.monitor());
         let mut requests = Vec::new();
         for request in batch.into_requests() {
             request.responder().await_report();
@@ -206,7 +206,7 @@ impl Instance for LoadedInstance {
                 Ok(handle) => requests.push(handle),
                 // It was answered when it was dropped.
                 Err(error) => {
-                    tracing::error!("lost a request to model '{}': {error}", self.living.model.name)
+                    tracing::error!("lost a request to model '{}': {error}", self.live.model.name)
                 }
             }
         }
@@ -216,11 +216,11 @@ impl Instance for LoadedInstance {
             return;
         }
         let turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        let execute = self.living.model.backend.entries.execute;
+        let execute = self.live.model.backend.entries.execute;
         // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The requests are the
         // backend's from here on, unless it gives an error.
-        let act = || unsafe { execute(self.living.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
-        let whose = format_args!("model '{}'", self.living.model.name);
+        let act = || unsafe { execute(self.live.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
+        let whose = format_args!("model '{}'", self.live.model.name);
         let outcome = call("TRITONBACKEND_ModelInstanceExecute", whose, act);
         drop(turn);
         if let Err(error) = outcome {
@@ -235,7 +235,7 @@ impl Instance for LoadedInstance {
     }
 }
 
-impl Drop for Living {
+impl Drop for LiveInstance {
     fn drop(&mut self) {
         let Some(finalize) = self.model.backend.entries.instance_finalize else { return };
         // SAFETY: the handle is alive, and nothing else is called: that would hold the instance.

@@ -59,7 +59,7 @@ impl RequestObject {
     ///
     /// # Errors
     /// It is in use on another thread; it is then released.
-    pub(crate) fn hand_back(self: Arc<Self>) -> Result<()> {
+    pub(crate) fn reschedule(self: Arc<Self>) -> Result<()> {
         let in_use = || Error::invalid_arg("the request is in use and cannot be rescheduled; it is released");
         let Self { data, inputs, states, batch_size, turn, .. } = Arc::into_inner(self).ok_or_else(in_use)?;
         drop((inputs, states));
@@ -269,7 +269,7 @@ exports! {
         let again = release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0 != 0;
         // That of a model that does not iterate is released in either case.
         if again && request.turn.as_ref().is_some_and(Turn::iterates) {
-            request.hand_back()?;
+            request.reschedule()?;
         }
     }
 

@@ -83,7 +83,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_backend_serves_and_its_mistakes_are_told_to_it() {
+fn a_backend_serves_and_learns_of_its_mistakes() {
     let served = serve("-DPLAIN");
     assert_eq!(served.failures, []);
     assert_eq!(served.fault("right"), "");

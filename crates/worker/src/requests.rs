@@ -35,7 +35,7 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(mut request: Request) -> Self {
-        // Requests that only fill a batch are told by theirs.
+        // Requests that only fill a batch have a turn that says so.
         let turn = if request.is_filler() { None } else { request.take_turn() };
         Self { request: Arc::new(request), turn }
     }

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_early_is_told_with_what_it_said() {
+    fn a_server_that_ends_early_is_reported_with_its_output() {
         let folder = tempfile::tempdir().unwrap();
         let extra = ["unused".to_owned()];
         let error = Server::nereid(Path::new("/bin/echo"), folder.path(), &extra).err().unwrap().to_string();

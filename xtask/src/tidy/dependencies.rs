@@ -14,9 +14,9 @@ use super::Problem;
 /// What one crate, or each crate of one folder, may be built from.
 struct Rule {
     /// The crate's name, or `folder/*`.
-    of: &'static str,
+    krate: &'static str,
     /// The crates of this workspace that it may name.
-    rooms: Allowed,
+    workspace: Allowed,
     /// The outside crates that it may name.
     libraries: Allowed,
     /// Outside crates that it may not depend on, not even through others; `name*` matches every crate with that prefix.
@@ -32,64 +32,64 @@ enum Allowed {
 
 const RULES: &[Rule] = &[
     Rule {
-        of: "nereid-model-config",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-model-config",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Any,
         never: &["axum*", "hyper*", "reqwest", "tokio", "tonic*", "tract*"],
         why: "model-config is pure data and knows no I/O",
     },
     Rule {
-        of: "nereid-model-files",
-        rooms: Allowed::Only(&["nereid-model-config"]),
+        krate: "nereid-model-files",
+        workspace: Allowed::Only(&["nereid-model-config"]),
         libraries: Allowed::Only(&["rustix"]),
         never: &[],
         why: "model-files opens files, and knows neither their formats nor who reads them",
     },
     Rule {
-        of: "nereid-python-env",
-        rooms: Allowed::Only(&["nereid-model-files"]),
+        krate: "nereid-python-env",
+        workspace: Allowed::Only(&["nereid-model-files"]),
         libraries: Allowed::Only(&["flate2", "ring", "rustix", "tar", "thiserror"]),
         never: &["tokio"],
         why: "python-env makes environments, and knows nothing of the server and of what runs in them",
     },
     Rule {
-        of: "nereid-backend-api",
-        rooms: Allowed::Only(&["nereid-model-config"]),
+        krate: "nereid-backend-api",
+        workspace: Allowed::Only(&["nereid-model-config", "nereid-model-files"]),
         libraries: Allowed::Only(&["bytes", "half", "smallvec", "thiserror"]),
         never: &["axum*", "hyper*", "prost*", "serde_json", "tokio", "tonic*", "tract*"],
         why: "backend-api is a leaf that every backend author builds",
     },
     Rule {
-        of: "nereid-placement",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-placement",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["libc", "rustix", "thiserror"]),
         never: &[],
         why: "placement holds unsafe code, so it is small; it places threads and knows nothing of what they do",
     },
     Rule {
-        of: "nereid-heap",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-heap",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["libc", "rustix"]),
         never: &[],
         why: "heap holds unsafe code, so it is small; it knows the allocator and nothing of what is allocated",
     },
     Rule {
-        of: "nereid-dylib",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-dylib",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["libloading", "thiserror"]),
         never: &[],
         why: "dylib opens shared libraries, so it is small and knows none of them",
     },
     Rule {
-        of: "nereid-plugin",
-        rooms: Allowed::Only(&["nereid-dylib"]),
+        krate: "nereid-plugin",
+        workspace: Allowed::Only(&["nereid-dylib"]),
         libraries: Allowed::Only(&["libloading", "object", "rustix", "thiserror"]),
         never: &[],
         why: "plugin loads Triton's libraries of every kind and knows nothing of what they do",
     },
     Rule {
-        of: "nereid-core",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-placement"]),
+        krate: "nereid-core",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-placement"]),
         libraries: Allowed::Any,
         never: &[
             "aws-*",
@@ -109,8 +109,8 @@ const RULES: &[Rule] = &[
         why: "core knows no face, no framework, no cloud and no C",
     },
     Rule {
-        of: "nereid-repository",
-        rooms: Allowed::Only(&[
+        krate: "nereid-repository",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
             "nereid-model-config",
@@ -121,75 +121,75 @@ const RULES: &[Rule] = &[
         why: "repository feeds core and knows no face and no backend",
     },
     Rule {
-        of: "nereid-object-stores",
-        rooms: Allowed::Only(&["nereid-core", "nereid-repository"]),
+        krate: "nereid-object-stores",
+        workspace: Allowed::Only(&["nereid-core", "nereid-repository"]),
         libraries: Allowed::Any,
         never: &["aws-lc*", "axum*", "reqwest", "tonic*", "tract*"],
         why: "object-stores are stores of the repository; TLS is rustls with ring, the client hyper",
     },
     Rule {
-        of: "nereid-cuda",
-        rooms: Allowed::Only(&["nereid-backend-api"]),
+        krate: "nereid-cuda",
+        workspace: Allowed::Only(&["nereid-backend-api"]),
         libraries: Allowed::Only(&["libloading", "range-alloc", "thiserror", "tracing"]),
         never: &["axum*", "hyper*", "tokio", "tonic*"],
         why: "cuda calls a driver, so it is small and knows no protocol and no server",
     },
     Rule {
-        of: "nereid-shared-memory",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-cuda"]),
+        krate: "nereid-shared-memory",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-cuda"]),
         libraries: Allowed::Only(&["bytes", "libc", "rustix"]),
         never: &["axum*", "hyper*", "tokio", "tonic*"],
         why: "shared memory holds unsafe code, so it is small and knows no protocol",
     },
     Rule {
-        of: "nereid-worker-protocol",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-worker-protocol",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["range-alloc", "rustix"]),
         never: &[],
         why: "worker-protocol is built into what runs in other processes, and knows neither a server nor models",
     },
     Rule {
-        of: "nereid-worker",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-worker-protocol"]),
+        krate: "nereid-worker",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-model-config", "nereid-worker-protocol"]),
         libraries: Allowed::Only(&["bytes", "futures-util", "rustix", "smallvec", "tracing"]),
         never: &["axum*", "hyper*", "pyo3*", "tonic*"],
         why: "worker runs instances in processes, and knows neither what they run nor a server",
     },
     Rule {
-        of: "nereid-protocol",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
+        krate: "nereid-protocol",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Only(&["arc-swap", "regex", "serde", "tokio", "tracing"]),
         never: &["axum*", "hyper*", "prost*", "tonic*", "tract*"],
         why: "protocol is what faces share, and knows no wire format",
     },
     Rule {
-        of: "nereid-listener",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-listener",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tokio-util", "tracing"]),
         never: &["aws-lc-rs", "axum*", "hyper*", "tonic*"],
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },
     Rule {
-        of: "nereid-io-runtime",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-io-runtime",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["futures-util", "hyper", "pin-project-lite", "rustix", "tokio"]),
         never: &["tonic*"],
         why: "io-runtime schedules I/O tasks and knows nothing of what they do",
     },
     Rule {
-        of: "nereid-patience",
-        rooms: Allowed::Only(&[]),
+        krate: "nereid-slow-clients",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["bytes", "http-body", "hyper", "pin-project-lite", "tokio", "tracing"]),
         never: &["tonic*"],
-        why: "patience waits for clients and knows nothing of what they ask for",
+        why: "slow-clients waits for clients and knows nothing of what they ask for",
     },
     Rule {
-        of: "nereid-http-transport",
-        rooms: Allowed::Only(&[
+        krate: "nereid-http-transport",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-io-runtime",
             "nereid-listener",
-            "nereid-patience",
+            "nereid-slow-clients",
             "nereid-protocol",
         ]),
         libraries: Allowed::Any,
@@ -197,8 +197,8 @@ const RULES: &[Rule] = &[
         why: "http-transport serves routes over HTTP and knows neither a server nor what faces answer",
     },
     Rule {
-        of: "nereid-kserve-http",
-        rooms: Allowed::Only(&[
+        krate: "nereid-kserve-http",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
             "nereid-http-transport",
@@ -211,8 +211,8 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
-        of: "nereid-sagemaker",
-        rooms: Allowed::Only(&[
+        krate: "nereid-sagemaker",
+        workspace: Allowed::Only(&[
             "nereid-core",
             "nereid-http-transport",
             "nereid-kserve-http",
@@ -223,8 +223,8 @@ const RULES: &[Rule] = &[
         why: "sagemaker is routes before KServe's face, and knows no source of models and no backend",
     },
     Rule {
-        of: "nereid-vertex-ai",
-        rooms: Allowed::Only(&[
+        krate: "nereid-vertex-ai",
+        workspace: Allowed::Only(&[
             "nereid-core",
             "nereid-http-transport",
             "nereid-kserve-http",
@@ -236,14 +236,14 @@ const RULES: &[Rule] = &[
         why: "vertex-ai is routes before KServe's face, and knows no source of models and no backend",
     },
     Rule {
-        of: "nereid-grpc",
-        rooms: Allowed::Only(&[
+        krate: "nereid-grpc",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
             "nereid-io-runtime",
             "nereid-listener",
             "nereid-model-config",
-            "nereid-patience",
+            "nereid-slow-clients",
             "nereid-protocol",
             "nereid-shared-memory",
         ]),
@@ -252,64 +252,64 @@ const RULES: &[Rule] = &[
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
-        of: "nereid-metrics",
-        rooms: Allowed::Only(&["nereid-core", "nereid-http-transport"]),
+        krate: "nereid-metrics",
+        workspace: Allowed::Only(&["nereid-core", "nereid-http-transport"]),
         libraries: Allowed::Any,
         never: &["aws-*", "axum*", "azure*", "google-cloud*", "object_store", "tonic*", "tract*"],
         why: "a face knows core, and no source of models, no backend and no other face",
     },
     Rule {
-        of: "nereid-response-cache",
-        rooms: Allowed::Only(&["nereid-core", "nereid-listener"]),
+        krate: "nereid-response-cache",
+        workspace: Allowed::Only(&["nereid-core", "nereid-listener"]),
         libraries: Allowed::Any,
         never: &["aws-*", "axum*", "hyper*", "tonic*", "tract*"],
         why: "a response cache keeps entries, and knows no face, no backend and no request",
     },
     Rule {
-        of: "nereid-trace",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
+        krate: "nereid-trace",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Any,
         never: &["axum*", "opentelemetry*", "reqwest", "tonic*", "tract*"],
         why: "trace stores what core traces, and knows no face and no backend",
     },
     Rule {
-        of: "nereid-testkit",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        krate: "nereid-testkit",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&[]),
         never: &[],
         why: "testkit serves the unit tests of core too, which would see two of every crate that depends on core",
     },
     Rule {
-        of: "nereid-graph-executor",
-        rooms: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
+        krate: "nereid-graph-executor",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
         libraries: Allowed::Only(&["bytes", "smallvec"]),
         never: &["axum*", "hyper*", "ort*", "tokio", "tonic*", "tract*"],
         why: "graph-executor is what all engines that run graphs share, and knows none of them nor their formats",
     },
     Rule {
-        of: "triton-sys",
-        rooms: Allowed::Only(&[]),
+        krate: "triton-sys",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&[]),
         never: &[],
         why: "triton-sys declares Triton's C interface and does nothing",
     },
     Rule {
-        of: "triton-backend",
-        rooms: Allowed::Only(&["triton-sys"]),
+        krate: "triton-backend",
+        workspace: Allowed::Only(&["triton-sys"]),
         libraries: Allowed::Only(&["bytemuck", "half", "libc", "serde_json"]),
         never: &["hyper*", "prost*", "tokio", "tonic*", "tract*"],
         why: "triton-backend is built into backends that other servers load, and knows nothing of this one",
     },
     Rule {
-        of: "examples/backends/*",
-        rooms: Allowed::Only(&["triton-backend"]),
+        krate: "examples/backends/*",
+        workspace: Allowed::Only(&["triton-backend"]),
         libraries: Allowed::Any,
         never: &[],
         why: "an example backend is built as anybody's would be, with triton-backend alone",
     },
     Rule {
-        of: "nereid-triton-host",
-        rooms: Allowed::Only(&[
+        krate: "nereid-triton-host",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
             "nereid-cuda",
@@ -331,22 +331,22 @@ const RULES: &[Rule] = &[
         why: "triton-host is full of C, and knows neither a protocol nor a source of models",
     },
     Rule {
-        of: "tests/backends/*",
-        rooms: Allowed::Only(&["triton-backend"]),
+        krate: "tests/backends/*",
+        workspace: Allowed::Only(&["triton-backend"]),
         libraries: Allowed::Only(&[]),
         never: &[],
         why: "a backend of the tests tries triton-backend as its users have it",
     },
     Rule {
-        of: "nereid-python-module",
-        rooms: Allowed::Only(&["nereid-worker-protocol"]),
+        krate: "nereid-python-module",
+        workspace: Allowed::Only(&["nereid-worker-protocol"]),
         libraries: Allowed::Only(&["pyo3"]),
         never: &[],
         why: "the module runs within a model's interpreter and is built for it alone, so it is small",
     },
     Rule {
-        of: "backends/*",
-        rooms: Allowed::Only(&[
+        krate: "backends/*",
+        workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-dylib",
             "nereid-graph-executor",
@@ -361,29 +361,29 @@ const RULES: &[Rule] = &[
         why: "a backend implements backend-api and depends on nothing above it",
     },
     Rule {
-        of: "nereid-check",
-        rooms: Allowed::Only(&["nereid-core", "nereid-model-files", "nereid-repository"]),
+        krate: "nereid-check",
+        workspace: Allowed::Only(&["nereid-core", "nereid-model-files", "nereid-repository"]),
         libraries: Allowed::Only(&["serde", "serde_json"]),
         never: &["clap*"],
         why: "check reads repositories, and knows no backend, no command line and no running server",
     },
     Rule {
-        of: "nereid-assembly",
-        rooms: Allowed::Any,
+        krate: "nereid-assembly",
+        workspace: Allowed::Any,
         libraries: Allowed::Any,
         never: &["clap*", "tracing-subscriber"],
         why: "assembly puts a server together, and leaves the command line and the process to its caller",
     },
     Rule {
-        of: "nereid",
-        rooms: Allowed::Any,
+        krate: "nereid",
+        workspace: Allowed::Any,
         libraries: Allowed::Any,
         never: &[],
         why: "the binary turns options into a configuration and owns the process",
     },
     Rule {
-        of: "xtask",
-        rooms: Allowed::Only(&[]),
+        krate: "xtask",
+        workspace: Allowed::Only(&[]),
         libraries: Allowed::Any,
         never: &[],
         why: "xtask has to run while the rest does not compile",
@@ -401,13 +401,13 @@ pub struct Graph {
 struct Package {
     name: String,
     /// Set for the crates of this workspace.
-    room: Option<Room>,
+    member: Option<Member>,
     /// Ids.
     uses: Vec<String>,
 }
 
 #[derive(Default)]
-struct Room {
+struct Member {
     /// The crate's folder, relative to the root.
     folder: String,
     manifest: String,
@@ -418,15 +418,15 @@ impl Graph {
     pub fn of(metadata: &Metadata) -> Self {
         let mut graph = Self::default();
         for package in &metadata.packages {
-            let room = metadata.workspace_members.contains(&package.id).then(|| {
+            let member = metadata.workspace_members.contains(&package.id).then(|| {
                 let folder = package.manifest_path.parent().unwrap_or(&metadata.workspace_root);
-                Room {
+                Member {
                     folder: folder.strip_prefix(&metadata.workspace_root).unwrap_or(folder).to_string(),
                     manifest: fs::read_to_string(&package.manifest_path).unwrap_or_default(),
                 }
             });
             let name = package.name.to_string();
-            graph.packages.insert(package.id.repr.clone(), Package { name, room, uses: Vec::new() });
+            graph.packages.insert(package.id.repr.clone(), Package { name, member, uses: Vec::new() });
         }
         for node in metadata.resolve.iter().flat_map(|resolve| &resolve.nodes) {
             let built_from = node
@@ -449,7 +449,7 @@ impl Graph {
         let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut queue: VecDeque<(&Package, Vec<&str>)> = VecDeque::from([(package, Vec::new())]);
         while let Some((from, way)) = queue.pop_front() {
-            for next in self.used_by(from).filter(|next| next.room.is_none()) {
+            for next in self.used_by(from).filter(|next| next.member.is_none()) {
                 if ways.contains_key(next.name.as_str()) {
                     continue;
                 }
@@ -467,11 +467,11 @@ impl Graph {
 pub fn check(graph: &Graph) -> Vec<Problem> {
     let mut problems = Vec::new();
     for package in graph.packages.values() {
-        let Some(room) = &package.room else { continue };
-        match RULES.iter().find(|rule| rule.covers(&package.name, &room.folder)) {
-            Some(rule) => problems.extend(rule.check(graph, package, room)),
+        let Some(member) = &package.member else { continue };
+        match RULES.iter().find(|rule| rule.covers(&package.name, &member.folder)) {
+            Some(rule) => problems.extend(rule.check(graph, package, member)),
             None => problems.push(Problem::new(
-                &room.path(),
+                &member.path(),
                 1,
                 format!("no rule says what {} may depend on; add one to the table of tidy", package.name),
             )),
@@ -482,20 +482,20 @@ pub fn check(graph: &Graph) -> Vec<Problem> {
 
 impl Rule {
     fn covers(&self, name: &str, folder: &str) -> bool {
-        match self.of.strip_suffix("/*") {
+        match self.krate.strip_suffix("/*") {
             Some(parent) => folder.rsplit_once('/').is_some_and(|(found, _)| found == parent),
-            None => self.of == name,
+            None => self.krate == name,
         }
     }
 
-    fn check(&self, graph: &Graph, package: &Package, room: &Room) -> Vec<Problem> {
+    fn check(&self, graph: &Graph, package: &Package, member: &Member) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut complain = |dependency: &str, what: String| {
             let message = format!("{} {what}: {}", package.name, self.why);
-            problems.push(Problem::new(&room.path(), room.line_of(dependency), message));
+            problems.push(Problem::new(&member.path(), member.line_of(dependency), message));
         };
         for used in graph.used_by(package) {
-            let allowed = if used.room.is_some() { &self.rooms } else { &self.libraries };
+            let allowed = if used.member.is_some() { &self.workspace } else { &self.libraries };
             if !allowed.contains(&used.name) {
                 complain(&used.name, format!("may not depend on {}", used.name));
             }
@@ -519,7 +519,7 @@ impl Allowed {
     }
 }
 
-impl Room {
+impl Member {
     fn path(&self) -> String {
         format!("{}/Cargo.toml", self.folder)
     }

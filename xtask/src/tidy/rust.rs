@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_told_by_their_place() {
+    fn tests_are_recognised_by_their_place() {
         for (path, test) in [
             ("crates/a/src/b/tests.rs", true),
             ("crates/a/tests/it.rs", true),

@@ -10,7 +10,7 @@ use super::rust::{RustFile, Token};
 use super::tree::TextFile;
 
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
-const UNSAFE_ROOMS: &[&str] = &[
+const UNSAFE_CRATES: &[&str] = &[
     "backends/onnxruntime",
     "backends/python/module",
     "crates/cuda",
@@ -84,7 +84,7 @@ fn is_noted(before: &[Token<'_>]) -> bool {
 }
 
 /// Checks that every crate outside the list forbids unsafe code in each of its roots.
-pub fn check_rooms(metadata: &Metadata, files: &[TextFile]) -> Vec<Problem> {
+pub fn check_crates(metadata: &Metadata, files: &[TextFile]) -> Vec<Problem> {
     let mut roots = Vec::new();
     for package in metadata.workspace_packages() {
         for target in &package.targets {
@@ -105,7 +105,7 @@ pub fn check_rooms(metadata: &Metadata, files: &[TextFile]) -> Vec<Problem> {
 
 /// Checks one crate root.
 fn check_root(file: &TextFile) -> Option<Problem> {
-    if UNSAFE_ROOMS.iter().any(|room| Path::new(&file.path).starts_with(room)) {
+    if UNSAFE_CRATES.iter().any(|member| Path::new(&file.path).starts_with(member)) {
         return None;
     }
     let forbids = file.text.lines().any(|line| line.trim() == FORBID);

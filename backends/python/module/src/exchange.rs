@@ -149,7 +149,7 @@ impl Drop for Exchange {
             && let Ok(side) = Side::get()
         {
             let handle = self.handle;
-            let told = Python::attach(|python| {
+            let reported = Python::attach(|python| {
                 side.send(python, if complete { RESPOND } else { RELEASE }, |message| {
                     message.u64(handle);
                     if complete {
@@ -160,7 +160,7 @@ impl Drop for Exchange {
                 })
             });
             // If the server has gone, nobody waits.
-            drop(told);
+            drop(reported);
         }
     }
 }

@@ -83,7 +83,7 @@ fn with_zero_they_say_where_each_request_begins_too() {
 }
 
 #[test]
-fn the_largest_count_is_told_by_the_shape_alone() {
+fn the_largest_count_is_in_the_shape_alone() {
     let kind = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE";
     assert_eq!(made(kind, &[&[1, 3], &[2, 2], &[1, 1]]), (vec![4], vec![0; 4]));
     assert_eq!(made(kind, &[&[1, 0]]), (vec![0], vec![]));

@@ -48,7 +48,7 @@ fn tell(trace: &Arc<Trace>) {
 }
 
 #[test]
-fn only_what_the_level_asks_for_is_told() {
+fn only_activities_of_the_level_are_recorded() {
     for (timestamps, tensors, expected) in [
         (true, false, &["root QUEUE_START", "SENT"][..]),
         (false, true, &["TENSOR_QUEUE_INPUT IN"]),

@@ -85,14 +85,14 @@ fn with_completion_off_nothing_is_taken_over() {
 }
 
 #[test]
-fn the_completed_configuration_is_told_without_making_instances() {
+fn the_completed_configuration_is_reported_without_creating_instances() {
     let mut backends = Backends::default();
     backends.register("handing", Arc::new(handing(Some(parse_text(WHOLE).unwrap()))));
     assert_eq!(complete_config(&spec(Completion::Needed, ""), 1, &backends).unwrap(), config(WHOLE));
 }
 
 #[test]
-fn a_backend_is_told_whether_it_may_complete() {
+fn a_backend_learns_whether_it_may_complete() {
     let noted = Arc::<Mutex<Vec<bool>>>::default();
     let noting = Arc::clone(&noted);
     let backend = ScriptedBackend::new(move |context| {
@@ -108,8 +108,8 @@ fn a_backend_is_told_whether_it_may_complete() {
 #[test]
 fn the_log_tells_what_was_completed() {
     let completed = config(&format!("max_batch_size: 6 dynamic_batching {{ }} {WHOLE}"));
-    let told = changes(&config(""), &completed).unwrap();
-    assert_eq!(told, "input 'X'; output 'Y'; max_batch_size 6; dynamic_batching");
+    let reported = changes(&config(""), &completed).unwrap();
+    assert_eq!(reported, "input 'X'; output 'Y'; max_batch_size 6; dynamic_batching");
     assert_eq!(changes(&completed, &completed), None);
     assert_eq!(
         changes(&config("dynamic_batching { }"), &config("max_batch_size: 2 dynamic_batching { }")).unwrap(),

@@ -78,16 +78,16 @@ mod tests {
     #[test]
     fn the_sum_is_reported_when_the_last_request_has_ended() {
         let computed = Computed::default();
-        let told = Arc::new(Mutex::new(None));
+        let reported = Arc::new(Mutex::new(None));
         computed.begin();
         computed.begin();
         computed.begin();
         computed.end(Some(times(1)));
         computed.end(None);
-        let hears = Arc::clone(&told);
+        let hears = Arc::clone(&reported);
         computed.finish(move |sum| *hears.lock().unwrap() = Some(sum));
-        assert_eq!(*told.lock().unwrap(), None);
+        assert_eq!(*reported.lock().unwrap(), None);
         computed.end(Some(times(2)));
-        assert_eq!(*told.lock().unwrap(), Some(times(3)));
+        assert_eq!(*reported.lock().unwrap(), Some(times(3)));
     }
 }

@@ -210,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_is_told_to_the_client_as_it_came() {
-        let told = |correlation_id: CorrelationId| {
+    fn a_sequence_id_returns_to_the_client_unchanged() {
+        let reported = |correlation_id: CorrelationId| {
             let mut parameters = Parameters::default();
             Sequence { correlation_id, flags: SequenceFlags { start: false, end: true } }
                 .write_to(&mut parameters);
@@ -219,8 +219,8 @@ mod tests {
             assert_eq!(parameters.get("sequence_end"), Some(&ParameterValue::Bool(true)));
             parameters.get("sequence_id").cloned().unwrap()
         };
-        assert_eq!(told(CorrelationId::None), ParameterValue::Int(0));
-        assert_eq!(told(CorrelationId::Number(7)), ParameterValue::Int(7));
-        assert_eq!(told(CorrelationId::Text("a".into())), ParameterValue::String("a".into()));
+        assert_eq!(reported(CorrelationId::None), ParameterValue::Int(0));
+        assert_eq!(reported(CorrelationId::Number(7)), ParameterValue::Int(7));
+        assert_eq!(reported(CorrelationId::Text("a".into())), ParameterValue::String("a".into()));
     }
 }

@@ -1,7 +1,7 @@
 //! What became of models that are gone is forgotten: clients choose the names of what they load, and may do so for ever.
 //!
 //! A model is gone when the source does not list it, no version of it is loaded, being loaded or unloaded, and the server
-//! was not told to serve it. The index is made of a listing, so each index forgets. Where nobody asks for one, the source is
+//! was not asked to serve it. The index is made of a listing, so each index forgets. Where nobody asks for one, the source is
 //! listed when many models are idle.
 
 use std::collections::BTreeSet;

@@ -118,7 +118,7 @@ struct World {
 /// What the model answers: `Y` tells all that it may depend on, `Z` how often it was executed; but only what is asked for.
 /// An input that begins with 99 is an error, one with 98 is answered twice.
 fn answered(request: &InferRequest, number: usize) -> Result<Response> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut inputs: Vec<_> = request.inputs.iter().collect();
     inputs.sort_by(|one, other| one.name.cmp(&other.name));
     for input in inputs {
@@ -126,15 +126,15 @@ fn answered(request: &InferRequest, number: usize) -> Result<Response> {
         if contents.first() == Some(&99) {
             return Err(Error::invalid_arg("failed on purpose"));
         }
-        told.extend_from_slice(input.name.as_bytes());
-        told.extend(input.shape.iter().map(|dim| *dim as u8));
-        told.extend_from_slice(&contents);
+        reported.extend_from_slice(input.name.as_bytes());
+        reported.extend(input.shape.iter().map(|dim| *dim as u8));
+        reported.extend_from_slice(&contents);
     }
     let mut parameters: Vec<_> = request.parameters.iter().map(|it| format!("{it:?}")).collect();
     parameters.sort();
-    told.extend_from_slice(parameters.concat().as_bytes());
-    told.extend_from_slice(format!("{}{:?}", request.correlation_id, request.sequence).as_bytes());
-    let outputs = [("Y", told), ("Z", vec![number as u8])];
+    reported.extend_from_slice(parameters.concat().as_bytes());
+    reported.extend_from_slice(format!("{}{:?}", request.correlation_id, request.sequence).as_bytes());
+    let outputs = [("Y", reported), ("Z", vec![number as u8])];
     let wanted = |name: &str| request.outputs.is_empty() || request.outputs.iter().any(|it| it.name == name);
     let outputs = outputs.into_iter().filter(|(name, _)| wanted(name));
     let outputs = outputs.map(|(name, it)| Tensor::new(name, DataType::Uint8, [it.len() as i64], it));

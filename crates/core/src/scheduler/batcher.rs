@@ -73,7 +73,7 @@ impl Rules {
 pub(crate) struct Policy {
     /// The queue's capacity; 0 for no limit.
     pub max_queue_size: usize,
-    /// So long may a request wait.
+    /// How long a request may wait.
     pub timeout: Option<Duration>,
     /// Whether a request may say that it waits less than that.
     pub allow_timeout_override: bool,

@@ -8,15 +8,15 @@
 
 pub(crate) mod checks;
 pub(crate) mod configured;
-mod outfit;
+mod prepare;
 mod rules;
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nereid_backend_api::{CorrelationId, Error, Request, SequenceFlags, Turns};
+use nereid_backend_api::{CorrelationId, Error, Request, SequenceFlags, TurnObserver};
 
-use self::outfit::RequestOutfit;
+use self::prepare::RequestPreparer;
 use self::rules::Sequences;
 use super::sync::wait;
 use super::{Enqueued, Item, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
@@ -53,7 +53,7 @@ pub(crate) struct SequenceScheduler {
 }
 
 struct State {
-    sequences: Sequences<Request, RequestOutfit, RequestFormer>,
+    sequences: Sequences<Request, RequestPreparer, RequestFormer>,
     /// The id that the next sequence gets whose client gave none.
     next_id: u64,
     closed: bool,
@@ -67,7 +67,7 @@ struct State {
 
 impl SequenceScheduler {
     fn new(
-        sequences: Sequences<Request, RequestOutfit, RequestFormer>,
+        sequences: Sequences<Request, RequestPreparer, RequestFormer>,
         instances: usize,
         permits: Option<Permits>,
         alarm: Alarm,
@@ -117,7 +117,7 @@ impl Scheduler for SequenceScheduler {
     fn enqueue(&self, mut request: Request, _at_once: bool) -> Enqueued<Request> {
         let now = Instant::now();
         let mut state = self.lock();
-        state.enrol(&mut request);
+        state.assign_sequence(&mut request);
         match state.sequences.push(request, now) {
             Ok(ticket) => {
                 if state.retired {
@@ -234,7 +234,7 @@ impl Ring for SequenceScheduler {
     }
 }
 
-impl Turns for SequenceScheduler {
+impl TurnObserver for SequenceScheduler {
     fn over(&self, turn: u64) {
         let mut state = self.lock();
         state.sequences.over(Place::of(turn), Instant::now());
@@ -258,14 +258,14 @@ impl Turns for SequenceScheduler {
 
 impl State {
     /// Makes a request that belongs to no sequence one of its own, where the model iterates.
-    fn enrol(&mut self, request: &mut Request) {
-        if request.correlation_id != CorrelationId::None || !self.sequences.outfit().iterates() {
+    fn assign_sequence(&mut self, request: &mut Request) {
+        if request.correlation_id != CorrelationId::None || !self.sequences.preparer().iterates() {
             return;
         }
         while self.sequences.is_open(&CorrelationId::Number(self.next_id)) {
             self.next_id += 1;
         }
-        request.enrol(CorrelationId::Number(self.next_id), SequenceFlags { start: true, end: false });
+        request.set_sequence(CorrelationId::Number(self.next_id), SequenceFlags { start: true, end: false });
         self.next_id += 1;
     }
 }

@@ -8,7 +8,7 @@ use nereid_backend_api::{Activity, Tensor, TensorActivity, TraceLevel};
 use super::*;
 use crate::trace_settings::Change;
 
-/// Counts the streams that are open, and what they were told to begin.
+/// Counts the streams that are open, and what they were asked to begin.
 #[derive(Debug, Default)]
 struct Counting {
     open: Arc<AtomicUsize>,
@@ -142,7 +142,7 @@ fn one_in_so_many_requests_is_drawn_until_enough_were() {
     assert_eq!(drawn(&control, "m", 12), [3, 6]);
     assert_eq!(control.settings(None).count, 0);
     assert_eq!(*store.begun.lock().unwrap(), [(false, false), (false, true)]);
-    // A new count begins anew, and what is left of it is told.
+    // A new count begins anew, and what is left of it is recorded.
     control.update(None, &count(5)).unwrap();
     assert_eq!(drawn(&control, "m", 7), [3, 6]);
     assert_eq!(control.settings(None).count, 3);

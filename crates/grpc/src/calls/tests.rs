@@ -224,7 +224,7 @@ async fn a_call_whose_client_goes_away_is_taken_back_wherever_it_is() {
     executing.abort();
     assert!(executing.await.unwrap_err().is_cancelled());
     go_on.send(()).unwrap();
-    assert!(ends.recv().unwrap(), "its backend is told");
+    assert!(ends.recv().unwrap(), "its backend is notified");
     // The instance is free for another, and what was queued is not executed.
     let last = ask(3);
     assert_eq!(begins.recv().unwrap(), 3);
@@ -242,5 +242,5 @@ async fn a_call_ends_at_its_deadline_and_takes_its_request_back() {
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert_eq!(begins.recv().unwrap(), 1);
     go_on.send(()).unwrap();
-    assert!(ends.recv().unwrap(), "its backend is told");
+    assert!(ends.recv().unwrap(), "its backend is notified");
 }

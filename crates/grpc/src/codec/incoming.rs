@@ -9,7 +9,7 @@ use futures_util::stream::Stream;
 use http::HeaderMap;
 use http_body::Body;
 use nereid_core::BodyBudget;
-use nereid_patience::Arrival;
+use nereid_slow_clients::Arrival;
 use tonic::codegen::StdError;
 use tonic::{Code, Status};
 

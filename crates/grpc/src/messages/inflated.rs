@@ -12,7 +12,7 @@ use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use nereid_core::{BodyBudget, Undecompressed};
-use nereid_patience::Arrival;
+use nereid_slow_clients::Arrival;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, StdError};

@@ -141,7 +141,7 @@ async fn of_several_answers_of_a_model_that_should_give_one_the_first_is_sent() 
 }
 
 #[tokio::test]
-async fn an_error_is_told_in_the_stream_and_ends_nothing() {
+async fn an_error_is_sent_in_the_stream_and_does_not_end_it() {
     let requests = vec![number("m", "a", -1), number("m", "b", 2)];
     let expected = vec![bare("negative", "a", true), answered("b", 2, true)];
     assert_eq!(serve_connection(&serving(), Call::new(requests)).await, (expected, Code::Ok));

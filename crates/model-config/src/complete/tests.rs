@@ -163,8 +163,8 @@ fn entries(names: &[&str]) -> Vec<FolderEntry> {
 fn check_backend(text: &str, versions: &[&[&str]], expected: [&str; 3]) {
     let mut config = parse_text(text).unwrap();
     complete_backend(&mut config, versions.iter().map(|names| entries(names)));
-    let told = [&config.backend, &config.platform, &config.default_model_filename];
-    assert_eq!(told.map(String::as_str), expected, "{text} {versions:?}");
+    let reported = [&config.backend, &config.platform, &config.default_model_filename];
+    assert_eq!(reported.map(String::as_str), expected, "{text} {versions:?}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn of_several_files_the_foremost_counts_and_of_several_versions_the_first_that_t
 }
 
 #[test]
-fn what_the_configuration_names_is_not_told_anew() {
+fn what_the_configuration_names_is_not_completed() {
     let onnx: &[&[&str]] = &[&["model.onnx"]];
     check_backend("backend: 'mine'", onnx, ["mine", "", ""]);
     check_backend("platform: 'tensorrt_plan'", onnx, ["", "tensorrt_plan", ""]);

@@ -55,7 +55,7 @@ fn what_is_given_stands() {
 /// Source: AutoCompleteBackendFields in the reference's `model_config_utils.cc`, without what it looks up in the version's
 /// folder.
 #[test]
-fn backend_platform_and_file_are_told_from_each_other() {
+fn backend_platform_and_file_imply_each_other() {
     for (text, expected) in [
         (r#"backend: "onnxruntime""#, ["onnxruntime", "onnxruntime_onnx", "model.onnx"]),
         (r#"platform: "onnxruntime_onnx""#, ["onnxruntime", "onnxruntime_onnx", "model.onnx"]),

@@ -3,10 +3,8 @@
 use std::path::{Component, Path};
 
 use super::report::Report;
+use crate::data_files;
 use crate::proto::ModelConfig;
-use crate::proto::model_config::SchedulingChoice;
-use crate::proto::model_sequence_batching::initial_state::StateData;
-use crate::proto::model_warmup::input::InputDataType;
 
 /// Whether a path names something below the folder that it is joined to: it is relative, without `..`, and not empty.
 pub fn stays_in_folder(path: &Path) -> bool {
@@ -27,25 +25,8 @@ pub(super) fn check(config: &ModelConfig, report: &mut Report) {
         let name = output.label_filename.trim_start_matches('/');
         check_name(&format!("output[{index}].label_filename"), name, report);
     }
-    for (index, warmup) in config.model_warmup.iter().enumerate() {
-        let mut inputs: Vec<_> = warmup.inputs.iter().collect();
-        inputs.sort_by_key(|(name, _)| *name);
-        for (name, input) in inputs {
-            if let Some(InputDataType::InputDataFile(file)) = &input.input_data_type {
-                check_name(&format!("model_warmup[{index}].inputs[{name:?}].input_data_file"), file, report);
-            }
-        }
-    }
-    if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
-        for (index, state) in batching.state.iter().enumerate() {
-            for (initial, value) in state.initial_state.iter().enumerate() {
-                if let Some(StateData::DataFile(file)) = &value.state_data {
-                    let field =
-                        format!("sequence_batching.state[{index}].initial_state[{initial}].data_file");
-                    check_name(&field, file, report);
-                }
-            }
-        }
+    for file in data_files(config) {
+        check_name(&file.field, &file.name, report);
     }
 }
 

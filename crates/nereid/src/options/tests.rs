@@ -102,7 +102,7 @@ fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
 }
 
 #[test]
-fn backends_lie_where_the_reference_has_them_unless_they_are_beside_the_program_or_it_is_told_otherwise() {
+fn backends_are_in_the_reference_s_folder_unless_beside_the_program_or_configured() {
     let program = env::current_exe().unwrap();
     assert!(!program.parent().unwrap().with_file_name("backends").exists());
     let default = parsed(&[]).unwrap().configurations.backend_directory();

@@ -138,7 +138,7 @@ fn a_comment_in_another_encoding_does_no_harm() {
 }
 
 #[test]
-fn without_a_configuration_name_and_backend_are_told_and_the_rest_is_for_the_backend() {
+fn without_a_configuration_name_and_backend_are_derived_and_the_rest_is_for_the_backend() {
     let folder = repository(&[("2/model.onnx", "")], &["2", "10", "configs"]);
     let model = read(&folder).unwrap();
     assert_eq!(model.completion, Completion::Needed);

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So much of an answer is read, for the reason of a refusal.
+/// How much of an answer is read for the reason of a refusal.
 const LONGEST_ANSWER: usize = 64 << 10;
 
 type Fault = Box<dyn Error + Send + Sync>;

@@ -32,7 +32,7 @@ fn ids(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_told_of_a_trace_has_the_reference_s_form() {
+fn a_trace_has_the_reference_s_form() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let files = TraceFiles::new(&path);

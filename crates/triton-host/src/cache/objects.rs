@@ -73,7 +73,7 @@ impl CacheAllocator {
                 let mut bytes = Vec::new();
                 for EntryBuffer { address, byte_size } in buffers {
                     let base = ptr::with_exposed_provenance::<u8>(address);
-                    // SAFETY: the cache said that so many bytes are there, and keeps them until its function returns,
+                    // SAFETY: the cache passed this length with the pointer, and keeps them until its function returns,
                     // which called this one.
                     bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, byte_size) });
                 }

@@ -22,7 +22,7 @@ pub(super) struct Callbacks {
     tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
     release: TRITONSERVER_InferenceTraceReleaseFn_t,
     userp: AtomicPtr<c_void>,
-    /// Their handle of the trace, which they delete when they are told that it is over.
+    /// Their handle of the trace, which they delete when they learn that it is over.
     handle: OnceLock<Handle<TraceObject>>,
     /// Locked while the name of an activity is put into the trace's context.
     naming: Mutex<()>,

@@ -223,7 +223,7 @@ impl TrialInstance {
     }
 }
 
-/// So much ordinary memory.
+/// This much ordinary memory.
 fn usage(byte_size: usize) -> MemoryUsage {
     MemoryUsage { kind: MemoryKind::Cpu, device: 0, byte_size }
 }

@@ -10,7 +10,7 @@ fn graph(lines: &[&str]) -> Graph {
         let (folder, name) =
             head.rsplit_once(' ').map_or((None, head), |(folder, name)| (Some(folder), name));
         let uses: Vec<String> = uses.split_whitespace().map(str::to_owned).collect();
-        let room = folder.map(|folder| Room {
+        let member = folder.map(|folder| Member {
             folder: folder.to_owned(),
             manifest: format!("[dependencies]\n{}.workspace = true\n", uses.join(".workspace = true\n")),
         });
@@ -18,7 +18,7 @@ fn graph(lines: &[&str]) -> Graph {
             let leaf = Package { name: used.clone(), ..Package::default() };
             graph.packages.entry(used.clone()).or_insert(leaf);
         }
-        graph.packages.insert(name.to_owned(), Package { name: name.to_owned(), room, uses });
+        graph.packages.insert(name.to_owned(), Package { name: name.to_owned(), member, uses });
     }
     graph
 }

@@ -316,7 +316,7 @@ fn an_ensemble_waits_for_a_member_that_fails_and_is_served_when_it_is_mended() {
 }
 
 #[test]
-fn what_an_ensemble_lacks_is_told_all_at_once() {
+fn everything_an_ensemble_lacks_is_reported_at_once() {
     let versions = "step { model_name: 'one' model_version: 7 input_map { key: 'X' value: 'IN' }
                     output_map { key: 'Y' value: 'OUT' } }";
     let lacking = ensemble("lacking", "IN", "OUT", &["nosuch: X=IN -> Y=a", "gone: X=a -> Y=OUT"]);

@@ -13,7 +13,7 @@ use nereid_model_config::proto::{ModelSequenceBatching, model_sequence_batching:
 use super::super::batcher::{self, Batcher};
 use super::super::{Order, RequestFormer};
 use super::SequenceScheduler;
-use super::outfit::{RequestOutfit, zeros};
+use super::prepare::{RequestPreparer, zeros};
 use super::rules::{Rules, Sequences};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
@@ -74,9 +74,9 @@ pub(crate) fn scheduler(
         Batcher::new(rules, RequestFormer::new(config, None, order))
     };
     Arc::new_cyclic(|scheduler: &Weak<SequenceScheduler>| {
-        let told = (oldest.is_some() || batching.iterative_sequence).then(|| scheduler.clone());
-        let outfit = RequestOutfit::new(config, batching, states, told);
-        let sequences = Sequences::new(rules, outfit, instances, || oldest.map(batcher));
+        let observer = (oldest.is_some() || batching.iterative_sequence).then(|| scheduler.clone());
+        let preparer = RequestPreparer::new(config, batching, states, observer);
+        let sequences = Sequences::new(rules, preparer, instances, || oldest.map(batcher));
         let alarm = timer.alarm(Weak::<SequenceScheduler>::clone(scheduler) as Weak<dyn Ring>);
         SequenceScheduler::new(sequences, instances, permits, alarm)
     })

@@ -39,7 +39,7 @@ pub(crate) trait Sequenced: Batched {
 }
 
 /// Makes requests ready for the model.
-pub(crate) trait Outfit<T>: Send {
+pub(crate) trait Prepare<T>: Send {
     /// What is kept of a sequence.
     type Kept: Default + Send;
 
@@ -58,7 +58,7 @@ pub(crate) trait Outfit<T>: Send {
 pub(crate) struct Rules {
     /// How many slots each instance has; at least 1.
     pub slots: usize,
-    /// So long may a sequence be idle.
+    /// How long a sequence may be idle.
     pub idle: Duration,
     /// Most sequences that wait for a slot.
     pub backlog: usize,
@@ -73,9 +73,9 @@ pub(crate) struct Rules {
 }
 
 /// Sequences, and the requests of theirs that wait.
-pub(crate) struct Sequences<T, O: Outfit<T>, F> {
+pub(crate) struct Sequences<T, O: Prepare<T>, F> {
     rules: Rules,
-    outfit: O,
+    preparer: O,
     lanes: Vec<Lane<T, F>>,
     /// Slots without a sequence: slot and instance, so that all instances fill up alike.
     free: BTreeSet<(usize, usize)>,
@@ -137,11 +137,11 @@ struct Slot {
     working: Option<Working>,
 }
 
-impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     /// No sequence yet, for this many instances. In the oldest strategy each has a batcher.
     pub(crate) fn new(
         rules: Rules,
-        outfit: O,
+        preparer: O,
         instances: usize,
         mut batcher: impl FnMut() -> Option<Batcher<T, F>>,
     ) -> Self {
@@ -151,7 +151,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         Self {
             free: free.collect(),
             rules,
-            outfit,
+            preparer,
             lanes,
             ids: HashMap::new(),
             sequences: HashMap::new(),
@@ -166,8 +166,8 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
     }
 
     /// What makes requests ready.
-    pub(crate) fn outfit(&self) -> &O {
-        &self.outfit
+    pub(crate) fn preparer(&self) -> &O {
+        &self.preparer
     }
 
     /// Whether further requests of that sequence may come.

@@ -156,7 +156,7 @@ async fn urgent_requests_overtake() {
 }
 
 #[tokio::test]
-async fn answers_keep_the_order_of_requests_if_they_are_told_to() {
+async fn answers_keep_the_order_of_requests_where_configured() {
     let gate = Gate::default();
     let server = batching(
         &gate,
@@ -213,7 +213,7 @@ async fn the_first_batch_waits_for_as_many_requests_as_a_test_wants() {
 }
 
 #[tokio::test]
-async fn the_server_takes_no_more_than_it_is_told_to() {
+async fn the_server_takes_no_more_than_its_limit() {
     let gate = Gate::default();
     let server = batching_with(ServerOptions { max_inflight_requests: 2, ..options() }, &gate, "");
     let mut first = infer(&server, named("a")).unwrap();

@@ -120,7 +120,7 @@ async fn instances_are_made_on_the_gpus_of_the_machine() {
 }
 
 #[test]
-fn instances_are_told_what_their_group_says() {
+fn instances_get_the_settings_of_their_group() {
     let backend = Noted::default();
     let groups = "instance_group [ { name: 'a' kind: KIND_CPU profile: [ 'p', 'q' ] host_policy: 'left'
         secondary_devices { kind: KIND_NVDLA device_id: 3 } }, { name: 'b' kind: KIND_GPU },

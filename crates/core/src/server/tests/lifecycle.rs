@@ -319,7 +319,7 @@ async fn instances_are_changed_without_loading_the_model_anew() {
 }
 
 #[tokio::test]
-async fn a_load_that_failed_is_told_in_the_index_and_to_those_who_ask() {
+async fn a_failed_load_is_reported_in_the_index_and_to_requests() {
     let world = world(ModelControl::Explicit);
     let reasons = || {
         let index = world.server.blocking_index().unwrap().into_iter().filter_map(|(_, status)| status);

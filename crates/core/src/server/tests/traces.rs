@@ -41,7 +41,7 @@ impl TraceSink for Heard {
 }
 
 /// The trace of one request, once it is complete.
-async fn told(script: Script, mut request: InferRequest) -> Vec<String> {
+async fn reported(script: Script, mut request: InferRequest) -> Vec<String> {
     let server = serving(script);
     let heard = Arc::new(Heard::default());
     let level = TraceLevel { timestamps: true, tensors: true };
@@ -63,10 +63,10 @@ fn traced_request() -> InferRequest {
 }
 
 #[tokio::test]
-async fn a_request_is_told_of_from_its_beginning_to_its_end() {
+async fn a_request_is_traced_from_beginning_to_end() {
     let output = ["TENSOR_BACKEND_OUTPUT OUT [1,2,1]"];
     let expected = [&BEGUN[..], &output, &COMPUTED, &["REQUEST_END", "ended"]].concat();
-    assert_eq!(told(echo, traced_request()).await, expected);
+    assert_eq!(reported(echo, traced_request()).await, expected);
 }
 
 #[tokio::test]
@@ -83,17 +83,17 @@ async fn a_backend_that_reports_times_itself_is_believed_once() {
     }
     let output = ["TENSOR_BACKEND_OUTPUT OUT [1,2,1]"];
     let expected = [&BEGUN[..], &output, &COMPUTED, &["REQUEST_END", "ended"]].concat();
-    assert_eq!(told(reporting, traced_request()).await, expected);
+    assert_eq!(reported(reporting, traced_request()).await, expected);
 }
 
 #[tokio::test]
 async fn a_request_that_fails_has_an_end_too() {
     let expected = [&BEGUN[..], &COMPUTED, &["REQUEST_END", "ended"]].concat();
-    assert_eq!(told(drop, traced_request()).await, expected);
+    assert_eq!(reported(drop, traced_request()).await, expected);
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_taken_is_not_told_of() {
+async fn a_refused_request_is_not_traced() {
     let wrong = InferRequest { inputs: Vec::new(), ..traced_request() };
-    assert_eq!(told(echo, wrong).await, ["ended"]);
+    assert_eq!(reported(echo, wrong).await, ["ended"]);
 }

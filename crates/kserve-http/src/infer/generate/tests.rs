@@ -238,13 +238,13 @@ async fn infer_refuses_decoupled_models() {
 
 #[tokio::test]
 async fn a_client_that_disconnects_cancels_its_stream() {
-    let (told, cancelled) = mpsc::channel();
+    let (reported, cancelled) = mpsc::channel();
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), move |request: Request| {
         let answer = Response {
             outputs: vec![Tensor { name: "OUT_TEXT".into(), ..request.inputs[0].clone() }],
             ..Response::default()
         };
-        let (responder, told) = (request.into_responder(), told.clone());
+        let (responder, reported) = (request.into_responder(), reported.clone());
         std::thread::spawn(move || {
             for _ in 0..3000 {
                 responder.send(Ok(answer.clone()));
@@ -253,7 +253,7 @@ async fn a_client_that_disconnects_cancels_its_stream() {
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let _ = told.send(responder.is_cancelled());
+            let _ = reported.send(responder.is_cancelled());
         });
     })
     .await;

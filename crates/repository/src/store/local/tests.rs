@@ -55,7 +55,7 @@ fn files_that_editors_leave_behind_are_passed_over() {
 }
 
 #[test]
-fn a_small_file_is_told_from_another_of_the_same_size_and_time() {
+fn small_files_of_the_same_size_and_time_are_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.pbtxt");
     fs::write(&path, "a").unwrap();

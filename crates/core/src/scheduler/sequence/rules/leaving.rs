@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use super::{Former, Outfit, Place, Queue, Readiness, Refusal, Sequenced, Sequences, Waiting, Working};
+use super::{Former, Place, Prepare, Queue, Readiness, Refusal, Sequenced, Sequences, Waiting, Working};
 
-impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     /// Whether a batch may leave for that instance.
     pub(crate) fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
         match &mut self.lanes[instance].batcher {
@@ -30,7 +30,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
             .clone()
             .map(|place| match (self.front(place), beside) {
                 (Some(front), Some(beside)) => {
-                    place.slot == first || self.outfit.alike(&beside.item, &front.item)
+                    place.slot == first || self.preparer.alike(&beside.item, &front.item)
                 }
                 _ => false,
             })
@@ -45,7 +45,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         }
         let fillers: Vec<_> = match batch.get(first) {
             Some(Some(beside)) => {
-                batch.iter().map(|item| item.is_none().then(|| self.outfit.filler(beside))).collect()
+                batch.iter().map(|item| item.is_none().then(|| self.preparer.filler(beside))).collect()
             }
             _ => Vec::new(),
         };
@@ -117,7 +117,7 @@ impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
         }
         slot.working = Some(Working { serial: tenant, number });
         self.waiting -= 1;
-        self.outfit.prepare(&mut item, &mut sequence.kept, place);
+        self.preparer.prepare(&mut item, &mut sequence.kept, place);
         Some((item, number))
     }
 

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use nereid_backend_api::CorrelationId;
 
-use super::{Former, Outfit, Place, Sequence, Sequenced, Sequences, Waiting};
+use super::{Former, Place, Prepare, Sequence, Sequenced, Sequences, Waiting};
 
-impl<T: Sequenced, O: Outfit<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     /// A sequence begins, in a slot or in the backlog.
     pub(super) fn begin(&mut self, id: CorrelationId) -> u64 {
         let serial = self.number();

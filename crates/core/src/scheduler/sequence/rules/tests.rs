@@ -49,7 +49,7 @@ impl Sequenced for Job {
 /// Jobs of the same shape go together; what is kept of a sequence is how many have left.
 struct Shapes;
 
-impl Outfit<Job> for Shapes {
+impl Prepare<Job> for Shapes {
     type Kept = usize;
 
     fn alike(&self, first: &Job, job: &Job) -> bool {

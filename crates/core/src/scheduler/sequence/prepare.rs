@@ -9,24 +9,24 @@ use std::time::Instant;
 use bytes::Bytes;
 use nereid_backend_api::{
     Answer, Buffer, CorrelationId, DataType, InferRequest, ModelConfig, Phase, Request, Responder,
-    ResponseSink, SequenceFlags, SequenceState, SequenceStates, Shape, Tensor, Turn, Turns,
+    ResponseSink, SequenceFlags, SequenceState, SequenceStates, Shape, Tensor, Turn, TurnObserver,
 };
 use nereid_model_config::proto::ModelSequenceBatching;
 use nereid_model_config::proto::model_sequence_batching::Control as ControlConfig;
 use nereid_model_config::proto::model_sequence_batching::control::Kind;
 
-use super::rules::{Outfit, Sequenced};
+use super::rules::{Prepare, Sequenced};
 use super::{Place, RequestFormer, SequenceScheduler};
 
 /// Makes the requests of one model ready.
-pub(crate) struct RequestOutfit {
+pub(crate) struct RequestPreparer {
     former: RequestFormer,
     controls: Vec<Control>,
     /// What every sequence begins with.
     states: Vec<SequenceState>,
     /// Inputs whose values are shapes: a filler has those of the others.
     shape_tensors: Vec<String>,
-    told: Option<Weak<SequenceScheduler>>,
+    observer: Option<Weak<SequenceScheduler>>,
     iterates: bool,
 }
 
@@ -44,14 +44,14 @@ enum Value {
     Id(DataType),
 }
 
-impl RequestOutfit {
-    /// What a checked configuration asks for. Turns are told to `told`, if there is any; `states` is what each sequence
+impl RequestPreparer {
+    /// What a checked configuration asks for. `observer` is notified of turns, if there is one; `states` is what each sequence
     /// begins with.
     pub(crate) fn new(
         config: &ModelConfig,
         batching: &ModelSequenceBatching,
         states: Vec<SequenceState>,
-        told: Option<Weak<SequenceScheduler>>,
+        observer: Option<Weak<SequenceScheduler>>,
     ) -> Self {
         let shape: Shape = if config.max_batch_size > 0 { [1, 1].into() } else { [1].into() };
         let controls = batching.control_input.iter().flat_map(|input| {
@@ -66,7 +66,7 @@ impl RequestOutfit {
             controls: controls.collect(),
             states,
             shape_tensors: shape_tensors.map(|input| input.name.clone()).collect(),
-            told,
+            observer,
             iterates: batching.iterative_sequence,
         }
     }
@@ -84,7 +84,7 @@ impl RequestOutfit {
     }
 }
 
-impl Outfit<Request> for RequestOutfit {
+impl Prepare<Request> for RequestPreparer {
     /// The states of the sequence.
     type Kept = Option<Arc<SequenceStates>>;
 
@@ -101,8 +101,10 @@ impl Outfit<Request> for RequestOutfit {
             states.inputs().into_iter().for_each(|state| item.give_input(state));
         }
         let turn = Turn::new(kept.clone());
-        item.begin_turn(match self.told.as_ref().and_then(Weak::upgrade) {
-            Some(told) => turn.notifying(told as Arc<dyn Turns>, place.number(), self.iterates),
+        item.begin_turn(match self.observer.as_ref().and_then(Weak::upgrade) {
+            Some(observer) => {
+                turn.notifying(observer as Arc<dyn TurnObserver>, place.number(), self.iterates)
+            }
             None => turn,
         });
     }
@@ -124,7 +126,7 @@ impl Outfit<Request> for RequestOutfit {
     }
 }
 
-impl RequestOutfit {
+impl RequestPreparer {
     /// A tensor of the same form without contents.
     fn blank(&self, like: &Tensor) -> Tensor {
         if self.shape_tensors.contains(&like.name) {
@@ -222,6 +224,6 @@ impl Sequenced for Request {
 
     fn repeated(&mut self) {
         let id = self.correlation_id.clone();
-        self.enrol(id, SequenceFlags::default());
+        self.set_sequence(id, SequenceFlags::default());
     }
 }
