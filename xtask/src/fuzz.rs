@@ -51,6 +51,9 @@ enum Target {
     /// Texts that a backend hands over C's boundary
     #[value(name = "c_texts")]
     CTexts,
+    /// An entry of a response cache outside of the server
+    #[value(name = "cache_entry")]
+    CacheEntry,
     /// An ONNX file in the embedded engine, and requests to its model
     Onnx,
 }
@@ -66,6 +69,7 @@ impl Target {
             Self::GrpcInfer => "grpc_infer",
             Self::GrpcBytes => "grpc_bytes",
             Self::CTexts => "c_texts",
+            Self::CacheEntry => "cache_entry",
             Self::Onnx => "onnx",
         }
     }
@@ -82,6 +86,7 @@ impl Target {
             Self::GrpcInfer => &["fuzz/corpus/grpc_infer"],
             Self::GrpcBytes => &["fuzz/corpus/grpc_bytes"],
             Self::CTexts => &["fuzz/corpus/c_texts", CONFIGS],
+            Self::CacheEntry => &["fuzz/corpus/cache_entry"],
             Self::Onnx => &["fuzz/corpus/onnx"],
         }
     }

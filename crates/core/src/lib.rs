@@ -62,7 +62,7 @@ pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
 pub use response_cache::{
     CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
-    ResponseCaching, decode_entry, encode_entry,
+    ResponseCaching, decode_entry, encode_entry, sealed_entry,
 };
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{ModelControl, Resolving, Server, ServerOptions};

@@ -25,7 +25,7 @@ use nereid_backend_api::Result;
 pub(crate) use self::caching::{Caching, Load};
 pub use self::counters::CacheCounts;
 use self::counters::Counters;
-pub use self::encoding::{Malformed, decode_entry, encode_entry};
+pub use self::encoding::{Malformed, decode_entry, encode_entry, sealed_entry};
 pub use self::entry::CacheEntry;
 pub use self::key::CacheKey;
 

@@ -1,0 +1,35 @@
+//! What has to hold for whatever a cache outside of this process gives for an entry: the fuzz target checks it on what
+//! libFuzzer thinks up, and an ordinary test on the corpus.
+
+use bytes::Bytes;
+use nereid_core::{CacheEntry, CacheKey, decode_entry, encode_entry, sealed_entry};
+
+/// The bytes are not an entry as they are. As the body of one whose digest is right they are refused, or read as an answer
+/// with right tensors that comes back the same when it is stored again.
+pub fn entry(data: &[u8]) {
+    let key = CacheKey::of(1, [7; 32]);
+    if let Ok(entry) = decode_entry(&key, &Bytes::copy_from_slice(data)) {
+        holds(&key, &entry, data.len());
+    }
+    let sealed = Bytes::from(sealed_entry(&key, data));
+    assert!(decode_entry(&CacheKey::of(1, [8; 32]), &sealed).is_err());
+    if let Ok(entry) = decode_entry(&key, &sealed) {
+        holds(&key, &entry, data.len());
+    }
+}
+
+fn holds(key: &CacheKey, entry: &CacheEntry, length: usize) {
+    let response = entry.response();
+    let contents: usize = response.outputs.iter().map(|output| output.byte_size()).sum();
+    assert!(contents <= length, "{contents} bytes of tensors in {length} bytes");
+    for output in &response.outputs {
+        output.check_contents().expect("its contents fit its type and shape");
+    }
+    let again = Bytes::from(encode_entry(key, entry));
+    let read = decode_entry(key, &again).expect("it was written from an entry");
+    assert_eq!(encode_entry(key, &read), again);
+    let names = |entry: &CacheEntry| -> Vec<_> {
+        entry.response().outputs.iter().map(|output| (output.name.clone(), output.shape.clone())).collect()
+    };
+    assert_eq!(names(&read), names(entry));
+}
