@@ -1,5 +1,6 @@
 //! Measurements of the server beside a baseline that moves the same bytes.
 
+mod cache;
 mod client;
 mod grpc;
 mod http;
@@ -33,6 +34,8 @@ pub enum Bench {
     Reference(reference::Options),
     /// Python models in Nereid's own backend, beside NVIDIA's server with its own
     Python(python::Options),
+    /// The response cache: hits and misses beside the same model without it, and hits beside NVIDIA's server with its own
+    Cache(cache::Options),
     /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
@@ -47,6 +50,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),
         Bench::Python(options) => python::run(project, options),
+        Bench::Cache(options) => cache::run(project, options),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),
     }

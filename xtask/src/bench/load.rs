@@ -11,6 +11,9 @@ use super::client::Request;
 
 const SCRIPT: &str = include_str!("infer.lua");
 
+/// The same, where some requests are new: it takes which, and the number of the run.
+const CHANGING: &str = include_str!("cache.lua");
+
 /// One request, ready to be sent by wrk.
 pub struct Load {
     script: PathBuf,
@@ -35,19 +38,39 @@ pub struct Seen {
 impl Load {
     /// Writes what wrk needs into a folder.
     pub fn new(folder: &Path, request: &Request) -> Result<Self> {
+        Self::with_script(folder, request, SCRIPT)
+    }
+
+    /// The same for a load that says at each run which of its requests are new.
+    pub fn changing(folder: &Path, request: &Request) -> Result<Self> {
+        Self::with_script(folder, request, CHANGING)
+    }
+
+    fn with_script(folder: &Path, request: &Request, script: &str) -> Result<Self> {
         let load = Self {
             script: folder.join("infer.lua"),
             body: folder.join("body.bin"),
             path: request.path.clone(),
             header_length: request.header_length,
         };
-        fs::write(&load.script, SCRIPT)?;
+        fs::write(&load.script, script)?;
         fs::write(&load.body, &request.body)?;
         Ok(load)
     }
 
     /// Sends for some seconds over some connections from one thread. Any error of any request fails the run.
     pub fn run(&self, address: SocketAddr, connections: u32, seconds: u32) -> Result<Seen> {
+        self.run_with(address, connections, seconds, &[])
+    }
+
+    /// The same with further arguments for the script.
+    pub fn run_with(
+        &self,
+        address: SocketAddr,
+        connections: u32,
+        seconds: u32,
+        more: &[String],
+    ) -> Result<Seen> {
         let output = Command::new("wrk")
             .args(["--threads", "1", "--latency", "--timeout", "10s"])
             .args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")])
@@ -57,6 +80,7 @@ impl Load {
             .arg("--")
             .arg(&self.body)
             .arg(self.header_length.to_string())
+            .args(more)
             .output()
             .context("cannot start wrk")?;
         let text = String::from_utf8_lossy(&output.stdout);

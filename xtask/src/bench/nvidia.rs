@@ -12,7 +12,7 @@ use crate::test::end_to_end_environment;
 
 /// Prepares both as the end-to-end tests do, and prints their folder.
 const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); import python_backend; \
-                       python_backend.prepare(); print(python_backend.HOME)";
+                       python_backend.prepare(); python_backend.prepare_caches(); print(python_backend.HOME)";
 
 /// The folder with NVIDIA's server, its Python backend and what they need.
 pub struct Nvidia(PathBuf);
@@ -38,6 +38,11 @@ impl Nvidia {
     /// The folder of backends.
     pub fn backends(&self) -> PathBuf {
         self.0.join("backends")
+    }
+
+    /// The folder of response caches.
+    pub fn caches(&self) -> PathBuf {
+        self.0.join("caches")
     }
 
     /// The virtual environment of the models.

@@ -1,0 +1,302 @@
+//! What the response cache costs and spares: requests to a cached model beside the same requests to the same model without
+//! the cache, and cached requests beside NVIDIA's server with its local cache.
+//!
+//! Runs alternate, and ratios are taken within each pair.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use super::client::{Request, get, post};
+use super::load::Load;
+use super::nvidia::Nvidia;
+use super::reference::setup::request;
+use super::server::Server;
+use super::summary::{Pair, Run, heading, median, rows};
+use crate::project::{Project, show};
+
+/// Bytes in the tensor of a small request, and of a large one.
+const SMALL: usize = 64;
+const LARGE: usize = 1 << 20;
+
+/// Small enough that misses make room for each other.
+const CACHE: &str = "--cache-config=local,size=67108864";
+
+const WARM_UP_SECONDS: u32 = 1;
+
+const TENSORS: &str = r#"max_batch_size: 8
+input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
+"#;
+
+const CACHED: &str = "response_cache { enable: true }\n";
+
+const PYTHON_MODEL: &str = r#"import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = (pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests)
+        outputs = (pb_utils.Tensor("OUTPUT0", tensor.as_numpy()) for tensor in inputs)
+        return [pb_utils.InferenceResponse([output]) for output in outputs]
+"#;
+
+/// How to measure.
+#[derive(Args)]
+pub struct Options {
+    /// Length of each run
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Pairs of runs for each load
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pairs: u32,
+    /// Measure this server instead of building one (release profile)
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Interpreter of an environment with the requirements of the end-to-end tests, instead of making one
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Leave out NVIDIA's server
+    #[arg(long)]
+    without_reference: bool,
+}
+
+/// Requests of one kind: to a model, a share of them new.
+struct Requests {
+    load: Load,
+    connections: u32,
+    every: u32,
+}
+
+/// What is compared, and what the ratio should be.
+struct Comparison {
+    title: &'static str,
+    yardstick: &'static str,
+    target: Target,
+    ours: Requests,
+    theirs: Requests,
+}
+
+/// What a comparison is about.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Processor time for a request, at most as many times the yardstick's.
+    Cpu(f64),
+    /// Requests a second, at least as many times the yardstick's.
+    Rate(f64),
+}
+
+impl Target {
+    /// The ratio that was measured and what it should be.
+    fn verdict(self, pairs: &[Pair]) -> String {
+        let ratio = |figure: fn(&Run) -> f64| {
+            median(pairs.iter().map(|it| figure(&it.nereid) / figure(&it.yardstick)))
+        };
+        let (what, found, bound, most) = match self {
+            Self::Cpu(most) => ("CPU", ratio(Run::cpu_us_per_request), most, true),
+            Self::Rate(least) => ("requests/s", ratio(|run| run.seen.rate), least, false),
+        };
+        let met = if most { found <= bound } else { found >= bound };
+        let (sign, verdict) = (if most { "at most" } else { "at least" }, if met { "met" } else { "MISSED" });
+        format!("{what}: {found:.2} times the yardstick's, {sign} {bound:.2} wanted: {verdict}")
+    }
+}
+
+/// Measures, and prints a table for each comparison.
+pub fn run(project: &Project, options: &Options) -> Result<()> {
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
+            project.target.join("release/nereid")
+        }
+    };
+    let folder = tempfile::tempdir()?;
+    let bench = Bench { folder: folder.path(), options, runs: Cell::new(0) };
+    bench.beside_no_cache(&binary)?;
+    if !options.without_reference {
+        let nvidia = Nvidia::prepare(project, options.python.as_deref())?;
+        bench.beside_reference(&nvidia, &binary)?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    folder: &'a Path,
+    options: &'a Options,
+    /// Each run sends requests that none before has sent.
+    runs: Cell<u32>,
+}
+
+impl Bench<'_> {
+    fn beside_no_cache(&self, binary: &Path) -> Result<()> {
+        let repository = self.folder.join("identity");
+        write_model(&repository, "identity", "backend: \"identity\"\n")?;
+        write_model(&repository, "cached", &format!("backend: \"identity\"\n{CACHED}"))?;
+        let server = Server::nereid(binary, &repository, &[CACHE.to_owned()])?;
+        for model in ["identity", "cached"] {
+            [SMALL, LARGE].iter().try_for_each(|bytes| check(&server, &request(model, *bytes)))?;
+        }
+        let of = |model, bytes, connections, every| self.requests(model, bytes, connections, every);
+        let (hits, mix) = (of("cached", SMALL, 64, 0)?, of("cached", SMALL, 64, 100)?);
+        for comparison in [
+            Comparison {
+                title: "hit, 64 B",
+                yardstick: "no cache",
+                target: Target::Cpu(1.1),
+                ours: of("cached", SMALL, 8, 0)?,
+                theirs: of("identity", SMALL, 8, 0)?,
+            },
+            Comparison {
+                title: "hit, 1 MiB",
+                yardstick: "no cache",
+                target: Target::Cpu(1.2),
+                ours: of("cached", LARGE, 8, 0)?,
+                theirs: of("identity", LARGE, 8, 0)?,
+            },
+            Comparison {
+                title: "miss, 64 B",
+                yardstick: "no cache",
+                target: Target::Cpu(1.05),
+                ours: of("cached", SMALL, 8, 1)?,
+                theirs: of("identity", SMALL, 8, 1)?,
+            },
+            Comparison {
+                title: "1 % misses",
+                yardstick: "hits",
+                target: Target::Rate(0.9),
+                ours: mix,
+                theirs: hits,
+            },
+        ] {
+            self.compare(&comparison, &server, &server)?;
+        }
+        let counts = get(server.address, "/v2/models/cached/stats")?;
+        let counts = String::from_utf8_lossy(&counts.body).into_owned();
+        ensure!(counts.contains("\"cache_hit\""), "the cache was not used: {counts}");
+        Ok(())
+    }
+
+    fn beside_reference(&self, nvidia: &Nvidia, binary: &Path) -> Result<()> {
+        let (repository, backends) = (self.folder.join("python"), self.folder.join("backends"));
+        write_model(&repository, "cached", &format!("backend: \"python\"\n{CACHED}"))?;
+        fs::write(repository.join("cached/1/model.py"), PYTHON_MODEL)?;
+        fs::create_dir_all(&backends)?;
+        symlink(nvidia.backends().join("python"), backends.join("python"))?;
+        let (own, theirs) = (
+            ["--backend-config=python,engine=builtin".to_owned(), CACHE.to_owned()],
+            [
+                format!("--backend-directory={}", backends.display()),
+                format!("--cache-directory={}", nvidia.caches().display()),
+                CACHE.to_owned(),
+            ],
+        );
+        let nereid = nvidia.start("nereid", binary, &repository, &own)?;
+        let reference = nvidia.start("tritonserver", &nvidia.program(), &repository, &theirs)?;
+        for (title, bytes) in [("python hit 64 B", SMALL), ("python hit 1 M", LARGE)] {
+            for server in [&nereid, &reference] {
+                check(server, &request("cached", bytes))?;
+            }
+            let comparison = Comparison {
+                title,
+                yardstick: "tritonserver",
+                target: Target::Rate(3.0),
+                ours: self.requests("cached", bytes, 8, 0)?,
+                theirs: self.requests("cached", bytes, 8, 0)?,
+            };
+            self.compare(&comparison, &nereid, &reference)?;
+        }
+        Ok(())
+    }
+
+    fn requests(&self, model: &str, bytes: usize, connections: u32, every: u32) -> Result<Requests> {
+        let folder = self.folder.join(format!("{model}-{bytes}"));
+        fs::create_dir_all(&folder)?;
+        Ok(Requests { load: Load::changing(&folder, &request(model, bytes))?, connections, every })
+    }
+
+    fn compare(&self, comparison: &Comparison, ours: &Server, theirs: &Server) -> Result<()> {
+        let Comparison { title, yardstick, target, .. } = comparison;
+        let once = |server: &Server, requests: &Requests, seconds| {
+            let run = self.runs.replace(self.runs.get() + 1);
+            let before = server.cpu()?;
+            let more = [requests.every.to_string(), run.to_string()];
+            let seen = requests.load.run_with(server.address, requests.connections, seconds, &more)?;
+            anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
+        };
+        once(ours, &comparison.ours, WARM_UP_SECONDS)?;
+        once(theirs, &comparison.theirs, WARM_UP_SECONDS)?;
+        let seconds = self.options.seconds;
+        let pairs: Vec<_> = (0..self.options.pairs)
+            .map(|_| {
+                let nereid = once(ours, &comparison.ours, seconds)?;
+                Ok(Pair { nereid, yardstick: once(theirs, &comparison.theirs, seconds)? })
+            })
+            .collect::<Result<_>>()
+            .with_context(|| format!("'{title}' failed"))?;
+        println!(
+            "{}\n{}{title}: {}\n",
+            heading("requests"),
+            rows(title, yardstick, &pairs),
+            target.verdict(&pairs)
+        );
+        Ok(())
+    }
+}
+
+/// Makes sure that a request is answered as it should be, the second time too.
+fn check(server: &Server, request: &Request) -> Result<()> {
+    for _ in 0..2 {
+        let answer = post(server.address, request)?;
+        let text = || String::from_utf8_lossy(&answer.body).into_owned();
+        ensure!(answer.status == 200, "{} refuses {}: {}", server.name, request.path, text());
+        let tensor = &request.body[request.header_length..];
+        ensure!(
+            answer.body.ends_with(tensor),
+            "{}: {} does not return the tensor",
+            server.name,
+            request.path
+        );
+    }
+    Ok(())
+}
+
+fn write_model(repository: &Path, name: &str, kind: &str) -> Result<()> {
+    fs::create_dir_all(repository.join(name).join("1"))?;
+    fs::write(repository.join(name).join("config.pbtxt"), format!("name: \"{name}\"\n{kind}{TENSORS}"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bench::load::Seen;
+
+    fn pair(ours: (u64, f64), theirs: (u64, f64)) -> Pair {
+        let run = |(cpu_us, rate): (u64, f64)| Run {
+            seen: Seen { requests: 1000, rate, p50_us: 1, p99_us: 1 },
+            cpu: Duration::from_micros(cpu_us * 1000),
+        };
+        Pair { nereid: run(ours), yardstick: run(theirs) }
+    }
+
+    #[test]
+    fn a_verdict_compares_medians_of_ratios_with_the_target() {
+        let pairs =
+            [pair((11, 80.0), (10, 100.0)), pair((24, 40.0), (20, 50.0)), pair((12, 9.5), (10, 10.0))];
+        for (target, expected) in [
+            (Target::Cpu(1.2), "CPU: 1.20 times the yardstick's, at most 1.20 wanted: met"),
+            (Target::Cpu(1.1), "CPU: 1.20 times the yardstick's, at most 1.10 wanted: MISSED"),
+            (Target::Rate(0.8), "requests/s: 0.80 times the yardstick's, at least 0.80 wanted: met"),
+            (Target::Rate(0.9), "requests/s: 0.80 times the yardstick's, at least 0.90 wanted: MISSED"),
+        ] {
+            assert_eq!(target.verdict(&pairs), expected);
+        }
+    }
+}
