@@ -1,7 +1,9 @@
 """Response caches that are libraries built for Triton: NVIDIA's own local cache."""
 
 import random
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,15 @@ def directory():
     """The folder of NVIDIA's caches."""
     python_backend.prepare_caches()
     return f"--cache-directory={python_backend.CACHES}"
+
+
+def test_nvidias_cache_conforms(directory):
+    program = Path(nereid_server.binary()).parent / "examples" / "cache_conformance"
+    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
+    run = [program, python_backend.CACHES, "local", "size=4194304"]
+    outcome = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "conforms" in outcome.stdout
 
 
 def test_nvidias_cache_keeps_answers(repository, serve, directory):

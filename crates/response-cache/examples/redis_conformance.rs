@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nereid_core::ResponseCache;
-use nereid_response_cache::{CacheSettings, RedisCache, RedisSettings, conformance};
+use nereid_response_cache::conformance::{self, OldEntries};
+use nereid_response_cache::{CacheSettings, RedisCache, RedisSettings};
 
 fn main() -> ExitCode {
     let Some(port) = std::env::args().nth(1) else {
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
     };
     // Each cache is empty: it has a database of its own.
     let databases = AtomicU64::new(0);
-    conformance::check(|| {
+    conformance::check(OldEntries::Go, || {
         let database = databases.fetch_add(1, Ordering::Relaxed).to_string();
         // A machine that runs all tests may be slow.
         let given =

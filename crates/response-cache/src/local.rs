@@ -141,7 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::conformance::{self, entry, key};
+    use crate::conformance::{self, OldEntries, entry, key};
 
     fn found(cache: &LocalCache, number: u64) -> bool {
         matches!(cache.lookup(&key(1, number)), CacheLookup::Ready(Some(_)))
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn it_is_a_response_cache() {
-        conformance::check(|| LocalCache::new(1 << 20));
-        conformance::check(|| LocalCache::new(1 << 30));
+        conformance::check(OldEntries::Go, || LocalCache::new(1 << 20));
+        conformance::check(OldEntries::Go, || LocalCache::new(1 << 30));
     }
 
     #[test]
