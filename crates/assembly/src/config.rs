@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_core::{MetricRegistry, ServerOptions};
+use nereid_load_report::Reporting;
 use nereid_metrics::MetricsOptions;
 use nereid_object_stores::CloudOptions;
 use nereid_protocol::LogControl;
@@ -43,6 +44,8 @@ pub struct Config {
     pub collector: CollectorOptions,
     /// Which metrics are exposed. GPUs are among them only if there are some.
     pub metrics: MetricsOptions,
+    /// When the load is reported to clients, if it is.
+    pub load_reports: Option<Reporting>,
     /// Where clients are served, and in which protocols.
     pub faces: Vec<Box<dyn Face>>,
 }
@@ -73,6 +76,7 @@ impl Default for Config {
             client_shared_memory: true,
             collector: CollectorOptions::default(),
             metrics: MetricsOptions { gpu: true, ..MetricsOptions::default() },
+            load_reports: Some(Reporting::default()),
             faces: Vec::new(),
         }
     }

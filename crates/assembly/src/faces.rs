@@ -14,7 +14,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use nereid_core::Server;
+use nereid_kserve_http::HttpOptions;
 use nereid_listener::{Address, Bound, Connections, Listener, Tls, TlsFiles};
+use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
 use nereid_protocol::LogControl;
 use nereid_repository::Repositories;
@@ -48,11 +50,21 @@ pub struct FaceContext {
     pub exposition: Arc<Exposition>,
     /// The connections of all faces. An idle one makes room when descriptors run out.
     pub connections: Connections,
+    /// The load of the server, if it is reported.
+    pub load_reports: Option<LoadReports>,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences go on; what does not serve them may
     /// end.
     pub closing: CancellationToken,
     /// Cancelled when nothing is in progress any more: the face accepts no further connections, and ends those it has.
     pub shutdown: CancellationToken,
+}
+
+impl FaceContext {
+    /// Options of a face on HTTP, with what is the server's.
+    fn http_options(&self, options: HttpOptions) -> HttpOptions {
+        let Self { regions, log, load_reports, .. } = self.clone();
+        HttpOptions { regions, log, load_reports, ..options }
+    }
 }
 
 /// A way for clients to reach the server.

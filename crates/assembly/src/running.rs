@@ -12,6 +12,7 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{PoolUsage, Pools};
 use nereid_listener::Connections;
+use nereid_load_report::LoadReports;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
@@ -82,6 +83,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
+    let load_reports = config.load_reports.map(|reporting| LoadReports::new(reporting, Arc::clone(&server)));
     let exposition = Exposition::new(metrics, process.backend_metrics);
     let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
     let text = Arc::clone(&exposition);
@@ -104,6 +106,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         source: repositories.source.clone(),
         exposition,
         connections: Connections::default(),
+        load_reports,
         closing: closing.clone(),
         shutdown,
     };

@@ -180,7 +180,7 @@ impl ModelStatistics {
     }
 
     /// How many requests were taken in and have not ended.
-    pub(crate) fn in_flight(&self) -> u64 {
+    pub fn in_flight(&self) -> u64 {
         self.counters.in_flight()
     }
 

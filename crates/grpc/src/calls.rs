@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use nereid_core::Server;
+use nereid_load_report::LoadReports;
 use nereid_protocol::ApiGroup;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
@@ -56,6 +57,14 @@ impl Calls {
             .accept_compressed(CompressionEncoding::Deflate);
         let inference = compressing(others.clone(), compression);
         Self { face, inference, others, companions }
+    }
+
+    /// The load of the server, if a call asks for it or gets it unasked.
+    pub(crate) fn load_reports<B>(&self, call: &Request<B>) -> Option<LoadReports> {
+        let reports = self.face.options.load_reports.as_ref()?;
+        let asks =
+            reports.has_trailer(call.headers()) && group(call.uri().path()) == Some(ApiGroup::Inference);
+        asks.then(|| reports.clone())
     }
 
     /// Whether the call may be made.

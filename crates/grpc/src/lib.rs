@@ -33,6 +33,7 @@ mod transport;
 use std::sync::Arc;
 
 use nereid_core::{BodyBudget, Server};
+use nereid_load_report::LoadReports;
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ pub struct GrpcOptions {
     pub log: Arc<LogControl>,
     /// How answers to inference requests are compressed.
     pub compression: Compression,
+    /// The load of the server, for the trailers of answers to inference; `None` to report none.
+    pub load_reports: Option<LoadReports>,
 }
 
 /// How answers to inference requests are compressed, if their client takes that.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use hyper::service::Service;
+use nereid_load_report::LoadReports;
 use nereid_protocol::LoggedRequest;
 use nereid_slow_clients::TimedBody;
 use tokio::time::sleep;
@@ -40,6 +42,7 @@ where
         let path = request.uri().path();
         let logged = LoggedRequest::begin(|| format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
+        let reports = self.calls.load_reports(&request);
         let answer = self.calls.answer(request);
         let answer = match delay {
             None => Answer::Prompt(answer),
@@ -49,7 +52,7 @@ where
                 answer
             })),
         };
-        Observing { answer, logged }
+        Observing { answer, logged, reports }
     }
 }
 
@@ -57,6 +60,8 @@ where
 pub(crate) struct Observing {
     answer: Answer,
     logged: Option<Box<LoggedRequest>>,
+    /// Set if the answer reports the load.
+    reports: Option<LoadReports>,
 }
 
 enum Answer {
@@ -75,8 +80,28 @@ impl Future for Observing {
         if let (Some(logged), Ok(response)) = (self.logged.take(), &answer) {
             logged.answered(code(response), response.body().size_hint().exact());
         }
+        let answer = match self.reports.take() {
+            None => answer,
+            Some(reports) => answer.map(|response| with_trailer(response, reports)),
+        };
         Poll::Ready(answer.map(|response| response.map(TimedBody::new)))
     }
+}
+
+/// Adds a report of the server's load to the trailers of a response, or to its head if it has no more than that.
+fn with_trailer(mut response: Response<Body>, reports: LoadReports) -> Response<Body> {
+    if response.headers().contains_key("grpc-status") {
+        response.headers_mut().extend(reports.trailer());
+        return response;
+    }
+    response.map(|body| {
+        Body::new(body.map_frame(move |mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                trailers.extend(reports.trailer());
+            }
+            frame
+        }))
+    })
 }
 
 /// The code of a response: an error has it in its head; a stream may still fail.

@@ -62,7 +62,18 @@ impl KserveHttp {
             Inference::Generate => generate::one(&call, body).await,
             Inference::GenerateStream => generate::stream(&call, body).await,
         };
-        outcome.unwrap_or_else(|error| (self.dialect.error)(&error))
+        let mut reply = outcome.unwrap_or_else(|error| (self.dialect.error)(&error));
+        self.report_load(&mut reply, call.headers);
+        reply
+    }
+
+    /// Adds a report of the server's load to the reply to a request for inference, if the request asks for it or the server
+    /// reports always.
+    pub(crate) fn report_load(&self, reply: &mut Reply, request: &HeaderMap) {
+        let reports = self.options.load_reports.as_ref();
+        if let Some((name, value)) = reports.and_then(|reports| reports.header(request)) {
+            reply.headers_mut().insert(name, value);
+        }
     }
 }
 

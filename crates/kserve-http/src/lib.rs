@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use nereid_core::Server;
 use nereid_http_transport::{Cors, Limit, Origin};
+use nereid_load_report::LoadReports;
 use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
 use nereid_shared_memory::Regions;
 
@@ -49,6 +50,8 @@ pub struct HttpOptions {
     pub regions: Arc<Regions>,
     /// The log settings, which clients may change.
     pub log: Arc<LogControl>,
+    /// The load of the server, for the headers of answers to inference; `None` to report none.
+    pub load_reports: Option<LoadReports>,
 }
 
 impl Default for HttpOptions {
@@ -62,6 +65,7 @@ impl Default for HttpOptions {
             cors: Cors::default(),
             regions: Arc::default(),
             log: Arc::default(),
+            load_reports: None,
         }
     }
 }

@@ -202,7 +202,12 @@ impl Face for KserveHttp {
 
     async fn perform(&self, action: Action, call: &http::Call<'_>, body: RequestBody) -> Reply {
         let call = Call { face: self, target: Target::new(&call.params), headers: call.headers, http: call };
-        perform(action, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error))
+        let mut reply =
+            perform(action, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error));
+        if matches!(action, Action::Infer | Action::Generate | Action::GenerateStream) {
+            self.report_load(&mut reply, call.headers);
+        }
+        reply
     }
 }
 

@@ -1,9 +1,10 @@
-//! The `nereid` command: reads options, and runs a server or checks a repository. It owns the process: log, signals and
+//! The `nereid` command: reads options, and runs a server, checks a repository or prints completions. It owns the process: log, signals and
 //! exit. Everything else is done by the crates it puts together.
 
 #![forbid(unsafe_code)]
 
 mod check;
+mod completions;
 mod descriptors;
 mod logging;
 mod options;
@@ -21,8 +22,10 @@ use nereid_protocol::LogControl;
 fn main() -> ExitCode {
     let options = options::parse(env::args_os().collect(), |name| env::var_os(name))
         .unwrap_or_else(|error| error.exit());
-    if let Some(options::Command::Check(options)) = &options.command {
-        return check::run(options);
+    match &options.command {
+        Some(options::Command::Check(options)) => return check::run(options),
+        Some(options::Command::Completions(options)) => return completions::print(options.shell),
+        None => {}
     }
     if let Some(reason) = options.contradiction() {
         options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();

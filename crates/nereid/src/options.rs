@@ -25,10 +25,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use nereid_assembly::{CloudOptions, Config, Face, VERSION};
 use nereid_core::ServerOptions;
 use nereid_listener::Address;
+use nereid_load_report::Reporting;
 
 use self::backends::ConfigurationOptions;
 use self::cache::CacheOptions;
@@ -135,15 +137,40 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     max_unread_response_bytes: usize,
 
+    /// When answers to inference say how busy the server is, for balancers: in the header endpoint-load-metrics over HTTP, in
+    /// the trailer endpoint-load-metrics-bin over gRPC.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, ignore_case = true)]
+    load_reports: LoadReports,
+
     /// Let clients register shared memory and use it for inputs and outputs.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_client_shm: bool,
+}
+
+/// When the load is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum LoadReports {
+    /// Never
+    Off,
+    /// To requests with the header endpoint-load-metrics-format, as text, json or bin
+    #[default]
+    OnRequest,
+    /// Always, as text unless the request asks for another format
+    Always,
 }
 
 /// What the command does instead of serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(CheckOptions),
+    Completions(CompletionsOptions),
+}
+
+/// Prints a script that completes options in a shell. In bash: source <(nereid completions bash).
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsOptions {
+    /// The shell.
+    pub shell: Shell,
 }
 
 /// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
@@ -208,6 +235,11 @@ impl Options {
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
+            load_reports: match self.server.load_reports {
+                LoadReports::Off => None,
+                LoadReports::OnRequest => Some(Reporting::OnRequest),
+                LoadReports::Always => Some(Reporting::Always),
+            },
             faces: faces.into_iter().flatten().collect(),
         })
     }
@@ -319,6 +351,8 @@ fn hold(variable: &str) -> usize {
 
 #[cfg(test)]
 mod documented;
+#[cfg(test)]
+mod manual;
 #[cfg(test)]
 mod page;
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub struct Grpc {
     pub address: Address,
     /// The files of TLS; `None` serves clear text.
     pub tls: Option<TlsFiles>,
-    /// The face itself. Its `regions` and `log` are the server's.
+    /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: GrpcOptions,
     /// How connections are kept and ended.
     pub transport: TransportOptions,
@@ -48,7 +48,8 @@ impl Face for Grpc {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let options = GrpcOptions { regions: context.regions, log: context.log, ..self.options };
+        let FaceContext { regions, log, load_reports, .. } = context;
+        let options = GrpcOptions { regions, log, load_reports, ..self.options };
         let calls = Calls::new(context.server, options, context.shutdown.clone());
         Box::pin(nereid_grpc::serve(listener, calls, self.transport, context.shutdown))
     }

@@ -13,7 +13,7 @@ pub struct Http {
     pub address: Address,
     /// The files of TLS; `None` serves clear text.
     pub tls: Option<TlsFiles>,
-    /// The face itself. Its `regions` and `log` are the server's.
+    /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: HttpOptions,
     /// How connections are kept and ended.
     pub transport: TransportOptions,
@@ -49,7 +49,7 @@ impl Face for Http {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let options = HttpOptions { regions: context.regions, log: context.log, ..self.options };
+        let options = context.http_options(self.options);
         let face = KserveHttp::new(context.server, options);
         // New connections are for the servers that go on; those that are open may be needed to end what has begun.
         let end = End { closing: context.closing, shutdown: context.shutdown };

@@ -21,7 +21,7 @@ pub struct SageMaker {
     pub tls: Option<TlsFiles>,
     /// The face itself.
     pub options: SageMakerOptions,
-    /// The face that answers inference behind it. Its `regions` and `log` are the server's.
+    /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
     pub http: HttpOptions,
 }
 
@@ -43,7 +43,7 @@ impl Face for SageMaker {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let http = HttpOptions { regions: context.regions, log: context.log, ..self.http };
+        let http = context.http_options(self.http);
         let kserve = KserveHttp::new(context.server, http);
         let folders = Arc::new(FoldersOf(context.source));
         let face = nereid_sagemaker::SageMaker::new(kserve, self.options, folders);

@@ -19,7 +19,7 @@ pub struct VertexAi {
     pub tls: Option<TlsFiles>,
     /// The face itself.
     pub options: VertexAiOptions,
-    /// The face that answers inference behind it. Its `regions` and `log` are the server's.
+    /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
     pub http: HttpOptions,
 }
 
@@ -41,7 +41,7 @@ impl Face for VertexAi {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let http = HttpOptions { regions: context.regions, log: context.log, ..self.http };
+        let http = context.http_options(self.http);
         let metrics = Metrics::new(Arc::clone(&context.server), context.exposition);
         let face =
             nereid_vertex_ai::VertexAi::new(KserveHttp::new(context.server, http), metrics, self.options);

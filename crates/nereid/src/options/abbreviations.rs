@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 17] = [
+pub(super) const OWN: [&str; 18] = [
     "config-file",
     "cuda-driver-library",
     "http-cors-origin",
@@ -22,6 +22,7 @@ pub(super) const OWN: [&str; 17] = [
     "http-server-key",
     "http-use-ssl",
     "http-use-ssl-mutual",
+    "load-reports",
     "log-requests",
     "max-inflight-bytes",
     "max-inflight-requests",

@@ -9,7 +9,8 @@ use nereid_assembly::CacheConfig;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Response cache")]
 pub(crate) struct CacheOptions {
-    /// Setting of the response cache: local,size=BYTES for one in memory. May be given several times, for the same cache.
+    /// Setting of the response cache: local,size=BYTES for one in memory; redis,host=NAME and redis,port=NUMBER for one in
+    /// Redis; of another name for a cache built for Triton. May be given several times, for the same cache.
     #[arg(long, value_name = "CACHE,SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     cache_config: Vec<CacheSetting>,
 

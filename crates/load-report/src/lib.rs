@@ -1,0 +1,126 @@
+//! Load reports: what a server says of its own load with its answers, for balancers (ORCA, open request cost aggregation).
+//!
+//! A client asks with the header `endpoint-load-metrics-format: text`, `json` or `bin`, or the server reports always. The load
+//! is measured when a report is needed, and not again within an interval; in between, a report costs as much as copying a
+//! header. This crate knows headers, and no protocol.
+
+#![forbid(unsafe_code)]
+
+mod format;
+mod measure;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, Guard};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use nereid_core::Server;
+
+use crate::format::Formats;
+use crate::measure::Meter;
+
+/// The request header that asks for a report, and in which format.
+pub const FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
+
+/// The header of a report as text or JSON.
+pub const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+
+/// The header or trailer of a binary report, in base64.
+pub const BINARY_REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
+
+/// How long a measurement is used. Balancers adapt about once a second.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// When the load is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reporting {
+    /// With the answers to requests that ask.
+    #[default]
+    OnRequest,
+    /// With every answer to a request for inference.
+    Always,
+}
+
+/// The load of a server, for the headers of its answers. Cheap to clone.
+#[derive(Clone)]
+pub struct LoadReports(Arc<Shared>);
+
+struct Shared {
+    reporting: Reporting,
+    server: Arc<Server>,
+    meter: Meter,
+    current: ArcSwap<Report>,
+}
+
+/// A report, ready to send.
+struct Report {
+    /// When the next one is due.
+    until: Instant,
+    formats: Formats,
+}
+
+impl std::fmt::Debug for LoadReports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadReports").field("reporting", &self.0.reporting).finish_non_exhaustive()
+    }
+}
+
+impl LoadReports {
+    /// Reports the load of `server`.
+    pub fn new(reporting: Reporting, server: Arc<Server>) -> Self {
+        let now = Instant::now();
+        let current = ArcSwap::from_pointee(Report { until: now, formats: Formats::default() });
+        Self(Arc::new(Shared { reporting, server, meter: Meter::new(now), current }))
+    }
+
+    /// The header for the answer to a request over HTTP, if the request asks for a report or the server reports always. An
+    /// unknown format gets none.
+    pub fn header(&self, request: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+        self.header_at(request, Instant::now)
+    }
+
+    fn header_at(
+        &self,
+        request: &HeaderMap,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<(HeaderName, HeaderValue)> {
+        let format = match request.get(FORMAT) {
+            Some(format) => format.as_bytes(),
+            None if self.0.reporting == Reporting::Always => b"text".as_slice(),
+            None => return None,
+        };
+        let report = || self.report(now());
+        // Some clients write the formats in capitals, as reports have them.
+        let (name, value) = match () {
+            () if format.eq_ignore_ascii_case(b"text") => (REPORT, report().formats.text.clone()),
+            () if format.eq_ignore_ascii_case(b"json") => (REPORT, report().formats.json.clone()),
+            () if format.eq_ignore_ascii_case(b"bin") => (BINARY_REPORT, report().formats.binary.clone()),
+            () => return None,
+        };
+        Some((name, value?))
+    }
+
+    /// Whether the answer to a call over gRPC has a report as a trailer. Any format asks for it.
+    pub fn has_trailer(&self, call: &HeaderMap) -> bool {
+        self.0.reporting == Reporting::Always || call.contains_key(FORMAT)
+    }
+
+    /// The trailer for the answer to a call over gRPC.
+    pub fn trailer(&self) -> Option<(HeaderName, HeaderValue)> {
+        Some((BINARY_REPORT, self.report(Instant::now()).formats.binary.clone()?))
+    }
+
+    /// The current report, measured anew if it is due.
+    fn report(&self, now: Instant) -> Guard<Arc<Report>> {
+        if self.0.current.load().until <= now
+            && let Some(load) = self.0.meter.measure(&self.0.server, now)
+        {
+            let report = Report { until: now + INTERVAL, formats: Formats::of(&load) };
+            self.0.current.store(Arc::new(report));
+        }
+        self.0.current.load()
+    }
+}
+
+#[cfg(test)]
+mod tests;
