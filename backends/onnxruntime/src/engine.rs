@@ -6,11 +6,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
-use nereid_graph_executor::{Contents, Engine, GraphModel, Port, RunInput, Target};
+use nereid_graph_executor::{
+    Contents, Elements, Engine, GraphModel, Port, RunInput, Target, Words, fits_address,
+};
 use ort::session::RunOptions;
 
 use crate::binding::{Binding, Written};
-use crate::memory::{Raw, Value, Words, fits_address};
+use crate::memory::{Raw, Value};
 use crate::one_line;
 use crate::options::{OwnSession, SessionOptions};
 
@@ -101,7 +103,7 @@ impl Engine for OrtEngine {
         let outcome = self.outputs(&inputs, targets);
         let mut spare = self.spare.borrow_mut();
         for (_, given) in inputs {
-            if let Value::Copied(words, _) = given.value
+            if let Value::Fixed(Elements::Copied(words, _)) = given.value
                 && spare.len() < self.model.inputs.len()
             {
                 spare.push(words);

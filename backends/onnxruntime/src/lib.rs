@@ -7,9 +7,8 @@
 //! Each instance has its own session, as in Triton. By default, the instances of a model share the processors: each
 //! session has as many threads as there are processors per instance.
 //!
-//! Unsafe code is in four files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
-//! memory, `memory.rs`, which reads and writes tensors, and `exit.rs`, which ends the process in order. The rest goes
-//! through the `ort` crate's safe calls.
+//! Unsafe code is in three files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
+//! memory, and `memory.rs`, which reads and writes tensors. The rest goes through the `ort` crate's safe calls.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
@@ -17,7 +16,6 @@ mod accelerators;
 mod binding;
 mod declared;
 mod engine;
-mod exit;
 mod external_data;
 mod library;
 mod memory;
@@ -44,7 +42,6 @@ use crate::declared::Declared;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
-pub use crate::exit::{leave, leave_now};
 pub use crate::library::{OnnxRuntime, OpenError};
 pub use nereid_dylib::{Found, Place};
 

@@ -8,12 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use nereid_backend_api::BackendSettings;
-use nereid_dylib::{Binding, Library, LoadError, open};
+use nereid_dylib::{Binding, InUse, Library, LoadError, open};
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
 use crate::accelerators::CUDA;
-use crate::exit::Alive;
 use crate::one_line;
 use crate::options::number;
 
@@ -71,7 +70,7 @@ impl OnnxRuntime {
     /// Says why this library cannot be used. Another one can be tried afterwards, unless this one failed to start.
     pub fn open(path: &Path, settings: &BackendSettings) -> Result<Arc<Self>, OpenError> {
         // Starting the library is no time to exit, either.
-        let _alive = Alive::new();
+        let _alive = InUse::new();
         let (version, _library) = probe(path)?;
         let failed = |why: &str| OpenError::Failed {
             path: path.to_owned(),

@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use bytes::Bytes;
 use half::{bf16, f16};
 use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
-use nereid_graph_executor::Contents;
+use nereid_graph_executor::{Contents, Elements, Words};
 use ort::AsPointer;
 use ort::memory::Allocator;
 use ort::session::SessionInputValue;
@@ -21,21 +21,15 @@ use ort::value::{
     DynTensor, DynValue, PrimitiveTensorElementType, Shape as OrtShape, TensorElementType, TensorRef,
     ValueType,
 };
-use smallvec::SmallVec;
 
 use crate::one_line;
 use crate::signature::data_type;
 
-/// Memory for copies, aligned for every element type.
-pub(crate) type Words = Vec<u64>;
-
 /// An input, ready to be run on.
 #[derive(Debug)]
 pub(crate) enum Value {
-    /// In the memory of the request.
-    Given(Bytes),
-    /// A copy, of this many bytes.
-    Copied(Words, usize),
+    /// Elements of a fixed size.
+    Fixed(Elements),
     /// Strings, in the library's form.
     Strings(DynTensor),
 }
@@ -52,28 +46,7 @@ impl Value {
         if data_type == DataType::Bytes {
             return strings(shape, parts).map(Self::Strings);
         }
-        let pieces = host_pieces(parts)?;
-        if let [piece] = pieces.as_slice()
-            && fits(data_type, piece)
-        {
-            return Ok(Self::Given((*piece).clone()));
-        }
-        let size: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut words = spare();
-        if words.len() * size_of::<u64>() < size {
-            words.resize(size.div_ceil(size_of::<u64>()), 0);
-        }
-        let mut target: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        for piece in pieces {
-            let (here, rest) = target.split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            if data_type == DataType::Bool {
-                // Bytes other than 0 and 1 are not valid bools, here or in the library's kernels.
-                here.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-            }
-            target = rest;
-        }
-        Ok(Self::Copied(words, size))
+        Elements::join(data_type, parts, spare).map(Self::Fixed)
     }
 
     /// The input in the library's form, over the same memory.
@@ -83,8 +56,7 @@ impl Value {
         shape: &'a Shape,
     ) -> ort::Result<SessionInputValue<'a>> {
         let bytes: &[u8] = match self {
-            Self::Given(bytes) => bytes,
-            Self::Copied(words, size) => &bytemuck::cast_slice(words)[..*size],
+            Self::Fixed(elements) => elements.as_bytes(),
             Self::Strings(tensor) => return Ok(tensor.into()),
         };
         match data_type {
@@ -110,12 +82,10 @@ impl Value {
 
     /// The addresses at which the library reads it.
     pub(crate) fn addresses(&self) -> Range<usize> {
-        let range = match self {
-            Self::Given(bytes) => bytes.as_ptr_range(),
-            Self::Copied(words, size) => bytemuck::cast_slice::<u64, u8>(words)[..*size].as_ptr_range(),
-            Self::Strings(_) => return 0..0,
-        };
-        range.start.addr()..range.end.addr()
+        match self {
+            Self::Fixed(elements) => elements.addresses(),
+            Self::Strings(_) => 0..0,
+        }
     }
 }
 
@@ -130,30 +100,6 @@ where
 
 fn mismatch(why: impl ToString) -> ort::Error {
     ort::Error::new(why.to_string())
-}
-
-/// Whether the bytes are aligned for elements of this type.
-pub(crate) fn fits_address(data_type: DataType, bytes: &[u8]) -> bool {
-    bytes.as_ptr().addr().is_multiple_of(data_type.byte_size().unwrap_or(1))
-}
-
-/// Whether the library may read the bytes in place, as elements of this type.
-fn fits(data_type: DataType, bytes: &[u8]) -> bool {
-    fits_address(data_type, bytes) && (data_type != DataType::Bool || bytes.iter().all(|&byte| byte <= 1))
-}
-
-fn host_pieces<'a>(parts: &[&'a Tensor]) -> Result<SmallVec<[&'a Bytes; 8]>> {
-    let pieces = parts.iter().flat_map(|part| part.buffers.iter().map(move |buffer| (part, buffer)));
-    pieces
-        .map(|(part, buffer)| {
-            buffer.as_host().ok_or_else(|| {
-                Error::unsupported(format!(
-                    "input '{}' lies in device memory, which this backend does not read",
-                    part.name
-                ))
-            })
-        })
-        .collect()
 }
 
 /// A tensor of strings with the elements of all `parts`. They need not be UTF-8.
@@ -297,63 +243,3 @@ impl AsRef<[u8]> for Memory {
 
 // SAFETY: the address is that of the value's memory, which any thread may read and the last holder free.
 unsafe impl Send for Memory {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gather(data_type: DataType, shape: &[i64], parts: &[&[u8]]) -> Value {
-        let tensor = |part: &&[u8]| Tensor::new("X", data_type, shape, part.to_vec());
-        let tensors: Vec<_> = parts.iter().map(tensor).collect();
-        Value::gather(data_type, &shape.into(), &tensors.iter().collect::<Vec<_>>(), Words::new).unwrap()
-    }
-
-    #[test]
-    fn one_piece_is_not_copied_if_it_is_aligned() {
-        let words = vec![0_u64; 2];
-        let bytes = Bytes::from_owner(bytemuck::cast_slice::<u64, u8>(&words).to_vec());
-        let start = bytes.as_ptr().addr() % 4;
-        let aligned =
-            Tensor::new("X", DataType::Fp32, [1], bytes.slice((4 - start) % 4..(4 - start) % 4 + 4));
-        let value = Value::gather(DataType::Fp32, &[1].into(), &[&aligned], Words::new).unwrap();
-        assert_eq!(value.addresses().start, aligned.buffers[0].as_host().unwrap().as_ptr().addr());
-        assert!(matches!(value, Value::Given(_)));
-        let odd =
-            Tensor::new("X", DataType::Fp32, [1], bytes.slice((4 - start) % 4 + 1..(4 - start) % 4 + 5));
-        let value = Value::gather(DataType::Fp32, &[1].into(), &[&odd], Words::new).unwrap();
-        assert!(matches!(value, Value::Copied(_, 4)));
-    }
-
-    #[test]
-    fn pieces_are_joined_in_order_in_memory_that_is_used_again() {
-        let Value::Copied(words, 6) = gather(DataType::Uint8, &[6], &[b"abc", b"def"]) else { panic!() };
-        assert_eq!(&bytemuck::cast_slice::<u64, u8>(&words)[..6], b"abcdef");
-        let parts = [
-            Tensor::new("X", DataType::Uint8, [1], vec![b'x']),
-            Tensor::new("X", DataType::Uint8, [1], vec![b'y']),
-        ];
-        let before = words.as_ptr();
-        let value =
-            Value::gather(DataType::Uint8, &[2].into(), &parts.iter().collect::<Vec<_>>(), || words).unwrap();
-        let Value::Copied(words, 2) = value else { panic!() };
-        assert_eq!(
-            (words.as_ptr(), &bytemuck::cast_slice::<u64, u8>(&words)[..2]),
-            (before, b"xy".as_slice())
-        );
-    }
-
-    #[test]
-    fn any_byte_but_zero_is_true() {
-        assert!(matches!(gather(DataType::Bool, &[2], &[&[0, 1]]), Value::Given(_)));
-        let Value::Copied(words, 3) = gather(DataType::Bool, &[3], &[&[0, 1, 255]]) else { panic!() };
-        assert_eq!(bytemuck::cast_slice::<u64, u8>(&words)[..3], [0, 1, 1]);
-    }
-
-    #[test]
-    fn an_empty_input_needs_no_memory() {
-        let value = gather(DataType::Fp64, &[0], &[]);
-        assert!(
-            matches!(&value, Value::Copied(words, 0) if words.is_empty()) && value.addresses().is_empty()
-        );
-    }
-}

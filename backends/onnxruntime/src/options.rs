@@ -8,13 +8,13 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
+use nereid_dylib::InUse;
 use nereid_model_config::proto::model_instance_group::Kind;
 use ort::ep;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{RunOptions, Session};
 
 use crate::accelerators::Accelerators;
-use crate::exit::Alive;
 use crate::library::{OnnxRuntime, log_level};
 use crate::one_line;
 
@@ -42,7 +42,7 @@ pub(crate) struct SessionOptions {
 pub(crate) struct OwnSession {
     session: Session,
     /// Dropped after the session.
-    _alive: Alive,
+    _alive: InUse,
 }
 
 impl Deref for OwnSession {
@@ -140,7 +140,7 @@ impl SessionOptions {
     /// # Errors
     /// The library failed.
     pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<OwnSession> {
-        let alive = Alive::new();
+        let alive = InUse::new();
         let with_path = |error: ort::Error<SessionBuilder>| crate::with_path(path, &error);
         let mut builder = SessionBuilder::new().map_err(|error| crate::with_path(path, &error))?;
         builder = builder.with_log_level(log_level()).map_err(with_path)?;

@@ -11,6 +11,7 @@ use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
 use crate::gpus::Gpus;
 use crate::onnx_engine;
+use crate::openvino;
 use crate::platform::PlatformConfig;
 use crate::python;
 
@@ -79,6 +80,8 @@ impl InstalledBackends {
         // Both engines complete configurations. Which one it is shows when the first model needs it, so a server without
         // any looks for no library.
         registry.register_lazy("onnxruntime", true, move || onnx_engine::open(&settings, &directory));
+        let (settings, directory) = (config.settings_of("openvino"), config.directory.clone());
+        registry.register_lazy("openvino", true, move || openvino::open(&settings, &directory));
         if let Some(python) = python {
             registry.register("python", python);
         }

@@ -16,6 +16,7 @@ mod error;
 mod faces;
 mod gpus;
 mod onnx_engine;
+mod openvino;
 mod platform;
 mod poll;
 mod python;

@@ -4,12 +4,16 @@
 //! [`find`](Framework::find) searches a setting, an environment variable, the backend directory, Python environments and
 //! the system, in this order. [`open`] loads a library and reports failures in the loader's own words.
 //!
+//! [`leave`] ends the process while libraries are [in use](InUse).
+//!
 //! The crate knows no framework: each backend declares its own. It never runs a Python interpreter.
 
+mod exit;
 mod framework;
 mod open;
 mod python;
 
+pub use exit::{InUse, leave, leave_now};
 pub use framework::{Found, Framework, Place, SearchPlaces};
 pub use libloading::os::unix::Library;
 pub use open::{Binding, LoadError, open};

@@ -162,14 +162,35 @@ impl GraphModel {
                 Source::Requests { .. } => match given.next() {
                     Some(Some(shape)) => {
                         let parts = members.iter().map(|request| request.input(&port.name));
-                        let parts = parts.collect::<Result<SmallVec<[_; 8]>>>()?;
-                        Some(RunInput { shape: shape.clone(), value: engine.gather(port, shape, &parts)? })
+                        let mut shape = shape.clone();
+                        let padding = self.padding(port, &mut shape)?;
+                        let mut parts = parts.collect::<Result<SmallVec<[_; 8]>>>()?;
+                        parts.extend(&padding);
+                        let value = engine.gather(port, &shape, &parts)?;
+                        Some(RunInput { shape, value })
                     }
                     _ => None,
                 },
             });
         }
         Ok(inputs)
+    }
+
+    /// What fills an input up to the size of batches that the graph takes. `shape` becomes the shape of both.
+    fn padding(&self, port: &Port, shape: &mut Shape) -> Result<Option<Tensor>> {
+        let Some(size) = self.padded_to.map(|size| size as i64) else { return Ok(None) };
+        let Some(first) = shape.first_mut().filter(|first| **first < size) else { return Ok(None) };
+        let missing = size - *first;
+        *first = size;
+        let mut padding = shape.clone();
+        padding[0] = missing;
+        // The length of an empty string takes four bytes.
+        let element = port.data_type.byte_size().unwrap_or(size_of::<u32>());
+        let byte_size = padding.element_count().and_then(|count| count.checked_mul(element));
+        let byte_size = byte_size.filter(|&size| size <= isize::MAX as usize).ok_or_else(|| {
+            Error::invalid_arg(format!("input '{}': shape {shape} exceeds the address space", port.name))
+        })?;
+        Ok(Some(Tensor::new(port.name.clone(), port.data_type, padding, vec![0; byte_size])))
     }
 
     /// The memory that the client chose for each output, for a group of one request: the outputs of a larger group are
@@ -266,6 +287,7 @@ impl GraphModel {
                 .collect());
         }
         let total: usize = members.iter().map(|request| request.batch_size()).sum();
+        let total = self.padded_to.map_or(total, |size| size.max(total));
         if shape.first() != Some(&(total as i64)) {
             return Err(Error::internal(format!(
                 "output '{}' has shape {shape}, whose first dimension is not the batch size {total}",

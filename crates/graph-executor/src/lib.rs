@@ -14,6 +14,7 @@
 
 mod check;
 mod contents;
+mod elements;
 mod engine;
 mod executor;
 mod inputs;
@@ -21,6 +22,7 @@ mod model;
 mod signature;
 
 pub use contents::Contents;
+pub use elements::{Elements, Words, fits_address};
 pub use engine::{Engine, RunInput, Target};
 pub use executor::Executor;
 pub use inputs::{Input, Source, optional_inputs};

@@ -21,6 +21,9 @@ pub struct GraphModel {
     pub inputs: Vec<Input>,
     /// The outputs that the engine computes, in the order in which it returns them.
     pub outputs: Vec<Output>,
+    /// The size of the batches that the graph takes, if it takes no others: smaller ones are filled up with zeros, and
+    /// what the graph answers to these is dropped. The ports say that the size is variable.
+    pub padded_to: Option<usize>,
 }
 
 /// An output that the configuration lists, for clients or as a state.
@@ -49,7 +52,13 @@ impl GraphModel {
         check::inputs(config, &batch_inputs, &signature)?;
         let outputs = check::outputs(config, &signature)?;
         let inputs = inputs::resolve(config, signature.inputs, batch_inputs, optional)?;
-        Ok(Self { name: name.to_owned(), batching: config.max_batch_size > 0, inputs, outputs })
+        Ok(Self {
+            name: name.to_owned(),
+            batching: config.max_batch_size > 0,
+            inputs,
+            outputs,
+            padded_to: None,
+        })
     }
 
     /// The shapes of all inputs in a run of one request.

@@ -78,9 +78,13 @@ fn load(config: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Model> {
     normalise(&mut config);
     let optional = optional_inputs(&config, |name| Ok(name == "OPTIONAL"))?;
     let graph = GraphModel::new("m", &config, Signature { inputs, outputs }, &optional)?;
+    Ok(model(graph))
+}
+
+fn model(graph: GraphModel) -> Model {
     let engine = Increment::default();
     let runs = Arc::clone(&engine.runs);
-    Ok(Model { executor: Executor::new(Arc::new(graph), engine), runs })
+    Model { executor: Executor::new(Arc::new(graph), engine), runs }
 }
 
 #[derive(Default)]
@@ -236,5 +240,30 @@ fn a_configuration_that_does_not_fit_the_graph_is_refused_before_anything_runs()
     .into();
     for (message, expected) in messages {
         assert_eq!(message, expected);
+    }
+}
+
+#[test]
+fn a_graph_of_a_fixed_batch_gets_zeros_behind_smaller_batches_and_its_answers_to_them_are_dropped() {
+    for (sizes, padding) in [(&[1][..], 3), (&[1, 2], 1), (&[2, 2], 0), (&[4], 0)] {
+        let mut config = parse_text(BATCHED).unwrap();
+        normalise(&mut config);
+        let ports = |name: &str| vec![port(name, DataType::Uint8, &[None, None])];
+        let signature = Signature { inputs: ports("X"), outputs: ports("Y") };
+        let mut graph = GraphModel::new("m", &config, signature, &[]).unwrap();
+        graph.padded_to = Some(4);
+        let mut model = model(graph);
+        let contents: Vec<Vec<u8>> = sizes.iter().map(|&size| vec![size as u8; 2 * size]).collect();
+        let shapes: Vec<[i64; 2]> = sizes.iter().map(|&size| [size as i64, 2]).collect();
+        let inputs = shapes.iter().zip(&contents).map(|(shape, bytes)| [("X", &shape[..], &bytes[..])]);
+        let inputs: Vec<_> = inputs.collect();
+        let requests: Vec<Inputs<'_>> = inputs.iter().map(|inputs| &inputs[..]).collect();
+        let answers = model.execute(|inputs| inputs[0].1[0] as usize, &requests);
+        for ((answer, shape), bytes) in answers.into_iter().zip(&shapes).zip(&contents) {
+            let expected: Vec<u8> = bytes.iter().map(|byte| byte + 1).collect();
+            assert_eq!(answer.unwrap(), (shape.to_vec(), expected), "{sizes:?}");
+        }
+        let filled = [contents.concat(), vec![0; 2 * padding]].concat();
+        assert_eq!(model.runs(), [[Some((vec![4, 2], filled))]], "{sizes:?}");
     }
 }

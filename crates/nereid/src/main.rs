@@ -38,9 +38,9 @@ fn main() -> ExitCode {
     if let Err(reason) = run::run(&options, log) {
         tracing::error!("{reason}");
         // Threads that load or execute may still be running, in libraries whose destructors would wait for them.
-        nereid_onnxruntime::leave_now(1);
+        nereid_dylib::leave_now(1);
     }
     // A load that was interrupted may still be running.
-    nereid_onnxruntime::leave(0);
+    nereid_dylib::leave(0);
     ExitCode::SUCCESS
 }

@@ -70,7 +70,7 @@ pub(crate) fn limit_stop(exit_timeout: Duration) {
                 done.send(()).unwrap_or_default();
             });
             let _ = logged.recv_timeout(LAST_LINE);
-            nereid_onnxruntime::leave_now(1);
+            nereid_dylib::leave_now(1);
         });
         if let Err(error) = spawned {
             tracing::error!("cannot start the thread that limits the time to stop: {error}");

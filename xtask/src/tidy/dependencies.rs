@@ -291,7 +291,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "nereid-graph-executor",
         workspace: Allowed::Only(&["nereid-backend-api", "nereid-model-config"]),
-        libraries: Allowed::Only(&["bytes", "smallvec"]),
+        libraries: Allowed::Only(&["bytemuck", "bytes", "smallvec"]),
         never: &["axum*", "hyper*", "ort*", "tokio", "tonic*", "tract*"],
         why: "graph-executor is what all engines that run graphs share, and knows none of them nor their formats",
     },

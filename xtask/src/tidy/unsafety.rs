@@ -12,6 +12,7 @@ use super::tree::TextFile;
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
 const UNSAFE_CRATES: &[&str] = &[
     "backends/onnxruntime",
+    "backends/openvino",
     "backends/python/module",
     "crates/cuda",
     "crates/dylib",

@@ -130,6 +130,7 @@ fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]
             in_response: true,
             is_state: false,
         }],
+        padded_to: None,
     };
     let engine = Placed::default();
     let (inputs, outputs) = (Arc::clone(&engine.inputs), Arc::clone(&engine.outputs));
@@ -203,6 +204,7 @@ fn an_output_that_is_a_state_is_kept_for_its_sequence_and_answered_only_if_it_is
                 in_response: answered,
                 is_state: true,
             }],
+            padded_to: None,
         };
         let engine = Placed::default();
         let answers = Arc::<Answers>::default();

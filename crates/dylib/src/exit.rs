@@ -1,29 +1,31 @@
-//! Makes the process exit cleanly while sessions are alive.
+//! Makes the process exit cleanly while libraries of frameworks are in use.
 //!
 //! A server that stops while models load, or that abandons requests at its exit timeout, exits while other threads are
-//! in the library. The C library would destroy the library's statics under them and crash. With a session alive, the
+//! in a library. The C library would destroy the library's statics under them and crash. With a library in use, the
 //! process must exit immediately instead.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Sessions that are alive or being made.
-static ALIVE: AtomicUsize = AtomicUsize::new(0);
+/// Uses of libraries.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// Held for as long as a session is alive, its making included.
+/// Held for as long as a library may be running: while a model is loaded, its loading included.
 #[derive(Debug)]
-pub(crate) struct Alive(());
+pub struct InUse(());
 
-impl Alive {
-    pub(crate) fn new() -> Self {
-        ALIVE.fetch_add(1, Ordering::SeqCst);
+impl InUse {
+    /// A use that begins now.
+    #[expect(clippy::new_without_default, reason = "a use has a beginning, and no default")]
+    pub fn new() -> Self {
+        IN_USE.fetch_add(1, Ordering::SeqCst);
         Self(())
     }
 }
 
-impl Drop for Alive {
+impl Drop for InUse {
     fn drop(&mut self) {
-        ALIVE.fetch_sub(1, Ordering::SeqCst);
+        IN_USE.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -32,10 +34,10 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// Ends the process with that status if a session is alive, without the destructors of C and C++. To be called where
+/// Ends the process with that status if a library is in use, without the destructors of C and C++. To be called where
 /// the program would end anyway; it returns if that can go its usual way.
 pub fn leave(status: u8) {
-    if ALIVE.load(Ordering::SeqCst) > 0 {
+    if IN_USE.load(Ordering::SeqCst) > 0 {
         leave_now(status);
     }
 }

@@ -1,0 +1,255 @@
+//! Runs models on OpenVINO, whose library is loaded at run time.
+//!
+//! [`find`] searches for the library, which [`OpenVino::open`] loads. A model's file is `model.xml` in its version's
+//! folder, with its weights beside it in `model.bin`, or what `default_model_filename` says: an ONNX file, a TensorFlow
+//! SavedModel or frozen graph, a TFLite file, or whatever else the library reads.
+//!
+//! The instances of a model share the compiled network, so that its weights are in memory once; each has a place of its
+//! own to run in.
+//!
+//! Unsafe code is in four files: `api.rs` declares C's functions, `library.rs` opens the library, `objects.rs` and
+//! `engine.rs` call it.
+//!
+//! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
+
+mod api;
+mod engine;
+mod library;
+mod network;
+mod objects;
+mod options;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{
+    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
+    ModelConfig, ModelContext, Result,
+};
+use nereid_dylib::{Framework, SearchPlaces};
+use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
+use nereid_model_config::{complete_tensors, default_model_filename};
+use nereid_model_files::{self as model_files, FileError};
+
+use crate::engine::{OvEngine, Places};
+use crate::network::Prepared;
+use crate::objects::{Compiled, Core};
+use crate::options::Options;
+
+pub use crate::library::{OpenError, OpenVino};
+pub use nereid_dylib::{Found, Place};
+
+const DEFAULT_FILENAME: &str = "model.xml";
+
+/// The largest network description that is searched for variables.
+const DESCRIPTION_LIMIT: u64 = 1 << 30;
+
+const FRAMEWORK: Framework = Framework {
+    library: "libopenvino_c",
+    variable: None,
+    backend: "openvino",
+    python_packages: &["openvino/libs"],
+};
+
+/// Finds the library of OpenVINO: by the backend's setting `library`, in the backend directory, in the active Python
+/// environment or in the system's places.
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+    FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
+}
+
+/// The backend over an open library.
+pub struct OpenVinoBackend {
+    library: Arc<OpenVino>,
+    settings: BackendSettings,
+    core: Arc<Core>,
+}
+
+impl OpenVinoBackend {
+    /// The backend with its settings, of which it knows `default-max-batch-size`.
+    ///
+    /// # Errors
+    /// The library failed.
+    pub fn new(library: Arc<OpenVino>, settings: BackendSettings) -> Result<Self> {
+        let core = Core::new(&library)
+            .map_err(|why| Error::unavailable(format!("OpenVINO does not start: {why}")))?;
+        Ok(Self { library, settings, core: Arc::new(core) })
+    }
+
+    fn load_model(&self, context: &ModelContext) -> Result<OvModel> {
+        let default_max_batch_size = self.settings.default_max_batch_size()?;
+        let mut config = context.config.clone();
+        let path = model_path(context)?;
+        let options = Options::of(&config)?;
+        let core = self.core(&options)?;
+        let keeps_values = keeps_values(&path)?;
+        let prepared = Prepared::read(&self.library, &core, &path, &config, &options)?;
+        if context.complete {
+            complete_tensors(&mut config, &prepared.signature.tensors(), default_max_batch_size)
+                .map_err(|error| Error::invalid_arg(error.to_string()))?;
+        }
+        let optional = optional_inputs(&config, |_| Ok(false))?;
+        let mut graph = GraphModel::new(&context.name, &config, prepared.signature.clone(), &optional)?;
+        graph.padded_to = prepared.padded_to;
+        let model = OvModel {
+            places: prepared.places(&graph)?,
+            graph: Arc::new(graph),
+            prepared: Mutex::new(prepared),
+            core,
+            options,
+            keeps_values,
+            compiled: Mutex::default(),
+            completed: context.complete.then_some(config),
+        };
+        // A network that the device rejects fails the load, not the first instance.
+        model.compiled(first_kind(&context.config))?;
+        Ok(model)
+    }
+
+    /// The backend's core, or one with the model's own operators.
+    fn core(&self, options: &Options) -> Result<Arc<Core>> {
+        let Some(extension) = &options.extension else { return Ok(Arc::clone(&self.core)) };
+        let refused =
+            |why: String| Error::invalid_arg(format!("cannot load the CPU extension '{extension}': {why}"));
+        model_files::check(Path::new(extension)).map_err(|error| refused(error.to_string()))?;
+        let core = Core::new(&self.library).map_err(refused)?;
+        core.add_extension(extension).map_err(refused)?;
+        Ok(Arc::new(core))
+    }
+}
+
+impl Backend for OpenVinoBackend {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: true, runs_on_gpus: false }
+    }
+
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let model = self
+            .load_model(&context)
+            .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
+        tracing::info!(
+            "model '{}' version {} is served by OpenVINO {}{}",
+            context.name,
+            context.version,
+            self.library.version(),
+            model.describe(),
+        );
+        Ok(Box::new(model))
+    }
+}
+
+struct OvModel {
+    graph: Arc<GraphModel>,
+    places: Places,
+    /// Read by one thread at a time: compiling may take long, but what it reads is not documented to be shared.
+    prepared: Mutex<Prepared>,
+    core: Arc<Core>,
+    options: Options,
+    keeps_values: bool,
+    /// By device.
+    compiled: Mutex<HashMap<String, Arc<Compiled>>>,
+    completed: Option<ModelConfig>,
+}
+
+impl OvModel {
+    /// The network for instances of this kind, compiled once for each device.
+    fn compiled(&self, kind: InstanceKind) -> Result<Arc<Compiled>> {
+        let device = self.options.device(kind);
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = compiled.get(&device) {
+            return Ok(Arc::clone(known));
+        }
+        let fresh =
+            prepared.network.compile(&self.core, &device, &self.options.properties).map_err(|why| {
+                Error::invalid_arg(format!("OpenVINO cannot compile the model for {device}: {why}"))
+            })?;
+        let fresh = Arc::new(fresh);
+        compiled.insert(device, Arc::clone(&fresh));
+        Ok(fresh)
+    }
+
+    /// For the log.
+    fn describe(&self) -> String {
+        let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let describe = |(device, compiled): (&String, &Arc<Compiled>)| {
+            let property = |key| compiled.property(key).unwrap_or_else(|| "?".to_owned());
+            let (threads, streams) = (property("INFERENCE_NUM_THREADS"), property("NUM_STREAMS"));
+            format!(" on {device} (threads: {threads}, streams: {streams})")
+        };
+        compiled.iter().map(describe).collect()
+    }
+}
+
+impl Model for OvModel {
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        self.completed.as_ref()
+    }
+
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let engine = self
+            .compiled(context.kind)
+            .and_then(|compiled| {
+                OvEngine::new(&compiled, &self.graph, self.places.clone(), self.keeps_values)
+            })
+            .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?;
+        Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
+    }
+}
+
+/// The path of the model's file, or of its folder.
+fn model_path(context: &ModelContext) -> Result<PathBuf> {
+    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+    let version = context.version_directory();
+    let path = version.join(filename);
+    let found = model_files::inside(&version, filename).and_then(|path| {
+        if path.is_dir() {
+            let inner = path.join(DEFAULT_FILENAME);
+            return Ok(if inner.exists() { inner } else { path });
+        }
+        model_files::check(&path)?;
+        Ok(path)
+    });
+    let found = found.map_err(|error| cannot_read(&path, &error))?;
+    // The library reads weights beside the file by itself.
+    let weights = found.with_extension("bin");
+    if found.is_file() && found != weights && weights.exists() {
+        model_files::check(&weights).map_err(|error| cannot_read(&weights, &error))?;
+    }
+    Ok(found)
+}
+
+fn cannot_read(path: &Path, error: &FileError) -> Error {
+    let message = format!("cannot read {}: {error}", path.display());
+    match error {
+        _ if error.is_missing() => {
+            Error::not_found(format!("{message}{}", model_files::hint_at_missing(path)))
+        }
+        FileError::Io(_) => Error::internal(message),
+        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
+    }
+}
+
+/// Whether the network has variables, which keep their values from one run to the next. C's interface does not tell, but
+/// in the library's own format the file names the operator.
+fn keeps_values(path: &Path) -> Result<bool> {
+    if path.extension().is_none_or(|extension| extension != "xml") {
+        return Ok(false);
+    }
+    let description =
+        model_files::read(path, DESCRIPTION_LIMIT).map_err(|error| cannot_read(path, &error))?;
+    const OPERATOR: &[u8] = b"\"ReadValue\"";
+    Ok(description.windows(OPERATOR.len()).any(|word| word == OPERATOR))
+}
+
+/// What the first instance runs on.
+fn first_kind(config: &ModelConfig) -> InstanceKind {
+    use nereid_model_config::proto::model_instance_group::Kind;
+    match config.instance_group.first() {
+        Some(group) if group.kind() == Kind::Gpu => {
+            InstanceKind::Gpu(group.gpus.first().copied().unwrap_or_default())
+        }
+        Some(group) if group.kind() == Kind::Model => InstanceKind::Model,
+        _ => InstanceKind::Cpu,
+    }
+}

@@ -1,0 +1,215 @@
+//! Reads a model's network, gives its inputs the dimensions that the configuration asks for, and describes it.
+//!
+//! Knows nothing of how it is run.
+
+use std::path::Path;
+
+use nereid_backend_api::{DataType, Error, ModelConfig, Result};
+use nereid_graph_executor::{Dims, GraphModel, Port, Signature};
+use smallvec::SmallVec;
+
+use crate::api::Bounds;
+use crate::engine::Places;
+use crate::library::OpenVino;
+use crate::objects::{self, Core, Network};
+use crate::options::{Batching, Options};
+
+/// A dimension of any size.
+const ANY: Bounds = Bounds { min: 0, max: -1 };
+
+/// What a network is called for an input or output without a name.
+const UNNAMED: [&str; 2] = ["INPUT__", "OUTPUT__"];
+
+type Shape = SmallVec<[Bounds; 4]>;
+
+/// A network as the configuration wants it.
+pub(crate) struct Prepared {
+    pub(crate) network: Network,
+    pub(crate) signature: Signature,
+    /// The size of the batches that the network takes, if that is fixed.
+    pub(crate) padded_to: Option<usize>,
+}
+
+impl Prepared {
+    /// Reads the network and reshapes it.
+    ///
+    /// # Errors
+    /// What the library says of the file, or of the dimensions.
+    pub(crate) fn read(
+        library: &OpenVino,
+        core: &Core,
+        path: &Path,
+        config: &ModelConfig,
+        options: &Options,
+    ) -> Result<Self> {
+        let mut network = Network::read(core, path)
+            .map_err(|why| Error::invalid_arg(format!("OpenVINO cannot load {}: {why}", path.display())))?;
+        let shapes = shapes(&network).map_err(|why| broken(&why))?;
+        let wanted = wanted(&network, &shapes, config, options).map_err(|why| broken(&why))?;
+        let changed: Vec<_> = wanted
+            .iter()
+            .enumerate()
+            .filter(|(at, dims)| shapes[*at] != **dims)
+            .filter_map(|(at, dims)| Some((at, dims.as_ref()?.to_vec())))
+            .collect();
+        if !changed.is_empty() {
+            network.reshape(&changed).map_err(|why| {
+                let remedy =
+                    if options.reshape { "" } else { "; SKIP_OV_DYNAMIC_BATCHSIZE keeps its dimensions" };
+                Error::invalid_arg(format!("the model cannot be reshaped for batches{remedy}: {why}"))
+            })?;
+        }
+        let mut signature = signature(library, &network, config)?;
+        let padded_to = if config.max_batch_size > 0 && options.batching != Batching::Variable {
+            fixed_batch(&mut signature, config.max_batch_size)?
+        } else {
+            None
+        };
+        Ok(Self { network, signature, padded_to })
+    }
+
+    /// Where the model's inputs and outputs are among the network's.
+    ///
+    /// # Errors
+    /// The library failed.
+    pub(crate) fn places(&self, model: &GraphModel) -> Result<Places> {
+        let place = |ports: &[Port], name: &str| {
+            let at = ports.iter().position(|port| port.name == name);
+            at.ok_or_else(|| Error::internal(format!("the network has no '{name}'")))
+        };
+        let inputs = model.inputs.iter().map(|input| place(&self.signature.inputs, &input.port.name));
+        let outputs = model.outputs.iter().map(|output| place(&self.signature.outputs, &output.port.name));
+        Ok(Places { inputs: inputs.collect::<Result<_>>()?, outputs: outputs.collect::<Result<_>>()? })
+    }
+}
+
+fn broken(why: &str) -> Error {
+    Error::invalid_arg(format!("OpenVINO cannot describe the model: {why}"))
+}
+
+/// The dimensions of the inputs.
+fn shapes(network: &Network) -> Result<Vec<Option<Shape>>, String> {
+    (0..network.input_count()?).map(|at| network.input(at)?.dims()).collect()
+}
+
+/// The dimensions that the inputs are to have.
+fn wanted(
+    network: &Network,
+    shapes: &[Option<Shape>],
+    config: &ModelConfig,
+    options: &Options,
+) -> Result<Vec<Option<Shape>>, String> {
+    let batch = match options.batching {
+        _ if config.max_batch_size <= 0 => None,
+        Batching::AsInFile => None,
+        Batching::Variable => Some(ANY),
+        Batching::Padded => Some(exactly(config.max_batch_size.into())),
+    };
+    let mut wanted = shapes.to_vec();
+    if options.reshape {
+        for input in &config.input {
+            // An unknown name is reported when the configuration is checked.
+            let Ok(port) = network.input_named(&input.name) else { continue };
+            let Some(at) = index_of(network, &port)? else { continue };
+            let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+            let own = shapes[at].as_ref().and_then(|dims| dims.first().copied());
+            let front = (config.max_batch_size > 0).then(|| batch.or(own).unwrap_or(ANY));
+            wanted[at] = Some(front.into_iter().chain(dims.iter().map(|&dim| dimension(dim))).collect());
+        }
+    }
+    if let Some(batch) = batch {
+        for first in wanted.iter_mut().flatten().filter_map(|dims| dims.first_mut()) {
+            // What is variable stays as it is, lest a network be reshaped without need.
+            if batch != ANY || first.min == first.max {
+                *first = batch;
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+fn exactly(size: i64) -> Bounds {
+    Bounds { min: size, max: size }
+}
+
+fn dimension(dim: i64) -> Bounds {
+    if dim < 0 { ANY } else { exactly(dim) }
+}
+
+/// Which of the inputs a port is, by the one of its names that the library prefers.
+fn index_of(network: &Network, port: &objects::Port) -> Result<Option<usize>, String> {
+    let Some(name) = port.name() else { return Ok(None) };
+    for at in 0..network.input_count()? {
+        if network.input(at)?.name().as_ref() == Some(&name) {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// The size of the batches that the network takes, if it is fixed. The signature then says that it is variable, because
+/// smaller batches are padded.
+fn fixed_batch(signature: &mut Signature, max_batch_size: i32) -> Result<Option<usize>> {
+    let ports = signature.inputs.iter_mut().chain(&mut signature.outputs);
+    let firsts = ports.filter_map(|port| Some((&port.name, port.dims.as_mut()?.first_mut()?)));
+    let mut fixed = None;
+    for (name, first) in firsts {
+        let Some(size) = *first else { continue };
+        if size != i64::from(max_batch_size) {
+            return Err(Error::invalid_arg(format!(
+                "the model takes batches of {size} ('{name}'), but max_batch_size is {max_batch_size}"
+            )));
+        }
+        fixed = usize::try_from(size).ok();
+        *first = None;
+    }
+    Ok(fixed)
+}
+
+/// The inputs and outputs, by the names that the configuration uses where a tensor has several.
+fn signature(library: &OpenVino, network: &Network, config: &ModelConfig) -> Result<Signature> {
+    let aliases = |configured: &mut dyn Iterator<Item = &String>,
+                   find: &dyn Fn(&str) -> Result<objects::Port, String>| {
+        let alias = |name: &String| Some((find(name).ok()?.name()?, name.clone()));
+        configured.filter_map(alias).collect::<Vec<_>>()
+    };
+    let inputs =
+        aliases(&mut config.input.iter().map(|input| &input.name), &|name| network.input_named(name));
+    let outputs =
+        aliases(&mut config.output.iter().map(|output| &output.name), &|name| network.output_named(name));
+    let describe = |count: usize,
+                    role: usize,
+                    names: &[(String, String)],
+                    get: &dyn Fn(usize) -> Result<objects::Port, String>| {
+        (0..count)
+            .map(|at| {
+                let found = get(at).map_err(|why| broken(&why))?;
+                let own = found.name().unwrap_or_else(|| format!("{}{at}", UNNAMED[role]));
+                let name = names
+                    .iter()
+                    .find(|(known, _)| *known == own)
+                    .map_or(own.clone(), |(_, name)| name.clone());
+                port(library, ["input", "output"][role], name, &found)
+            })
+            .collect::<Result<Vec<_>>>()
+    };
+    let input_count = network.input_count().map_err(|why| broken(&why))?;
+    let output_count = network.output_count().map_err(|why| broken(&why))?;
+    Ok(Signature {
+        inputs: describe(input_count, 0, &inputs, &|at| network.input(at))?,
+        outputs: describe(output_count, 1, &outputs, &|at| network.output(at))?,
+    })
+}
+
+fn port(library: &OpenVino, role: &str, name: String, port: &objects::Port) -> Result<Port> {
+    let number = port.element_type().map_err(|why| broken(&why))?;
+    let data_type: DataType = library.types.of_number(number).ok_or_else(|| {
+        Error::unsupported(format!(
+            "{role} '{name}' of the model has an element type that the protocol lacks"
+        ))
+    })?;
+    let dims = port.dims().map_err(|why| broken(&why))?;
+    let dims =
+        dims.map(|dims| dims.iter().map(|dim| (dim.min == dim.max).then_some(dim.min)).collect::<Dims>());
+    Ok(Port { name, data_type, dims })
+}

@@ -1,0 +1,26 @@
+//! The backend `openvino`, where the library of OpenVINO can be loaded.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nereid_backend_api::{Backend, BackendSettings, Error, Result};
+use nereid_openvino::{OpenError, OpenVino, OpenVinoBackend, Place, find};
+
+/// Opens the library that the setting `library` names, or the one that is found. `directory` is where backends are
+/// installed.
+///
+/// # Errors
+/// There is none that can be used, and what to do about it.
+pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
+    let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
+    let library = OpenVino::open(&found.path).map_err(|error| match error {
+        // Nothing was found, then: no more than a name was left to try.
+        OpenError::Unloadable(_) if found.place == Place::System => Error::unavailable(
+            "no OpenVINO library was found: not by the setting 'library', nor in the backend directory, the active \
+             Python environment or the system; `pip install openvino` in that environment is enough",
+        ),
+        error => Error::unavailable(format!("the OpenVINO library {} cannot be used: {error}", found.place)),
+    })?;
+    tracing::info!("OpenVINO {} {}: {}", library.version(), found.place, found.path.display());
+    Ok(Arc::new(OpenVinoBackend::new(library, settings.clone())?))
+}
