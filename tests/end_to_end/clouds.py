@@ -1,8 +1,14 @@
-"""Object stores on this machine, for repositories in clouds: S3 (moto) and Google Cloud Storage (fake-gcs-server).
+"""Object stores on this machine, for repositories in clouds: S3 (moto), Google Cloud Storage (fake-gcs-server) and Azure Blob
+Storage (Azurite).
 
 Each runs as a process of its own and is filled through its public interface. A proxy in front of one breaks connections.
 """
 
+import base64
+import hashlib
+import hmac
+import os
+import re
 import socket
 import socketserver
 import subprocess
@@ -10,15 +16,17 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from email.utils import formatdate
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
+import azurite
+
 START_LIMIT_S = 60
 KEY, SECRET = "the-key-id", "the-very-secret-key"
-# What a server needs to reach the stores. Nothing else of the machine's own settings counts.
 AWS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -29,9 +37,10 @@ def free_port():
 
 
 @contextmanager
-def started(command, port):
+def started(command, port, **environment):
     """A process that listens at a port."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env={**os.environ, **environment})
     try:
         deadline = time.monotonic() + START_LIMIT_S
         while True:
@@ -52,12 +61,22 @@ class S3:
 
     def __init__(self, port):
         self.address = f"127.0.0.1:{port}"
-        # It checks that a request is signed, and not by whom.
+        # Unless it is told otherwise, it checks that a request is signed, and not by whom.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request"}
         self.http = httpx.Client(base_url=f"http://{self.address}", headers=signed)
 
     def url(self, path, through=None):
+        """The address of a repository. The store is reached through a proxy, if there is one."""
         return f"s3://http://{through or self.address}/{path}"
+
+    def variables(self, through=None):
+        """What a server needs to reach the store."""
+        return AWS
+
+    def writing(self, bucket):
+        """What writes and removes an object, with `{path}` or `{name}` for its key, and the headers that go with it."""
+        url = f"http://{self.address}/{bucket}/{{path}}"
+        return [f"PUT {url}", f"DELETE {url}", f"authorization:{self.http.headers['authorization']}"]
 
     def bucket(self, name):
         self.http.put(f"/{name}").raise_for_status()
@@ -67,6 +86,15 @@ class S3:
 
     def remove(self, bucket, key):
         self.http.delete(f"/{bucket}/{quote(key)}").raise_for_status()
+
+    @contextmanager
+    def checking_keys(self):
+        """Meanwhile, no key is right: there are no users."""
+        self.http.post("/moto-api/reset-auth", content=b"0").raise_for_status()
+        try:
+            yield
+        finally:
+            self.http.post("/moto-api/reset-auth", content=b"inf").raise_for_status()
 
 
 class Google:
@@ -79,6 +107,14 @@ class Google:
     def url(self, path, through=None):
         return f"gs://{path}"
 
+    def variables(self, through=None):
+        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": f"http://{through or self.address}"}
+
+    def writing(self, bucket):
+        objects = f"storage/v1/b/{bucket}/o"
+        put = f"POST http://{self.address}/upload/{objects}?uploadType=media&name={{name}}"
+        return [put, f"DELETE http://{self.address}/{objects}/{{name}}"]
+
     def bucket(self, name):
         self.http.post("/storage/v1/b", json={"name": name}).raise_for_status()
 
@@ -88,6 +124,74 @@ class Google:
 
     def remove(self, bucket, key):
         self.http.delete(f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}").raise_for_status()
+
+
+class Azure:
+    """Azurite. It checks signatures, and serves the containers of `public` without any."""
+
+    account = "nereidmodels"
+    key = base64.b64encode(b"the key of a storage account").decode()
+
+    def __init__(self, port):
+        self.address = f"127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=f"http://{self.address}")
+
+    def url(self, path, through=None):
+        return f"as://{self.account}/{path}"
+
+    def variables(self, through=None):
+        return {**self.endpoint(through), "AZURE_STORAGE_KEY": self.key}
+
+    def endpoint(self, through=None):
+        return {"AZURE_STORAGE_SERVICE_ENDPOINT": f"http://{through or self.address}/{self.account}"}
+
+    def writing(self, bucket):
+        url = f"http://{self.address}/{self.account}/{bucket}/{{path}}?{self._shared_access()}"
+        return [f"PUT {url}", f"DELETE {url}", "x-ms-blob-type:BlockBlob", "x-ms-version:2023-11-03"]
+
+    def _shared_access(self):
+        """A token with which anybody may do anything with the account's objects."""
+        fields = {"sp": "rwdlac", "ss": "b", "srt": "sco", "st": "", "se": "2100-01-01T00:00:00Z", "sip": "", "spr": "http,https"}
+        fields |= {"sv": "2020-08-04"}
+        text = "\n".join([self.account, *fields.values(), ""])
+        return urlencode({**{name: value for name, value in fields.items() if value}, "sig": self._sign(text)})
+
+    def _sign(self, text):
+        digest = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
+        return base64.b64encode(digest).decode()
+
+    def bucket(self, name, public=False):
+        access = {"x-ms-blob-public-access": "container"} if public else {}
+        self._send("PUT", f"/{name}", {"restype": "container"}, access)
+
+    def put(self, bucket, key, contents):
+        self._send("PUT", f"/{bucket}/{quote(key)}", {}, {"x-ms-blob-type": "BlockBlob"}, contents)
+
+    def remove(self, bucket, key):
+        self._send("DELETE", f"/{bucket}/{quote(key)}", {}, {})
+
+    def _send(self, method, path, query, headers, contents=b""):
+        """A request that is signed by the account's key."""
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2023-11-03", **headers}
+        path = f"/{self.account}{path}"
+        length = str(len(contents)) if contents else ""
+        content_type = "application/octet-stream"
+        lines = [method, "", "", length, "", content_type, *[""] * 6]
+        lines += [f"{name}:{value}" for name, value in sorted(headers.items())]
+        lines.append(f"/{self.account}{path}")
+        lines += [f"{name}:{value}" for name, value in sorted(query.items())]
+        signature = self._sign("\n".join(lines))
+        headers |= {"authorization": f"SharedKey {self.account}:{signature}", "content-type": content_type}
+        self.http.request(method, path, params=query, headers=headers, content=contents).raise_for_status()
+
+
+@contextmanager
+def azure():
+    port = free_port()
+    host = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command = [*azurite.program(), *host, "--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+    with started(command, port, AZURITE_ACCOUNTS=f"{Azure.account}:{Azure.key}"):
+        yield Azure(port)
 
 
 @contextmanager
@@ -161,6 +265,7 @@ class _Passing(socketserver.BaseRequestHandler):
                 continue
             # One request for each connection to the store: where the answer ends is then plain.
             with socket.create_connection((host, int(port))) as store:
+                head = re.sub(rb"(?i)\r\nhost: [^\r]*", b"\r\nhost: " + self.server.target.encode(), head, count=1)
                 store.sendall(head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
                 sent = 0
                 while received := store.recv(65536):

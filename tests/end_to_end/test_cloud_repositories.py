@@ -1,62 +1,32 @@
 """Model repositories in clouds, against servers that speak the clouds' protocols."""
 
 import json
-import os
 import resource
 import shutil
-import time
-from contextlib import contextmanager
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from clouds import AWS, KEY, SECRET, Proxy, free_port, google, put_tree, s3
-from http_requests import infer, request, tensor
+from cloud_repositories import EXPLICIT, POLL, Cloud, answers, environment, load, refused, until, versions
+from clouds import AWS, KEY, SECRET, Proxy, azure, free_port, google, put_tree, s3
+from http_requests import request
 from model_files import write_identity
 from nereid_server import Server, running
-
-EXPLICIT = "--model-control-mode=explicit"
-POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
-LIMIT_S = 30
-
-
-def environment(**more):
-    """That of the tests, without what the machine knows of clouds."""
-    names = ("AWS_", "AZURE_", "GOOGLE_", "TRITON_", "CLOUD_STORAGE", "STORAGE_EMULATOR")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    return {**own, "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", **more}
-
-
-class Cloud:
-    """An object store with a bucket `models`, and how servers reach it."""
-
-    def __init__(self, store, variables):
-        self.store = store
-        self.variables = variables
-        store.bucket("models")
-
-    def put(self, prefix, folder):
-        put_tree(self.store, "models", prefix, folder)
-
-    def url(self, path, through=None):
-        return self.store.url(f"models/{path}", through)
-
-    def environment(self, **more):
-        return environment(**{**self.variables, **more})
-
 
 @pytest.fixture(scope="module")
 def amazon():
     with s3() as store:
-        yield Cloud(store, AWS)
+        yield Cloud(store)
 
 
-@pytest.fixture(scope="module", params=["s3", "gs"])
+@pytest.fixture(scope="module", params=["s3", "gs", "as"])
 def cloud(request):
     if request.param == "s3":
         yield request.getfixturevalue("amazon")
         return
-    with google() as store:
-        yield Cloud(store, {"CLOUD_STORAGE_EMULATOR_ENDPOINT": f"http://{store.address}"})
+    with {"gs": google, "as": azure}[request.param]() as store:
+        yield Cloud(store)
 
 
 @pytest.fixture
@@ -69,40 +39,6 @@ def models(tmp_path):
     for version in ("2", "10"):
         shutil.copytree(folder / "b" / "1", folder / "b" / version)
     return folder
-
-
-def answers(server, model):
-    """Whether a model returns what it gets."""
-    inputs = [tensor("INPUT0", "INT32", [2], [1, 2])]
-    answer = infer(server, model, {"inputs": inputs})
-    return answer.status == 200 and answer.json["outputs"][0]["data"] == [1, 2]
-
-
-def versions(server, model):
-    return request(server, "GET", f"/v2/models/{model}").json["versions"]
-
-
-def load(server, model):
-    return request(server, "POST", f"/v2/repository/models/{model}/load")
-
-
-def until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextmanager
-def refused(repository, *flags, env):
-    """A server that gives up by itself."""
-    server = Server(repository, *flags, env=env)
-    try:
-        assert server.wait_for_exit() != 0
-        server.assert_no_panic()
-        yield server
-    finally:
-        server.kill()
 
 
 def test_models_are_served_from_a_bucket(cloud, models):
@@ -155,21 +91,30 @@ def test_clients_load_and_unload(cloud, models, slash):
         until(lambda: not answers(server, "a"))
 
 
-def test_polls_take_up_changes_and_keep_everything_while_the_bucket_is_away(amazon, models, tmp_path):
-    amazon.put("polled", models)
-    local = tmp_path / "local"
-    with Proxy(amazon.store.address) as proxy:
-        url = amazon.url("polled", proxy.address)
-        other = f"--model-repository={local}"
-        local.mkdir()
-        with running(url, *POLL, other, env=amazon.environment()) as server:
+def test_polls_take_up_changes_by_one_listing_each(cloud, models):
+    cloud.put("polled", models)
+    with Proxy(cloud.store.address) as proxy:
+        url = cloud.url("polled", proxy.address)
+        with running(url, *POLL, env=cloud.environment(proxy.address)) as server:
             shutil.copytree(models / "b" / "10", models / "b" / "11")
-            put_tree(amazon.store, "models", "polled/b/11", models / "b" / "11")
+            put_tree(cloud.store, "models", "polled/b/11", models / "b" / "11")
             until(lambda: versions(server, "b") == ["11"])
             # Many polls later, each was one listing.
             proxy.requests.clear()
             until(lambda: len(proxy.requests) >= 3)
-            assert all("list-type" in line for line in proxy.requests)
+            assert all("list" in line for line in proxy.requests)
+            cloud.store.remove("models", "polled/a/1/weights")
+            cloud.store.remove("models", "polled/a/config.pbtxt")
+            until(lambda: not answers(server, "a"))
+
+
+def test_a_bucket_that_is_away_keeps_what_it_had_and_holds_up_no_other(amazon, models, tmp_path):
+    amazon.put("away", models)
+    local = tmp_path / "local"
+    local.mkdir()
+    with Proxy(amazon.store.address) as proxy:
+        url = amazon.url("away", proxy.address)
+        with running(url, *POLL, f"--model-repository={local}", env=amazon.environment()) as server:
             proxy.breaks(lambda line: 0)
             server.wait_for_log(f"cannot list '{url}', keeping what it had")
             assert answers(server, "a")
@@ -177,8 +122,9 @@ def test_polls_take_up_changes_and_keep_everything_while_the_bucket_is_away(amaz
             write_identity(local, "c", ["INT32"])
             until(lambda: answers(server, "c"))
             proxy.breaks(None)
-            amazon.store.remove("models", "polled/a/1/weights")
-            amazon.store.remove("models", "polled/a/config.pbtxt")
+            server.wait_for_log(f"'{url}' can be listed again")
+            amazon.store.remove("models", "away/a/1/weights")
+            amazon.store.remove("models", "away/a/config.pbtxt")
             until(lambda: not answers(server, "a"))
 
 
@@ -204,7 +150,7 @@ def test_a_store_that_breaks_now_and_then_delivers_in_the_end(amazon, models, fa
             return fault if seen[line] <= 2 else None
 
         proxy.breaks(first_two)
-        with running(amazon.url("broken", proxy.address), env=amazon.environment()) as server:
+        with running(amazon.url("broken", proxy.address), env=amazon.environment(proxy.address)) as server:
             assert answers(server, "a") and answers(server, "b")
         assert max(seen.values()) >= 3
 
@@ -230,6 +176,35 @@ def test_keys_are_read_from_the_file_and_the_profile_and_shown_nowhere(amazon, m
                 assert secret not in server.log and secret.encode() not in index
 
 
+def test_wrong_keys_are_refused_and_shown_nowhere(amazon, models):
+    amazon.put("wrong", models)
+    with amazon.store.checking_keys(), refused(amazon.url("wrong"), env=amazon.environment()) as server:
+        server.wait_for_log("cannot list .*InvalidAccessKeyId")
+        assert SECRET not in server.log
+
+
+def test_a_google_key_that_is_refused_is_shown_nowhere(tmp_path):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    with Proxy("127.0.0.1:1") as proxy:
+        body = b'{"error": {"code": 401, "message": "Invalid Credentials"}}'
+        proxy.breaks(lambda line: b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        account = {"private_key": pem, "private_key_id": "the-id-of-a-key", "client_email": "x@y", "type": "service_account"}
+        path = tmp_path / "account.json"
+        path.write_text(json.dumps(account))
+        credentials = tmp_path / "credentials.json"
+        credentials.write_text(json.dumps({"gs": {"": str(path)}}))
+        for variables in (
+            {"GOOGLE_APPLICATION_CREDENTIALS": str(path)},
+            {"TRITON_CLOUD_CREDENTIAL_PATH": str(credentials), "GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"},
+        ):
+            endpoint = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"http://{proxy.address}/storage/v1/"}
+            with refused("gs://models/wrong", env=environment(**variables, **endpoint)) as server:
+                server.wait_for_log("cannot list 'gs://models/wrong': Invalid Credentials")
+                assert not [line for line in pem.splitlines() if line in server.log]
+                assert "the-id-of-a-key" not in server.log
+
+
 @pytest.mark.parametrize(
     ("path", "variables", "message"),
     [
@@ -251,12 +226,13 @@ def test_a_repository_whose_server_is_away_is_reported_at_start(tmp_path):
         server.wait_for_log("cannot list .*[Cc]onnect")
 
 
-def test_more_files_than_a_page_of_a_listing_has(amazon):
-    amazon.store.bucket("many")
+@pytest.mark.parametrize("cloud", ["s3", "gs"], indirect=True)
+def test_more_files_than_a_page_of_a_listing_has(cloud):
+    cloud.store.bucket("many")
     for index in range(1003):
-        amazon.store.put("many", f"a/1/f{index:04}", b"")
-    amazon.store.put("many", "b/1/x", b"")
-    with running(amazon.store.url("many"), EXPLICIT, env=amazon.environment()) as server:
+        cloud.store.put("many", f"a/1/f{index:04}", b"")
+    cloud.store.put("many", "b/1/x", b"")
+    with running(cloud.store.url("many"), EXPLICIT, env=cloud.environment()) as server:
         assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == ["a", "b"]
 
 

@@ -45,6 +45,8 @@ pub struct Patience {
     pub stall: Duration,
     /// A repository that was listed before is listed again within this time.
     pub listing: Duration,
+    /// The same for one that could not be listed the last time.
+    pub listing_when_away: Duration,
     /// How often something is tried.
     pub attempts: u32,
     /// The pause after the first attempt. Later ones are longer.
@@ -69,6 +71,7 @@ impl Default for Patience {
             connect: Duration::from_secs(10),
             stall: Duration::from_secs(30),
             listing: Duration::from_secs(15),
+            listing_when_away: Duration::from_secs(3),
             attempts: 6,
             first_pause: Duration::from_millis(200),
             report: Duration::from_secs(10),

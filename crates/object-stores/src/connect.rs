@@ -3,32 +3,25 @@
 //! The order is the reference's: the file that `TRITON_CLOUD_CREDENTIAL_PATH` names, and nothing else where it does; otherwise
 //! the environment, profiles, what the platform provides, and in the end no credentials at all.
 
+mod azure;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::{ObjectStore, RetryConfig};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::address::{Address, Cloud};
-use crate::credentials::{AzureCredentials, CredentialFile, S3Credentials};
+use crate::credentials::{CredentialFile, S3Credentials};
 use crate::environment::Environment;
 use crate::http::Connector;
+use crate::platform::Platform;
 use crate::profiles::Profile;
 
 /// The variable that names a file of credentials.
 const CREDENTIAL_FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
-
-/// Where machines in clouds ask who they are.
-const METADATA: &str = "169.254.169.254:80";
-
-/// A service of the machine itself answers within this time, or there is none.
-const METADATA_WAIT: Duration = Duration::from_millis(500);
 
 /// An open bucket.
 pub(crate) struct Connection {
@@ -168,8 +161,12 @@ impl Connecting<'_> {
                 }
             }
             let is_disabled = self.environment.is_on("AWS_EC2_METADATA_DISABLED");
-            if !is_provided && (is_disabled || !has_metadata().await) {
-                builder = builder.with_skip_signature(true);
+            if !is_provided {
+                if is_disabled || !self.is_on(Platform::Amazon).await {
+                    builder = builder.with_skip_signature(true);
+                } else {
+                    builder = builder.with_metadata_endpoint(Platform::Amazon.endpoint(self.environment));
+                }
             }
         }
         self.connection(builder.build())
@@ -187,7 +184,14 @@ impl Connecting<'_> {
             let scheme = if emulator.contains("://") { "" } else { "http://" };
             let base = format!("{scheme}{}", emulator.trim_end_matches('/'));
             builder = builder.with_base_url(&base).with_skip_signature(true);
-        } else if let Some(file) = file {
+            return self.connection(builder.build());
+        }
+        // As gcloud has it: `https://host/storage/v1/`, for a private endpoint.
+        if let Some(endpoint) = self.environment.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE") {
+            let base = endpoint.split('/').take(3).collect::<Vec<_>>().join("/");
+            builder = builder.with_base_url(&base);
+        }
+        if let Some(file) = file {
             self.secrets.extend(secrets_of(Path::new(&file)));
             builder = builder.with_application_credentials(file);
         } else {
@@ -197,75 +201,16 @@ impl Connecting<'_> {
                     self.secrets.extend(secrets_of(&path));
                     builder = builder.with_application_credentials(path.to_string_lossy());
                 }
-                None if has_metadata().await => {}
+                None if self.is_on(Platform::Google).await => {}
                 None => builder = builder.with_skip_signature(true),
             }
         }
         self.connection(builder.build())
     }
 
-    async fn azure(mut self, account: &str, given: Option<&AzureCredentials>) -> Result<Connection, String> {
-        let variable = |name: &str| self.environment.get(name).filter(|_| given.is_none());
-        let text = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
-        let connection = connection_string(&variable("AZURE_STORAGE_CONNECTION_STRING").unwrap_or_default());
-        let in_connection = |name: &str| connection.get(name).cloned();
-
-        let account = given
-            .and_then(|given| text(&given.account_str))
-            .or_else(|| variable("AZURE_STORAGE_ACCOUNT"))
-            .or_else(|| in_connection("AccountName"))
-            .unwrap_or_else(|| account.to_owned());
-        let account = account.strip_suffix(".blob.core.windows.net").unwrap_or(&account).to_owned();
-        let key = given
-            .and_then(|given| text(&given.account_key))
-            .or_else(|| variable("AZURE_STORAGE_KEY"))
-            .or_else(|| in_connection("AccountKey"));
-        let sas = variable("AZURE_STORAGE_SAS_TOKEN").or_else(|| in_connection("SharedAccessSignature"));
-        let endpoint =
-            self.environment.get("AZURE_STORAGE_SERVICE_ENDPOINT").or_else(|| in_connection("BlobEndpoint"));
-
-        let mut builder = MicrosoftAzureBuilder::new()
-            .with_account(account)
-            .with_container_name(&self.address.bucket)
-            .with_http_connector(self.connector.clone())
-            .with_retry(no_retries());
-        if let Some(endpoint) = endpoint {
-            let is_plain = endpoint.starts_with("http://");
-            builder =
-                builder.with_allow_http(is_plain).with_endpoint(endpoint.trim_end_matches('/').to_owned());
-        }
-        if let Some(key) = key {
-            self.secrets.push(key.clone());
-            builder = builder.with_access_key(key);
-        } else if let Some(sas) = sas {
-            self.secrets.push(sas.clone());
-            builder = builder.with_config(AzureConfigKey::SasKey, sas.trim_start_matches('?'));
-        } else {
-            let settings = [
-                ("AZURE_CLIENT_SECRET", AzureConfigKey::ClientSecret),
-                ("AZURE_TENANT_ID", AzureConfigKey::AuthorityId),
-                ("AZURE_FEDERATED_TOKEN_FILE", AzureConfigKey::FederatedTokenFile),
-                ("IDENTITY_ENDPOINT", AzureConfigKey::MsiEndpoint),
-            ];
-            let mut is_provided = false;
-            for (name, setting) in settings {
-                if let Some(value) = variable(name) {
-                    if name == "AZURE_CLIENT_SECRET" {
-                        self.secrets.push(value.clone());
-                    }
-                    builder = builder.with_config(setting, value);
-                    is_provided = true;
-                }
-            }
-            if let Some(id) = variable("AZURE_STORAGE_CLIENT_ID").or_else(|| variable("AZURE_CLIENT_ID")) {
-                builder = builder.with_client_id(id);
-            }
-            let is_managed = variable("AZURE_STORAGE_AUTH_TYPE").is_some_and(|how| how != "key");
-            if !is_provided && !is_managed && !has_metadata().await {
-                builder = builder.with_skip_signature(true);
-            }
-        }
-        self.connection(builder.build())
+    /// Whether this machine is one of a cloud's, which gives it credentials.
+    async fn is_on(&self, platform: Platform) -> bool {
+        platform.answers(self.environment, self.connector).await
     }
 
     fn connection(self, store: object_store::Result<impl ObjectStore>) -> Result<Connection, String> {
@@ -279,21 +224,10 @@ fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Whether this machine is one of a cloud that tells it who it is.
-async fn has_metadata() -> bool {
-    matches!(timeout(METADATA_WAIT, TcpStream::connect(METADATA)).await, Ok(Ok(_)))
-}
-
 /// The secrets in a file of Google's.
 fn secrets_of(path: &Path) -> Vec<String> {
     let text = std::fs::read(path).unwrap_or_default();
     let values: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&text).unwrap_or_default();
     let secrets = ["private_key", "private_key_id", "client_secret", "refresh_token"];
     secrets.iter().filter_map(|name| Some(values.get(*name)?.as_str()?.to_owned())).collect()
-}
-
-/// The settings in a connection string of Azure's.
-fn connection_string(text: &str) -> BTreeMap<String, String> {
-    let settings = text.split(';').filter_map(|setting| setting.trim().split_once('='));
-    settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

@@ -37,6 +37,8 @@ pub(crate) struct S3Credentials {
 pub(crate) struct AzureCredentials {
     pub account_str: String,
     pub account_key: String,
+    pub auth_type: String,
+    pub client_id: String,
 }
 
 impl CredentialFile {

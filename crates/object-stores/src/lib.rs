@@ -18,6 +18,7 @@ mod environment;
 mod errors;
 mod http;
 mod listing;
+mod platform;
 mod profiles;
 mod store;
 #[cfg(test)]

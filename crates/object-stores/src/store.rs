@@ -85,7 +85,9 @@ impl ObjectFolder {
         let listed = match &known {
             None => self.list_below("", began).await,
             Some(_) => {
-                let patience = self.downloader.bucket.patience.listing;
+                let patience = self.downloader.bucket.patience;
+                // Others wait for this.
+                let patience = if self.is_away() { patience.listing_when_away } else { patience.listing };
                 let late = |_| {
                     Err(Error::unavailable(format!("no answer within {} seconds", patience.as_secs_f32())))
                 };

@@ -46,9 +46,16 @@ const RULES: &[Rule] = &[
         why: "model-files opens files, and knows neither their formats nor who reads them",
     },
     Rule {
+        krate: "nereid-archives",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["flate2", "rawzip", "tar"]),
+        never: &[],
+        why: "archives unpacks what nobody trusts, and knows neither where it is from nor what it is for",
+    },
+    Rule {
         krate: "nereid-python-env",
-        workspace: Allowed::Only(&["nereid-model-files"]),
-        libraries: Allowed::Only(&["flate2", "ring", "rustix", "tar", "thiserror"]),
+        workspace: Allowed::Only(&["nereid-archives", "nereid-model-files"]),
+        libraries: Allowed::Only(&["ring", "rustix", "thiserror"]),
         never: &["tokio"],
         why: "python-env makes environments, and knows nothing of the server and of what runs in them",
     },

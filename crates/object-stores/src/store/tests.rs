@@ -165,10 +165,12 @@ fn large_files_arrive_in_ranges_and_broken_ones_are_taken_up() {
     let fixture = Fixture::new();
     let contents = bytes(20 << 20);
     fixture.server.put("models/m/1/model.onnx", &contents);
-    // The last range never arrives.
-    fixture.server.misbehave(|request: &Request| {
+    // The last range never arrives, and fails only after the others are there.
+    let count = AtomicUsize::new(0);
+    fixture.server.misbehave(move |request: &Request| {
         let is_last = request.range.as_deref().is_some_and(|range| range.starts_with("bytes=16777216"));
-        is_last.then_some(Fault::Status(500, None))
+        let is_late = is_last && count.fetch_add(1, Ordering::SeqCst) >= 5;
+        is_last.then_some(if is_late { Fault::Status(500, None) } else { Fault::StallAfter(0) })
     });
     let error = fixture.fetch("m").unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unavailable);

@@ -1,13 +1,16 @@
 //! Archives as tools write them, and as an attacker would.
 
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{Write as _, copy};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use ::tar::{Builder, EntryType, Header};
 use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::write::{DeflateEncoder, GzEncoder};
 use proptest::prelude::*;
-use tar::{Builder, Header};
+use rawzip::path::EntryPath;
+use rawzip::{CompressionMethod, ZipArchiveWriter};
 use tempfile::TempDir;
 
 use super::*;
@@ -61,13 +64,15 @@ impl Place {
     }
 
     fn unpack(&self, archive: &[u8], limits: ArchiveLimits) -> Result<(), String> {
+        self.unpack_with(archive, limits, Links::Absolute)
+    }
+
+    fn unpack_with(&self, archive: &[u8], limits: ArchiveLimits, links: Links) -> Result<(), String> {
         let path = self.root.path().join("archive");
         fs::write(&path, archive).unwrap();
-        let mut context = Context::new(&SHA256);
-        context.update(archive);
-        let outcome = unpack(&path, &hex(context), &self.target(), limits, &|_| {});
+        let outcome = unpack(File::open(&path).unwrap(), &self.target(), limits, links);
         fs::remove_file(path).unwrap();
-        outcome.map_err(|error| error.to_string())
+        outcome
     }
 
     /// All that is outside of the folder.
@@ -204,27 +209,133 @@ fn limits_and_other_formats_are_refused_before_anything_is_written() {
         (b"".to_vec(), limits(2000, 9), "of an unknown format"),
         (vec![b'x'; 4000], limits(2000, 9), "of an unknown format"),
         (gzip(&[b'x'; 4000]), limits(2000, 9), ""),
-        (b"PK\x03\x04".to_vec(), limits(2000, 9), "this one is a zip file"),
+        (b"PK\x03\x04".to_vec(), limits(2000, 9), ""),
         (b"BZh9".to_vec(), limits(2000, 9), "compressed by bzip2"),
         (b"\xfd7zXZ\0".to_vec(), limits(2000, 9), "compressed by xz"),
         (b"\x28\xb5\x2f\xfd".to_vec(), limits(2000, 9), "compressed by zstd"),
     ] {
         let place = Place::new();
         let error = place.unpack(&archive, limits).unwrap_err();
-        assert!(error.contains("/archive: ") && error.contains(part), "{part}: {error}");
+        assert!(error.contains(part), "{part}: {error}");
         assert_eq!(fs::read_dir(place.target()).unwrap().count(), 0, "{part}");
     }
     Place::new().unpack(&tar(entries), limits(2000, 2)).unwrap();
 }
 
 #[test]
-fn an_archive_that_changed_since_it_was_looked_at_is_refused() {
+fn absolute_links_are_refused_where_they_are_not_wanted() {
+    for (entries, is_kept) in [
+        (&[(Regular, "a", "", b"x" as &[u8]), (Symlink, "b/link", "../a", b"")], true),
+        (&[(Regular, "a", "", b"x"), (Symlink, "link", "/etc/passwd", b"")], false),
+        (&[(Regular, "a", "", b"x"), (Symlink, "link", "../a", b"")], false),
+    ] {
+        let outcome = Place::new().unpack_with(&gzip(&tar(entries)), ArchiveLimits::default(), Links::Inside);
+        assert_eq!(outcome.is_ok(), is_kept, "{entries:?}: {outcome:?}");
+    }
+}
+
+/// A zip file of files, folders (ending with a slash) and links (`name -> target`).
+fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    zip_by(CompressionMethod::DEFLATE, entries)
+}
+
+fn zip_by(method: CompressionMethod, entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = ZipArchiveWriter::new(Vec::new());
+    for (name, content) in entries {
+        if name.ends_with('/') {
+            archive.new_dir(EntryPath::verbatim(name.as_bytes())).create().unwrap();
+            continue;
+        }
+        let (name, content, mode) = match name.split_once(" -> ") {
+            Some((name, target)) => (name, target.as_bytes(), 0o120_777),
+            None => (*name, *content, 0o100_644),
+        };
+        let file = archive.new_file(EntryPath::verbatim(name.as_bytes()));
+        let (mut entry, config) = file.compression_method(method).unix_permissions(mode).start().unwrap();
+        let descriptor = if method == CompressionMethod::DEFLATE {
+            let mut writer = config.wrap(DeflateEncoder::new(&mut entry, Compression::fast()));
+            copy(&mut &*content, &mut writer).unwrap();
+            let (encoder, descriptor) = writer.finish().unwrap();
+            encoder.finish().unwrap();
+            descriptor
+        } else {
+            let mut writer = config.wrap(&mut entry);
+            copy(&mut &*content, &mut writer).unwrap();
+            writer.finish().unwrap().1
+        };
+        entry.finish(descriptor).unwrap();
+    }
+    archive.finish().unwrap()
+}
+
+#[test]
+fn zip_files_are_unpacked() {
     let place = Place::new();
-    let path = place.root.path().join("archive");
-    fs::write(&path, tar(&[(Regular, "a", "", b"a")])).unwrap();
-    let error =
-        unpack(&path, &"0".repeat(32), &place.target(), ArchiveLimits::default(), &|_| {}).unwrap_err();
-    assert!(error.to_string().ends_with("it changed while it was read"), "{error}");
+    let large = vec![7; 100_000];
+    let archive =
+        zip(&[("m/1/model.onnx", &large), ("m/2/", b""), ("./m/config.pbtxt", b"config"), ("ä b", b"")]);
+    assert!(archive.len() < 2000, "it is compressed");
+    place.unpack(&archive, ArchiveLimits::default()).unwrap();
+    Place::new()
+        .unpack(&zip_by(CompressionMethod::STORE, &[("a", &large)]), ArchiveLimits::default())
+        .unwrap();
+    let read = |name: &str| fs::read(place.target().join(name)).unwrap();
+    assert_eq!(
+        (read("m/1/model.onnx"), read("m/config.pbtxt"), read("ä b")),
+        (large, b"config".to_vec(), vec![])
+    );
+    assert!(place.target().join("m/2").is_dir());
+    // Once more, over what is there.
+    place.unpack(&archive, ArchiveLimits::default()).unwrap();
+}
+
+#[test]
+fn zip_files_that_lead_out_or_grow_too_large_are_refused() {
+    let limits = |bytes, entries| ArchiveLimits { bytes, entries };
+    let good = zip(&[("a", &[7; 1000]), ("b", &[7; 1000])]);
+    // Sizes wherever they stand, made small; and a byte of the contents.
+    let mut lying = good.clone();
+    for at in 0..lying.len() - 4 {
+        if lying[at..at + 4] == 1000_u32.to_le_bytes() {
+            lying[at..at + 4].copy_from_slice(&1_u32.to_le_bytes());
+        }
+    }
+    let mut damaged = zip_by(CompressionMethod::STORE, &[("a", &[7; 1000])]);
+    damaged[500] = 8;
+    for (archive, limits, part) in [
+        (zip(&[("../other/secret", b"x")]), ArchiveLimits::default(), "leads out"),
+        (zip(&[("a/../../other/secret", b"x")]), ArchiveLimits::default(), "leads out"),
+        (zip(&[("/tmp/nereid-archive-test", b"x")]), ArchiveLimits::default(), "leads out"),
+        (zip(&[("..\\x", b"x")]), ArchiveLimits::default(), "leads out"),
+        (zip(&[("link -> /etc/passwd", b"")]), ArchiveLimits::default(), "is not a file or folder"),
+        (zip(&[("link -> a", b"")]), ArchiveLimits::default(), "is not a file or folder"),
+        (zip(&[]), ArchiveLimits::default(), ""),
+        (good.clone(), limits(1999, 9), "it has more than 1999 bytes"),
+        (good.clone(), limits(9999, 1), "it has more than 1 entries"),
+        (lying, limits(1999, 9), ""),
+        (damaged, ArchiveLimits::default(), ""),
+        (zip_by(CompressionMethod::BZIP2, &[("a", b"x")]), ArchiveLimits::default(), "not by deflate"),
+        (good[..good.len() - 30].to_vec(), ArchiveLimits::default(), ""),
+    ] {
+        let place = Place::new();
+        let before = place.outside();
+        let error = place.unpack(&archive, limits).unwrap_err();
+        assert!(error.contains(part), "{part}: {error}");
+        assert_eq!(place.outside(), before, "{part}");
+    }
+    Place::new().unpack(&good, limits(2000, 2)).unwrap();
+    assert!(!Path::new("/tmp/nereid-archive-test").exists());
+}
+
+#[test]
+fn zip_files_are_not_written_through_links_that_are_there() {
+    for name in ["l/secret", "l/new/x", "l/"] {
+        let place = Place::new();
+        symlink(place.root.path().join("other"), place.target().join("l")).unwrap();
+        let before = place.outside();
+        assert!(place.unpack(&zip(&[(name, b"x")]), ArchiveLimits::default()).is_err(), "{name}");
+        assert_eq!(place.outside(), before, "{name}");
+    }
 }
 
 proptest! {

@@ -1,0 +1,105 @@
+//! Unpacks archives: tar files, compressed by gzip or not, and zip files.
+//!
+//! Whatever an archive holds, nothing is written outside the folder: names stay in it, nothing is written through a link
+//! that leads out, and there are no special files, owners, set-user-id bits or extended attributes. A relative link that leads
+//! out is refused, because it means another thing at every place; so is an absolute one, unless [`Links::Absolute`] allows it.
+//!
+//! Knows nothing of what is in an archive, and of where it comes from.
+
+#![forbid(unsafe_code)]
+
+mod tar;
+mod zip;
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek as _, SeekFrom};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+
+pub use crate::tar::{inspect_tar, unpack_tar};
+
+/// How large an archive may become.
+#[derive(Clone, Copy, Debug)]
+pub struct ArchiveLimits {
+    /// All files together, in bytes.
+    pub bytes: u64,
+    /// Files, folders and links.
+    pub entries: u64,
+}
+
+impl Default for ArchiveLimits {
+    /// Several times what the largest environments and models have.
+    fn default() -> Self {
+        Self { bytes: 100 << 30, entries: 2_000_000 }
+    }
+}
+
+/// Which symbolic links are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Those that stay in the folder.
+    Inside,
+    /// Absolute ones as well, as a virtual environment's interpreter is one.
+    Absolute,
+}
+
+/// How an archive is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A tar file.
+    Tar,
+    /// A tar file compressed by gzip.
+    TarGz,
+    /// A zip file.
+    Zip,
+}
+
+impl Format {
+    /// The format of a file, by how it begins. The file is then read from its beginning on.
+    ///
+    /// # Errors
+    /// It cannot be read, or what it is instead.
+    pub fn of(file: &mut File) -> Result<Self, String> {
+        const TAR: usize = 257;
+        let mut start = Vec::new();
+        file.take(512).read_to_end(&mut start).map_err(|error| error.to_string())?;
+        file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
+        match start.as_slice() {
+            [0x1f, 0x8b, ..] => Ok(Self::TarGz),
+            start if start.get(TAR..TAR + 5) == Some(b"ustar") => Ok(Self::Tar),
+            [b'P', b'K', 3 | 5, ..] => Ok(Self::Zip),
+            [b'B', b'Z', b'h', ..] => Err("compressed by bzip2".to_owned()),
+            [0xfd, b'7', b'z', b'X', b'Z', ..] => Err("compressed by xz".to_owned()),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Err("compressed by zstd".to_owned()),
+            _ => Err("of an unknown format".to_owned()),
+        }
+    }
+
+    /// Reads a tar file of this format.
+    pub fn tar_reader<'a>(self, file: impl Read + 'a) -> Box<dyn Read + 'a> {
+        match self {
+            Self::TarGz => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            Self::Tar | Self::Zip => Box::new(file),
+        }
+    }
+}
+
+/// Unpacks an archive of any format into a folder, which need not be empty: files take the place of those that are there.
+///
+/// # Errors
+/// It is no archive, is larger than the limits, has an entry that is refused, or cannot be written. The folder may then hold a
+/// part of it.
+pub fn unpack(mut file: File, folder: &Path, limits: ArchiveLimits, links: Links) -> Result<(), String> {
+    let format =
+        Format::of(&mut file).map_err(|other| format!("neither a tar file nor a zip file, but {other}"))?;
+    if format == Format::Zip {
+        return zip::unpack_zip(file, folder, limits);
+    }
+    inspect_tar(format.tar_reader(&file), limits)?;
+    file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
+    unpack_tar(format.tar_reader(&file), folder, links, &|_| {})
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Unpacks tar files.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
+
+use tar::{Archive, EntryType};
+
+use crate::{ArchiveLimits, Links};
+
+/// Largest entry that only describes the next one, such as a long name, in bytes. The reader keeps it in memory.
+const DESCRIPTION_LIMIT: u64 = 1 << 20;
+
+/// How often progress is reported.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Reads all of a tar file before anything is written: the kinds of its entries and their sizes, whose sum is returned.
+///
+/// # Errors
+/// It is no tar file, is larger than the limits, or has an entry that is refused.
+pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits) -> Result<u64, String> {
+    let mut archive = Archive::new(reader);
+    let (mut bytes, mut entries) = (0_u64, 0_u64);
+    for entry in archive.entries().map_err(of_format)?.raw(true) {
+        let entry = entry.map_err(of_format)?;
+        let kind = entry.header().entry_type();
+        let name = || String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions()
+            || kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+        {
+            if entry.size() > DESCRIPTION_LIMIT {
+                return Err(format!("the description of an entry has {} bytes", entry.size()));
+            }
+        } else if !is_kept(kind) {
+            return Err(format!("'{}' is not a file, folder or link", name()));
+        }
+        entries += 1;
+        bytes = bytes.saturating_add(entry.size());
+        if bytes > limits.bytes {
+            return Err(format!("it has more than {} bytes", limits.bytes));
+        }
+        if entries > limits.entries {
+            return Err(format!("it has more than {} entries", limits.entries));
+        }
+    }
+    if entries == 0 { Err("it is empty".to_owned()) } else { Ok(bytes) }
+}
+
+fn is_kept(kind: EntryType) -> bool {
+    kind.is_file() || kind.is_contiguous() || kind.is_dir() || kind.is_symlink() || kind.is_hard_link()
+}
+
+/// Unpacks a tar file into an empty folder, and reports now and then how many bytes are there.
+///
+/// # Errors
+/// It has an entry that is refused, or cannot be written. The folder may then hold a part of it.
+pub fn unpack_tar(
+    reader: impl Read,
+    folder: &Path,
+    links: Links,
+    progress: &dyn Fn(u64),
+) -> Result<(), String> {
+    // The reader of archives compares with this path.
+    let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    let mut archive = Archive::new(reader);
+    archive.set_preserve_permissions(false);
+    archive.set_preserve_ownerships(false);
+    // Compiled files of Python hold the times of their sources.
+    archive.set_preserve_mtime(true);
+    let mut done = 0;
+    let mut reported = Instant::now();
+    for entry in archive.entries().map_err(of_format)? {
+        let mut entry = entry.map_err(of_format)?;
+        let kind = entry.header().entry_type();
+        if kind.is_pax_global_extensions() {
+            continue;
+        }
+        let path = entry.path().map_err(of_format)?.into_owned();
+        if !is_kept(kind) {
+            return Err(format!("'{}' is not a file, folder or link", path.display()));
+        }
+        if depth(&path).is_none() {
+            return Err(format!("'{}' leads out of the folder", path.display()));
+        }
+        if kind.is_symlink() || kind.is_hard_link() {
+            let target = entry.link_name().map_err(of_format)?.unwrap_or_default().into_owned();
+            // A hard link's target is a name in the archive.
+            let from = if kind.is_symlink() { path.parent().unwrap_or(Path::new("")) } else { Path::new("") };
+            let is_absolute = kind.is_symlink() && target.is_absolute() && links == Links::Absolute;
+            if !is_absolute && depth(&from.join(&target)).is_none() {
+                return Err(format!(
+                    "'{}' is a link to '{}', which leads out of the folder",
+                    path.display(),
+                    target.display()
+                ));
+            }
+        }
+        done += entry.size();
+        if kind.is_dir() {
+            // Folders get this user's usual mode, so that they can be filled and removed.
+            make_folder(&folder, &path)?;
+        } else if !entry.unpack_in(&folder).map_err(of_format)? {
+            return Err(format!("'{}' leads out of the folder", path.display()));
+        }
+        if reported.elapsed() >= INTERVAL {
+            progress(done);
+            reported = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+/// How deep a path is below the folder that it is relative to; nothing for an absolute path, and for one that leads out.
+pub(crate) fn depth(path: &Path) -> Option<usize> {
+    let mut depth = 0_usize;
+    for component in path.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir => depth = depth.checked_sub(1)?,
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(depth)
+}
+
+pub(crate) fn make_folder(root: &Path, path: &Path) -> Result<(), String> {
+    let mut folder = root.to_owned();
+    for component in path.components().filter(|component| matches!(component, Component::Normal(_))) {
+        folder.push(component);
+        let failed = |error: io::Error| format!("'{}': {error}", path.display());
+        match folder.canonicalize() {
+            Ok(place) if !place.starts_with(root) => {
+                return Err(format!("'{}' leads out of the folder by a link", path.display()));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir(&folder).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
+}
+
+/// The reader of archives puts what it did before the cause.
+fn of_format(error: io::Error) -> String {
+    match error.get_ref().and_then(std::error::Error::source) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,87 @@
+//! Unpacks zip files: stored and deflated entries.
+
+use std::fs::{self, File};
+use std::io::{self, Read, copy};
+use std::path::Path;
+
+use flate2::read::DeflateDecoder;
+use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
+
+use crate::ArchiveLimits;
+use crate::tar::{depth, make_folder};
+
+/// An entry that is kept.
+struct Kept {
+    name: String,
+    is_folder: bool,
+    is_deflated: bool,
+    place: ZipArchiveEntryWayfinder,
+}
+
+/// Unpacks a zip file into a folder. Links are not kept: a zip file that has one is refused.
+pub(crate) fn unpack_zip(file: File, folder: &Path, limits: ArchiveLimits) -> Result<(), String> {
+    let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let archive = ZipArchive::from_file(file, &mut buffer).map_err(|error| error.to_string())?;
+    let too_large = || format!("it has more than {} bytes", limits.bytes);
+    let (mut kept, mut bytes) = (Vec::new(), 0_u64);
+    let mut entries = archive.entries(&mut buffer);
+    while let Some(entry) = entries.next_entry().map_err(|error| error.to_string())? {
+        let name = std::str::from_utf8(entry.file_path().as_bytes());
+        let name = name.map_err(|_| "the name of an entry is not UTF-8".to_owned())?.to_owned();
+        if entry.mode().is_symlink() {
+            return Err(format!("'{name}' is not a file or folder"));
+        }
+        if depth(Path::new(&name)).is_none() || name.contains(['\\', '\0']) {
+            return Err(format!("'{name}' leads out of the folder"));
+        }
+        let is_deflated = match entry.compression_method() {
+            _ if entry.flags().is_encrypted() => return Err(format!("'{name}' is encrypted")),
+            CompressionMethod::STORE => false,
+            CompressionMethod::DEFLATE => true,
+            other => return Err(format!("'{name}' is compressed by method {other:?}, not by deflate")),
+        };
+        bytes = bytes.saturating_add(entry.uncompressed_size_hint());
+        if bytes > limits.bytes {
+            return Err(too_large());
+        }
+        if kept.len() as u64 >= limits.entries {
+            return Err(format!("it has more than {} entries", limits.entries));
+        }
+        kept.push(Kept { name, is_folder: entry.is_dir(), is_deflated, place: entry.wayfinder() });
+    }
+    if kept.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    // What entries say of their sizes need not be true.
+    let mut left = limits.bytes;
+    for Kept { name, is_folder, is_deflated, place } in kept {
+        let path = Path::new(&name);
+        if is_folder {
+            make_folder(&folder, path)?;
+            continue;
+        }
+        make_folder(&folder, path.parent().unwrap_or(Path::new("")))?;
+        let entry = archive.get_entry(place).map_err(|error| format!("'{name}': {error}"))?;
+        let data = entry.reader();
+        let contents: Box<dyn Read> =
+            if is_deflated { Box::new(DeflateDecoder::new(data)) } else { Box::new(data) };
+        // Compares sizes and checksums.
+        let mut contents = entry.verifying_reader(contents);
+        let failed = |error: io::Error| format!("'{name}': {error}");
+        let mut target = replace(&folder.join(path)).map_err(failed)?;
+        let written =
+            copy(&mut contents.by_ref().take(left.saturating_add(1)), &mut target).map_err(failed)?;
+        left = left.checked_sub(written).ok_or_else(too_large)?;
+    }
+    Ok(())
+}
+
+/// A new file in the place of a file or link that may be there.
+fn replace(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
+}
