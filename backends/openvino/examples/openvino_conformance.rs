@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_backend_api::{BackendSettings, DataType, InferRequest, Tensor};
-use nereid_openvino::{OpenVino, OpenVinoBackend};
+use nereid_openvino::{Dialect, OpenVino, OpenVinoBackend};
 use nereid_testkit::conformance::{Subject, backend};
 use nereid_testkit::normalised;
 
@@ -27,7 +27,7 @@ fn main() {
         nereid_testkit::context(&folder, config)
     };
     backend(Subject {
-        backend: Arc::new(OpenVinoBackend::new(runtime, settings).expect("a core")),
+        backend: Arc::new(OpenVinoBackend::new(runtime, settings, Dialect::OpenVino).expect("a core")),
         model: context(""),
         request: |number| InferRequest { inputs: vec![tensor("X", number, 1.0)], ..InferRequest::default() },
         outputs: |number| vec![tensor("Y", number, 2.0)],

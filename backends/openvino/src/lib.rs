@@ -63,27 +63,44 @@ pub struct OpenVinoBackend {
     library: Arc<OpenVino>,
     settings: BackendSettings,
     core: Arc<Core>,
+    dialect: Dialect,
 }
+
+/// Whose models the backend serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Those of backend `openvino`.
+    OpenVino,
+    /// Those of backend `tensorflow`: GraphDef and SavedModel. Their tensors go by the names of their operations.
+    TensorFlow,
+}
+
+/// What a model may ask of TensorFlow, and the value that OpenVINO serves.
+const TENSORFLOW_PARAMETERS: [(&str, &str); 3] =
+    [("TF_GRAPH_TAG", "serve"), ("TF_SIGNATURE_DEF", "serving_default"), ("TF_INIT_OPS_FILE", "")];
 
 impl OpenVinoBackend {
     /// The backend with its settings, of which it knows `default-max-batch-size`.
     ///
     /// # Errors
     /// The library failed.
-    pub fn new(library: Arc<OpenVino>, settings: BackendSettings) -> Result<Self> {
+    pub fn new(library: Arc<OpenVino>, settings: BackendSettings, dialect: Dialect) -> Result<Self> {
         let core = Core::new(&library)
             .map_err(|why| Error::unavailable(format!("OpenVINO does not start: {why}")))?;
-        Ok(Self { library, settings, core: Arc::new(core) })
+        Ok(Self { library, settings, core: Arc::new(core), dialect })
     }
 
     fn load_model(&self, context: &ModelContext) -> Result<OvModel> {
         let default_max_batch_size = self.settings.default_max_batch_size()?;
         let mut config = context.config.clone();
+        if self.dialect == Dialect::TensorFlow {
+            check_tensorflow(&config)?;
+        }
         let path = model_path(context)?;
         let options = Options::of(&config)?;
         let core = self.core(&options)?;
         let keeps_values = keeps_values(&path)?;
-        let prepared = Prepared::read(&self.library, &core, &path, &config, &options)?;
+        let prepared = Prepared::read(&self.library, &core, &path, &config, &options, self.dialect)?;
         if context.complete {
             complete_tensors(&mut config, &prepared.signature.tensors(), default_max_batch_size)
                 .map_err(|error| Error::invalid_arg(error.to_string()))?;
@@ -195,6 +212,19 @@ impl Model for OvModel {
             .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?;
         Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
     }
+}
+
+/// Refuses what only TensorFlow itself can do.
+fn check_tensorflow(config: &ModelConfig) -> Result<()> {
+    for (key, served) in TENSORFLOW_PARAMETERS {
+        let value = config.parameters.get(key).map_or("", |value| value.string_value.as_str());
+        if !value.is_empty() && value != served {
+            return Err(Error::unsupported(format!(
+                "parameter '{key}' is '{value}', which OpenVINO, by which TensorFlow models are served, does not know"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The path of the model's file, or of its folder.

@@ -8,6 +8,7 @@ use nereid_backend_api::{DataType, Error, ModelConfig, Result};
 use nereid_graph_executor::{Dims, GraphModel, Port, Signature};
 use smallvec::SmallVec;
 
+use crate::Dialect;
 use crate::api::Bounds;
 use crate::engine::Places;
 use crate::library::OpenVino;
@@ -17,8 +18,8 @@ use crate::options::{Batching, Options};
 /// A dimension of any size.
 const ANY: Bounds = Bounds { min: 0, max: -1 };
 
-/// What a network is called for an input or output without a name.
-const UNNAMED: [&str; 2] = ["INPUT__", "OUTPUT__"];
+/// What TensorFlow adds to an operation's name for its first output.
+const FIRST_OUTPUT: &str = ":0";
 
 type Shape = SmallVec<[Bounds; 4]>;
 
@@ -41,6 +42,7 @@ impl Prepared {
         path: &Path,
         config: &ModelConfig,
         options: &Options,
+        dialect: Dialect,
     ) -> Result<Self> {
         let mut network = Network::read(core, path)
             .map_err(|why| Error::invalid_arg(format!("OpenVINO cannot load {}: {why}", path.display())))?;
@@ -59,7 +61,7 @@ impl Prepared {
                 Error::invalid_arg(format!("the model cannot be reshaped for batches{remedy}: {why}"))
             })?;
         }
-        let mut signature = signature(library, &network, config)?;
+        let mut signature = signature(library, &network, config, dialect)?;
         let padded_to = if config.max_batch_size > 0 && options.batching != Batching::Variable {
             fixed_batch(&mut signature, config.max_batch_size)?
         } else {
@@ -167,38 +169,64 @@ fn fixed_batch(signature: &mut Signature, max_batch_size: i32) -> Result<Option<
 }
 
 /// The inputs and outputs, by the names that the configuration uses where a tensor has several.
-fn signature(library: &OpenVino, network: &Network, config: &ModelConfig) -> Result<Signature> {
-    let aliases = |configured: &mut dyn Iterator<Item = &String>,
-                   find: &dyn Fn(&str) -> Result<objects::Port, String>| {
-        let alias = |name: &String| Some((find(name).ok()?.name()?, name.clone()));
-        configured.filter_map(alias).collect::<Vec<_>>()
-    };
+fn signature(
+    library: &OpenVino,
+    network: &Network,
+    config: &ModelConfig,
+    dialect: Dialect,
+) -> Result<Signature> {
     let inputs =
-        aliases(&mut config.input.iter().map(|input| &input.name), &|name| network.input_named(name));
-    let outputs =
-        aliases(&mut config.output.iter().map(|output| &output.name), &|name| network.output_named(name));
-    let describe = |count: usize,
-                    role: usize,
-                    names: &[(String, String)],
-                    get: &dyn Fn(usize) -> Result<objects::Port, String>| {
-        (0..count)
-            .map(|at| {
-                let found = get(at).map_err(|why| broken(&why))?;
-                let own = found.name().unwrap_or_else(|| format!("{}{at}", UNNAMED[role]));
-                let name = names
-                    .iter()
-                    .find(|(known, _)| *known == own)
-                    .map_or(own.clone(), |(_, name)| name.clone());
-                port(library, ["input", "output"][role], name, &found)
-            })
-            .collect::<Result<Vec<_>>>()
+        Names::new(config.input.iter().map(|input| &input.name), dialect, |name| network.input_named(name));
+    let outputs = Names::new(config.output.iter().map(|output| &output.name), dialect, |name| {
+        network.output_named(name)
+    });
+    let input = |at| {
+        let found = network.input(at).map_err(|why| broken(&why))?;
+        port(library, "input", inputs.of(&found, || format!("INPUT__{at}")), &found)
+    };
+    let output = |at| {
+        let found = network.output(at).map_err(|why| broken(&why))?;
+        port(library, "output", outputs.of(&found, || format!("OUTPUT__{at}")), &found)
     };
     let input_count = network.input_count().map_err(|why| broken(&why))?;
     let output_count = network.output_count().map_err(|why| broken(&why))?;
     Ok(Signature {
-        inputs: describe(input_count, 0, &inputs, &|at| network.input(at))?,
-        outputs: describe(output_count, 1, &outputs, &|at| network.output(at))?,
+        inputs: (0..input_count).map(input).collect::<Result<_>>()?,
+        outputs: (0..output_count).map(output).collect::<Result<_>>()?,
     })
+}
+
+/// What the tensors of a network are called.
+struct Names {
+    /// The library's name of a tensor, and the configuration's.
+    configured: Vec<(String, String)>,
+    dialect: Dialect,
+}
+
+impl Names {
+    /// With the names of the configuration, whose tensors `find` finds.
+    fn new<'a>(
+        configured: impl Iterator<Item = &'a String>,
+        dialect: Dialect,
+        find: impl Fn(&str) -> Result<objects::Port, String>,
+    ) -> Self {
+        let find = |name: &String| match dialect {
+            Dialect::OpenVino => find(name),
+            Dialect::TensorFlow => find(name).or_else(|_| find(&format!("{name}{FIRST_OUTPUT}"))),
+        };
+        let configured = configured.filter_map(|name| Some((find(name).ok()?.name()?, name.clone())));
+        Self { configured: configured.collect(), dialect }
+    }
+
+    /// The name of a tensor. `default` is for one without.
+    fn of(&self, port: &objects::Port, default: impl FnOnce() -> String) -> String {
+        let Some(own) = port.name() else { return default() };
+        if let Some((_, name)) = self.configured.iter().find(|(known, _)| *known == own) {
+            return name.clone();
+        }
+        let operation = own.strip_suffix(FIRST_OUTPUT).filter(|_| self.dialect == Dialect::TensorFlow);
+        operation.map_or_else(|| own.clone(), str::to_owned)
+    }
 }
 
 fn port(library: &OpenVino, role: &str, name: String, port: &objects::Port) -> Result<Port> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nereid_backend_api::{BackendSettings, Result};
+use nereid_backend_api::{BackendSettings, Error, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
@@ -14,6 +14,25 @@ use crate::onnx_engine;
 use crate::openvino;
 use crate::platform::PlatformConfig;
 use crate::python;
+
+/// Backends that only a library built for Triton brings, and what to install.
+const MISSING: &[(&str, &str)] = &[
+    (
+        "tensorrt",
+        "TensorRT plans need NVIDIA's TensorRT and Triton's backend for it: install TensorRT's libraries, and put \
+         libtriton_tensorrt.so into the folder 'tensorrt' of the backend directory (--backend-directory)",
+    ),
+    (
+        "dali",
+        "DALI pipelines need NVIDIA DALI and Triton's backend for it: `pip install nvidia-dali-cuda120`, and put \
+         libtriton_dali.so into the folder 'dali' of the backend directory (--backend-directory)",
+    ),
+    (
+        "pytorch",
+        "PyTorch models need libtorch and Triton's backend for it: put libtriton_pytorch.so and libtorch's libraries \
+         into the folder 'pytorch' of the backend directory (--backend-directory), or export the model to ONNX",
+    ),
+];
 
 /// Where backends are installed, and their settings.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +101,14 @@ impl InstalledBackends {
         registry.register_lazy("onnxruntime", true, move || onnx_engine::open(&settings, &directory));
         let (settings, directory) = (config.settings_of("openvino"), config.directory.clone());
         registry.register_lazy("openvino", true, move || openvino::open(&settings, &directory));
+        let (settings, directory) = (config.settings_of("tensorflow"), config.directory.clone());
+        let openvino = config.settings_of("openvino");
+        registry.register_lazy("tensorflow", true, move || {
+            openvino::open_for_tensorflow(&settings, &openvino, &directory)
+        });
+        for (backend, reason) in MISSING {
+            registry.refuse(*backend, Error::unavailable(*reason));
+        }
         if let Some(python) = python {
             registry.register("python", python);
         }

@@ -1,17 +1,37 @@
-//! The backend `openvino`, where the library of OpenVINO can be loaded.
+//! The backends `openvino` and `tensorflow`, where the library of OpenVINO can be loaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendSettings, Error, Result};
-use nereid_openvino::{OpenError, OpenVino, OpenVinoBackend, Place, find};
+use nereid_openvino::{Dialect, OpenError, OpenVino, OpenVinoBackend, Place, find};
 
-/// Opens the library that the setting `library` names, or the one that is found. `directory` is where backends are
-/// installed.
+/// The backend `openvino`: opens the library that the setting `library` names, or the one that is found. `directory` is
+/// where backends are installed.
 ///
 /// # Errors
 /// There is none that can be used, and what to do about it.
 pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
+    let library = library(settings, directory)?;
+    Ok(Arc::new(OpenVinoBackend::new(library, settings.clone(), Dialect::OpenVino)?))
+}
+
+/// The backend `tensorflow` with its `settings`, on the library of the backend `openvino` with the settings `openvino`.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_for_tensorflow(
+    settings: &BackendSettings,
+    openvino: &BackendSettings,
+    directory: &Path,
+) -> Result<Arc<dyn Backend>> {
+    let library = library(openvino, directory)
+        .map_err(|error| error.context("TensorFlow models are served by OpenVINO"))?;
+    tracing::info!("OpenVINO {} serves TensorFlow models", library.version());
+    Ok(Arc::new(OpenVinoBackend::new(library, settings.clone(), Dialect::TensorFlow)?))
+}
+
+fn library(settings: &BackendSettings, directory: &Path) -> Result<Arc<OpenVino>> {
     let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
     let library = OpenVino::open(&found.path).map_err(|error| match error {
         // Nothing was found, then: no more than a name was left to try.
@@ -22,5 +42,5 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<d
         error => Error::unavailable(format!("the OpenVINO library {} cannot be used: {error}", found.place)),
     })?;
     tracing::info!("OpenVINO {} {}: {}", library.version(), found.place, found.path.display());
-    Ok(Arc::new(OpenVinoBackend::new(library, settings.clone())?))
+    Ok(library)
 }

@@ -118,11 +118,15 @@ impl Backends {
     /// As [`select`](Self::select).
     pub fn check(&self, model: &ModelContext) -> Result<()> {
         let name = name_of(model)?;
-        if self.entries.contains_key(name) {
+        let entry = self.entries.get(name);
+        if entry.is_some_and(|entry| entry.completes_config.is_some()) {
             return Ok(());
         }
         match self.find(model) {
-            Found::Nothing(searched) => Err(self.missing(&model.name, name, searched)),
+            Found::Nothing(searched) => match entry.map(|entry| entry.backend()) {
+                Some(refused) => refused.map(|_| ()),
+                None => Err(self.missing(&model.name, name, searched)),
+            },
             Found::WithModel(_) | Found::Installed(_) => Ok(()),
         }
     }

@@ -88,7 +88,9 @@ fn a_backend_that_refuses_gives_its_reason_and_is_not_offered() {
     );
     assert_eq!(backends.completes_config("broken"), None);
     assert!(!backends.runs_on_gpus("broken") && backends.runs_on_gpus("own"));
-    assert!(backends.check(&model("broken")).is_ok() && backends.check(&model("other")).is_err());
+    let refused = backends.check(&model("broken")).unwrap_err();
+    assert_eq!(refused.message(), "its library is too old");
+    assert!(backends.check(&model("other")).is_err());
 }
 
 #[test]
