@@ -1,4 +1,4 @@
-/* Triton's C interface for backends, made from sdk/triton-sys by its tests. Not to be edited. */
+/* Triton's C interface for backends and repository agents, made from sdk/triton-sys by its tests. Not to be edited. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,6 +21,8 @@ typedef struct TRITONBACKEND_State TRITONBACKEND_State;
 typedef struct TRITONCACHE_Allocator TRITONCACHE_Allocator;
 typedef struct TRITONCACHE_Cache TRITONCACHE_Cache;
 typedef struct TRITONCACHE_CacheEntry TRITONCACHE_CacheEntry;
+typedef struct TRITONREPOAGENT_Agent TRITONREPOAGENT_Agent;
+typedef struct TRITONREPOAGENT_AgentModel TRITONREPOAGENT_AgentModel;
 typedef struct TRITONSERVER_BufferAttributes TRITONSERVER_BufferAttributes;
 typedef struct TRITONSERVER_Error TRITONSERVER_Error;
 typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
@@ -153,6 +155,17 @@ typedef enum {
 typedef enum {
     TRITONBACKEND_ARTIFACT_FILESYSTEM = 0,
 } TRITONBACKEND_ArtifactType;
+typedef enum {
+    TRITONREPOAGENT_ARTIFACT_FILESYSTEM = 0,
+    TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM = 1,
+} TRITONREPOAGENT_ArtifactType;
+typedef enum {
+    TRITONREPOAGENT_ACTION_LOAD = 0,
+    TRITONREPOAGENT_ACTION_LOAD_COMPLETE = 1,
+    TRITONREPOAGENT_ACTION_LOAD_FAIL = 2,
+    TRITONREPOAGENT_ACTION_UNLOAD = 3,
+    TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE = 4,
+} TRITONREPOAGENT_ActionType;
 typedef enum {
     TRITONBACKEND_EXECUTION_BLOCKING = 0,
     TRITONBACKEND_EXECUTION_DEVICE_BLOCKING = 1,
@@ -450,3 +463,21 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* ba
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request* request, void* userp, bool* should_include);
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchInitialize(TRITONBACKEND_Batcher const* batcher, void** userp);
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchFinalize(void* userp);
+
+TRITONSERVER_Error* TRITONREPOAGENT_ApiVersion(uint32_t* major, uint32_t* minor);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryLocation(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, TRITONREPOAGENT_ArtifactType* artifact_type, char const** location);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryLocationAcquire(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, TRITONREPOAGENT_ArtifactType artifact_type, char const** location);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryLocationRelease(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, char const* location);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryUpdate(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, TRITONREPOAGENT_ArtifactType artifact_type, char const* location);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelParameterCount(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, uint32_t* count);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelParameter(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, uint32_t index, char const** parameter_name, char const** parameter_value);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelConfig(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, uint32_t config_version, TRITONSERVER_Message** model_config);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelState(TRITONREPOAGENT_AgentModel* model, void** state);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelSetState(TRITONREPOAGENT_AgentModel* model, void* state);
+TRITONSERVER_Error* TRITONREPOAGENT_State(TRITONREPOAGENT_Agent* agent, void** state);
+TRITONSERVER_Error* TRITONREPOAGENT_SetState(TRITONREPOAGENT_Agent* agent, void* state);
+TRITONSERVER_Error* TRITONREPOAGENT_Initialize(TRITONREPOAGENT_Agent* agent);
+TRITONSERVER_Error* TRITONREPOAGENT_Finalize(TRITONREPOAGENT_Agent* agent);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelInitialize(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelFinalize(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model);
+TRITONSERVER_Error* TRITONREPOAGENT_ModelAction(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, TRITONREPOAGENT_ActionType action_type);

@@ -103,7 +103,6 @@ def test_a_flag_with_an_impossible_value_is_refused(repository, flag):
 
 def test_options_of_what_is_not_built_yet_start_the_server_with_a_warning_each(repository):
     warned = {
-        "--repoagent-directory=/opt/tritonserver/repoagents": "--repoagent-directory has no effect: ",
         "--model-load-gpu-limit=0:0.5": "--model-load-gpu-limit has no effect: ",
         "--enable-peer-access=true": "--enable-peer-access has no effect: ",
         "--cuda-virtual-address-size=0:1048576": "--cuda-virtual-address-size has no effect: ",

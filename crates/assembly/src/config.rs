@@ -14,6 +14,7 @@ use nereid_shared_memory::FaultHandler;
 use nereid_trace::CollectorOptions;
 use tokio::runtime::Handle;
 
+use crate::agents::AgentConfig;
 use crate::caches::CacheConfig;
 use crate::faces::Face;
 use crate::platform::PlatformConfig;
@@ -24,6 +25,8 @@ pub struct Config {
     pub repositories: Vec<PathBuf>,
     /// How repositories in clouds are reached, and where their files are kept.
     pub clouds: CloudOptions,
+    /// The repository agents.
+    pub agents: AgentConfig,
     /// Whether models of the same name in different repositories are served side by side.
     pub namespacing: bool,
     /// How model folders are read. The GPUs are those of `platform`.
@@ -59,6 +62,7 @@ impl Default for Config {
         Self {
             repositories: Vec::new(),
             clouds: CloudOptions::default(),
+            agents: AgentConfig::default(),
             namespacing: false,
             reading: ReadOptions::default(),
             models_at_start: None,

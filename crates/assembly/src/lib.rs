@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod backends;
 mod caches;
 mod config;
@@ -24,6 +25,7 @@ mod repositories;
 mod running;
 mod traces;
 
+pub use agents::AgentConfig;
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
 pub use caches::CacheConfig;
 pub use config::{Config, PollConfig, Process, VERSION};
@@ -31,5 +33,6 @@ pub use error::{StartError, StopError};
 pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use nereid_object_stores::{CacheOptions, CloudOptions};
+pub use nereid_repository::{AgentDefault, NamedAgent};
 pub use platform::{Platform, PlatformConfig};
 pub use running::{LoadOutcome, Running, start};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_object_stores::{Address, CloudOptions, Clouds};
 use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
@@ -13,7 +13,42 @@ pub(crate) struct Opened {
     pub source: Repositories,
     /// Those that are folders on this machine.
     pub folders: Vec<PathBuf>,
-    clouds: Option<Arc<Clouds>>,
+    clouds: Arc<LazyClouds>,
+}
+
+/// What repositories in clouds share, made for the first one.
+pub(crate) struct LazyClouds {
+    options: CloudOptions,
+    made: Mutex<Option<Arc<Clouds>>>,
+}
+
+impl LazyClouds {
+    pub(crate) fn new(options: CloudOptions) -> Self {
+        Self { options, made: Mutex::default() }
+    }
+
+    fn get(&self) -> Result<Arc<Clouds>, String> {
+        let mut made = self.made();
+        if let Some(clouds) = &*made {
+            return Ok(Arc::clone(clouds));
+        }
+        Ok(Arc::clone(made.insert(Arc::new(Clouds::new(self.options.clone())?))))
+    }
+
+    /// What is at an address in a cloud.
+    ///
+    /// # Errors
+    /// It is no such address, or cannot be used.
+    pub(crate) fn open(&self, address: &str) -> Result<Arc<dyn Store>, String> {
+        let parsed = Address::parse(address);
+        let parsed =
+            parsed.ok_or_else(|| format!("'{address}' is not an address of s3://, gs:// or as://"))?;
+        self.get()?.open_for_a_while(parsed.map_err(|error| error.to_string())?)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Option<Arc<Clouds>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Opened {
@@ -27,7 +62,8 @@ impl Opened {
         reading: ReadOptions,
     ) -> Result<Self, String> {
         let mut seen = BTreeSet::new();
-        let (mut stores, mut folders, mut clouds) = (Vec::<Arc<dyn Store>>::new(), Vec::new(), None);
+        let (mut stores, mut folders) = (Vec::<Arc<dyn Store>>::new(), Vec::new());
+        let clouds = Arc::new(LazyClouds::new(options));
         for location in locations.iter().filter(|location| seen.insert(*location)) {
             let Some(address) = location.to_str().and_then(Address::parse) else {
                 check_scheme(location)?;
@@ -36,19 +72,20 @@ impl Opened {
                 continue;
             };
             let address = address.map_err(|error| error.to_string())?;
-            let clouds = match &clouds {
-                Some(clouds) => clouds,
-                None => clouds.insert(Arc::new(Clouds::new(options.clone())?)),
-            };
-            stores.push(clouds.open(address)?);
+            stores.push(clouds.get()?.open(address)?);
         }
         Ok(Self { source: Repositories::over(stores, reading), folders, clouds })
+    }
+
+    /// What repositories in clouds share.
+    pub(crate) fn clouds(&self) -> &Arc<LazyClouds> {
+        &self.clouds
     }
 
     /// Removes the files that were sent and fetched, also those still in use. To be called when no model is loaded any more.
     pub(crate) fn remove_files(&self) {
         self.source.remove_sent_files();
-        if let Some(clouds) = &self.clouds {
+        if let Some(clouds) = &*self.clouds.made() {
             clouds.close();
         }
     }
@@ -88,7 +125,7 @@ mod tests {
         ] {
             let opened = open(locations).unwrap();
             assert_eq!(
-                (opened.folders.len(), opened.clouds.is_some()),
+                (opened.folders.len(), opened.clouds.made().is_some()),
                 (folders, has_clouds),
                 "{locations:?}"
             );

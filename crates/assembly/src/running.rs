@@ -22,6 +22,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::agents::AllAgents;
 use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
@@ -64,7 +65,11 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let platform = Platform::find(&config.platform, config.reading.complete)?;
     let repositories = Opened::new(&config.repositories, config.clouds, platform.reading(config.reading));
     let mut repositories = repositories.map_err(StartError::Repository)?;
-    repositories.source = repositories.source.with_namespacing(config.namespacing);
+    let agents = AllAgents::new(config.agents.directory, Arc::clone(repositories.clouds()));
+    repositories.source = repositories
+        .source
+        .with_namespacing(config.namespacing)
+        .with_agents(Arc::new(agents), config.agents.defaults);
     repositories.source.remove_left_over_files();
     let response_cache = match (config.server.response_cache, config.response_cache) {
         (None, Some(cache)) => Some(caches::open(cache).map_err(StartError::Cache)?),

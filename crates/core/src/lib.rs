@@ -27,6 +27,7 @@ mod peers;
 mod rate_limiter;
 mod readiness;
 mod reminder;
+mod repository_agent;
 mod response_cache;
 mod scheduler;
 mod server;
@@ -60,6 +61,9 @@ pub use nereid_backend_api::{
 pub use nereid_model_config as model_config;
 pub use nereid_placement as placement;
 pub use rate_limiter::{RateLimit, ResourceLimit};
+pub use repository_agent::{
+    AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
+};
 pub use response_cache::{
     CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
     ResponseCaching, decode_entry, encode_entry, sealed_entry,

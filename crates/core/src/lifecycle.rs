@@ -156,7 +156,7 @@ impl LifeCycle {
         let is_model =
             fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
         if is_required && is_model {
-            self.change(|table| table.require(&id));
+            self.require(&id);
         }
         let spec = match read {
             Ok(spec) => spec,
@@ -186,6 +186,11 @@ impl LifeCycle {
         self.note_outcome(&id, &outcome);
         known.note(fingerprint, &outcome);
         outcome
+    }
+
+    /// The server is not ready without this model.
+    fn require(&self, id: &ModelId) {
+        self.change(|table| table.require(id));
     }
 
     /// Serves what `spec` says, or keeps serving what there is if that fails.

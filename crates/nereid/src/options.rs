@@ -2,6 +2,7 @@
 //! environment or in a file. Names, defaults and meaning are Triton's where it has the option.
 
 mod abbreviations;
+mod agents;
 pub(crate) mod backends;
 mod cache;
 mod execution;
@@ -32,6 +33,7 @@ use nereid_core::ServerOptions;
 use nereid_listener::Address;
 use nereid_load_report::Reporting;
 
+use self::agents::AgentOptions;
 use self::backends::ConfigurationOptions;
 use self::cache::CacheOptions;
 use self::execution::ExecutionOptions;
@@ -61,6 +63,9 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub models: ModelOptions,
+
+    #[command(flatten)]
+    agents: AgentOptions,
 
     #[command(flatten)]
     pub configurations: ConfigurationOptions,
@@ -225,6 +230,7 @@ impl Options {
         Ok(Config {
             repositories: self.models.repositories(),
             clouds: CloudOptions { cache: self.models.cache(), ..CloudOptions::default() },
+            agents: self.agents.agents(),
             namespacing: self.models.namespacing(),
             reading: self.configurations.read_options(),
             models_at_start: self.models.at_start(),
@@ -269,7 +275,6 @@ impl Options {
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
         advice.extend(self.cache.advice().map(str::to_owned));
-        advice.extend(self.models.advice());
         advice.extend(self.execution.advice());
         advice.extend(self.devices.advice());
         advice.extend(self.trace.advice());

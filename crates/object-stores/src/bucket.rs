@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -72,6 +72,30 @@ impl Bucket {
             async move { store.list(prefix.as_ref()).try_collect().await }
         })
         .await
+    }
+
+    /// A file of the repository as a whole, if it is there.
+    pub(crate) async fn read(&self, file: &str, limit: u64) -> Result<Option<Vec<u8>>, Failure> {
+        let folder = &self.address.path;
+        let path = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
+        let path = object_store::path::Path::parse(path)
+            .map_err(|error| Failure::new(FailureKind::NotFound, error.to_string()))?;
+        let read = self.attempt(|store| {
+            let path = path.clone();
+            async move {
+                let answer = store.get(&path).await?;
+                let is_short = answer.meta.size <= limit;
+                Ok(if is_short { Some(answer.bytes().await?.to_vec()) } else { None })
+            }
+        });
+        match read.await {
+            Ok(Some(bytes)) => Ok(Some(bytes)),
+            Ok(None) => {
+                Err(Failure::new(FailureKind::Refused, format!("the file is longer than {limit} bytes")))
+            }
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The open bucket. Credentials are read when it is opened.

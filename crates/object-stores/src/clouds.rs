@@ -130,15 +130,27 @@ impl Clouds {
     /// # Errors
     /// The cache's folder cannot be used.
     pub fn open(&self, address: Address) -> Result<Arc<dyn Store>, String> {
+        let folder = self.folder(address)?;
+        lock(&self.folders).push(folder.clone());
+        Ok(Arc::new(folder))
+    }
+
+    /// What is at an address that is not a repository, for as long as it is used.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for_a_while(&self, address: Address) -> Result<Arc<dyn Store>, String> {
+        Ok(Arc::new(self.folder(address)?))
+    }
+
+    fn folder(&self, address: Address) -> Result<ObjectFolder, String> {
         let Some(runtime) = &self.runtime else { return Err("the server is stopping".into()) };
         let CloudOptions { environment, patience, .. } = self.options.clone();
         let cache = self.cache(&address.cloud)?;
         let bucket = Arc::new(Bucket::new(address, environment, self.connector.clone(), patience));
         let downloader =
             Downloader { bucket, cache, connections: Arc::clone(&self.connections), etags: Arc::default() };
-        let folder = ObjectFolder::new(downloader, runtime.handle().clone());
-        lock(&self.folders).push(folder.clone());
-        Ok(Arc::new(folder))
+        Ok(ObjectFolder::new(downloader, runtime.handle().clone()))
     }
 
     /// The repositories, and whether each could be listed the last time.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::signer::Signer;
 use object_store::{ObjectStore, RetryConfig};
 
 use crate::address::{Address, Cloud};
 use crate::credentials::{CredentialFile, S3Credentials};
 use crate::environment::Environment;
 use crate::http::Connector;
+use crate::locator::{Locator, Public};
 use crate::platform::Platform;
 use crate::profiles::Profile;
 
@@ -26,6 +28,8 @@ const CREDENTIAL_FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
 /// An open bucket.
 pub(crate) struct Connection {
     pub store: Arc<dyn ObjectStore>,
+    /// Where others can read its objects.
+    pub locator: Locator,
     /// What may not stand in any message.
     pub secrets: Vec<String>,
 }
@@ -44,7 +48,7 @@ pub(crate) async fn connect(
         None => None,
     };
     let no_match = || format!("the file of {CREDENTIAL_FILE} has no credentials for '{address}'");
-    let connecting = Connecting { address, environment, connector, secrets: Vec::new() };
+    let connecting = Connecting { address, environment, connector, public: None, secrets: Vec::new() };
     match &address.cloud {
         Cloud::S3 { endpoint } => {
             let given =
@@ -68,6 +72,8 @@ struct Connecting<'a> {
     address: &'a Address,
     environment: &'a Environment,
     connector: &'a Connector,
+    /// The address of the bucket, if its objects need no signature.
+    public: Option<Public>,
     secrets: Vec<String>,
 }
 
@@ -107,7 +113,7 @@ impl Connecting<'_> {
         let region = of_file(|given| &given.region)
             .or_else(|| variable(&["AWS_DEFAULT_REGION", "AWS_REGION"]))
             .or_else(|| of_profile("region"));
-        if let Some(region) = region {
+        if let Some(region) = &region {
             builder = builder.with_region(region);
         }
         // Where a bucket is reached is no credential: the environment tells that with a file of credentials, too.
@@ -115,6 +121,9 @@ impl Connecting<'_> {
             .map(str::to_owned)
             .or_else(|| self.environment.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]))
             .or_else(|| of_profile("endpoint_url"));
+        let host = endpoint.clone().unwrap_or_else(|| {
+            format!("https://s3.{}.amazonaws.com", region.as_deref().unwrap_or("us-east-1"))
+        });
         if let Some(endpoint) = endpoint {
             builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
         }
@@ -164,6 +173,7 @@ impl Connecting<'_> {
             if !is_provided {
                 if is_disabled || !self.is_on(Platform::Amazon).await {
                     builder = builder.with_skip_signature(true);
+                    self.public = Some(Public::new(&host, self.address, None));
                 } else {
                     builder = builder.with_metadata_endpoint(Platform::Amazon.endpoint(self.environment));
                 }
@@ -184,12 +194,15 @@ impl Connecting<'_> {
             let scheme = if emulator.contains("://") { "" } else { "http://" };
             let base = format!("{scheme}{}", emulator.trim_end_matches('/'));
             builder = builder.with_base_url(&base).with_skip_signature(true);
+            self.public = Some(Public::new(&base, self.address, None));
             return self.connection(builder.build());
         }
+        let mut host = "https://storage.googleapis.com".to_owned();
         // As gcloud has it: `https://host/storage/v1/`, for a private endpoint.
         if let Some(endpoint) = self.environment.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE") {
             let base = endpoint.split('/').take(3).collect::<Vec<_>>().join("/");
             builder = builder.with_base_url(&base);
+            host = base;
         }
         if let Some(file) = file {
             self.secrets.extend(secrets_of(Path::new(&file)));
@@ -202,7 +215,10 @@ impl Connecting<'_> {
                     builder = builder.with_application_credentials(path.to_string_lossy());
                 }
                 None if self.is_on(Platform::Google).await => {}
-                None => builder = builder.with_skip_signature(true),
+                None => {
+                    builder = builder.with_skip_signature(true);
+                    self.public = Some(Public::new(&host, self.address, None));
+                }
             }
         }
         self.connection(builder.build())
@@ -213,9 +229,17 @@ impl Connecting<'_> {
         platform.answers(self.environment, self.connector).await
     }
 
-    fn connection(self, store: object_store::Result<impl ObjectStore>) -> Result<Connection, String> {
+    fn connection(
+        self,
+        store: object_store::Result<impl ObjectStore + Signer>,
+    ) -> Result<Connection, String> {
         let store = store.map_err(|error| crate::errors::Failure::of(&error, &self.secrets).message)?;
-        Ok(Connection { store: Arc::new(store), secrets: self.secrets })
+        let store = Arc::new(store);
+        let locator = match self.public {
+            Some(public) => Locator::Public(public),
+            None => Locator::Signed(Arc::clone(&store) as _),
+        };
+        Ok(Connection { store, locator, secrets: self.secrets })
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use md5::{Digest, Md5};
 use nereid_core::Progress;
+use nereid_repository::Route;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -21,12 +22,13 @@ use crate::address::Cloud;
 use crate::bucket::Bucket;
 use crate::cache::{Cache, Found, Partial};
 use crate::errors::{Failure, FailureKind};
+use crate::routed::{Range, Routed, RoutedError};
 
 /// A file is fetched in ranges of this many bytes.
 const RANGE: u64 = 8 << 20;
 
 /// Progress is reported after this many bytes: every report wakes those who wait for news.
-const REPORTED: u64 = 1 << 20;
+pub(crate) const REPORTED: u64 = 1 << 20;
 
 /// How often a file is looked at that somebody else fetches.
 const BUSY: Duration = Duration::from_millis(50);
@@ -57,7 +59,9 @@ impl Downloader {
         object: &ObjectMeta,
         to: &Path,
         progress: &Progress,
+        route: Option<&Arc<dyn Route>>,
     ) -> Result<(), Failure> {
+        let mut route = route.map(|route| Routed::new(Arc::clone(route)));
         let (key, size) = (self.key(object), object.size);
         let mut other_digest = None;
         loop {
@@ -69,7 +73,7 @@ impl Downloader {
                 }
                 Found::Busy => sleep(BUSY).await,
                 Found::Missing(partial) => {
-                    let digest = match self.fill(object, &partial, progress).await {
+                    let digest = match self.fill(object, &partial, progress, route.as_ref()).await {
                         Ok(digest) => digest,
                         Err(failure) => {
                             if failure.kind == FailureKind::Changed {
@@ -80,6 +84,8 @@ impl Downloader {
                     };
                     if let Some(wrong) = self.wrong_digest(object, digest, other_digest.as_deref()) {
                         self.cache.discard(partial);
+                        // What is wrong on the route may be right where it is kept.
+                        route = route.filter(|route| !route.may_fall_back());
                         if other_digest.replace(wrong).is_some() {
                             let message = format!("what arrives of '{}' is damaged", object.location);
                             return Err(Failure::new(FailureKind::Unavailable, message));
@@ -104,6 +110,7 @@ impl Downloader {
         object: &ObjectMeta,
         partial: &Partial,
         progress: &Progress,
+        route: Option<&Routed>,
     ) -> Result<Option<String>, Failure> {
         let count = usize::try_from(object.size.div_ceil(RANGE)).unwrap_or(usize::MAX);
         let mut done = read_record(&partial.record, count).map_err(|error| cannot_write(&error))?;
@@ -134,10 +141,11 @@ impl Downloader {
                 Ok(permit) = Arc::clone(&self.connections).acquire_owned(), if is_missing => {
                     let Some(index) = missing.next() else { continue };
                     let (this, object) = (self.clone(), object.clone());
-                    let (file, progress) = (Arc::clone(&partial.file), progress.clone());
+                    let (file, progress, route) =
+                        (Arc::clone(&partial.file), progress.clone(), route.cloned());
                     ranges.spawn(async move {
                         let _permit = permit;
-                        this.range(&object, index, &file, &progress).await.map(|()| index)
+                        this.range(&object, index, &file, &progress, route).await.map(|()| index)
                     });
                 }
                 Some(ended) = ranges.join_next() => {
@@ -165,14 +173,36 @@ impl Downloader {
         index: usize,
         file: &File,
         progress: &Progress,
+        mut route: Option<Routed>,
     ) -> Result<(), Failure> {
+        let counting = route.clone();
         let mut from = index as u64 * RANGE;
         let end = from + length(object, index);
         let (mut attempts, mut is_renewed) = (0, false);
         while from < end {
             let connection = self.bucket.connection().await?;
             let before = from;
+            if let Some(routed) = &route {
+                let range = Range { object, from: &mut from, end, file, progress };
+                match routed.read(range, &connection.locator).await {
+                    Ok(()) => continue,
+                    Err(RoutedError::Write(error)) => return Err(cannot_write(&error)),
+                    Err(RoutedError::Route(_)) if routed.may_fall_back() => route = None,
+                    Err(RoutedError::Route(_)) if from > before => {}
+                    Err(RoutedError::Route(message)) => {
+                        if attempts + 1 >= self.bucket.patience.attempts {
+                            return Err(Failure::new(FailureKind::Unavailable, message));
+                        }
+                        sleep(self.bucket.patience.pause(attempts)).await;
+                        attempts += 1;
+                    }
+                }
+                continue;
+            }
             let read = read(&*connection.store, object, &mut from, end, file, progress).await;
+            if let Some(routed) = &counting {
+                routed.count_from_store(from - before);
+            }
             let failure = match read {
                 Ok(()) => continue,
                 Err(ReadError::Store(error)) => Failure::of(&error, &connection.secrets),
@@ -314,7 +344,7 @@ async fn read(
 }
 
 /// An ETag without its quotes, which not every listing gives.
-fn bare(etag: &str) -> &str {
+pub(crate) fn bare(etag: &str) -> &str {
     etag.trim_matches('"')
 }
 

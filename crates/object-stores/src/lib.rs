@@ -18,8 +18,10 @@ mod environment;
 mod errors;
 mod http;
 mod listing;
+mod locator;
 mod platform;
 mod profiles;
+mod routed;
 mod store;
 #[cfg(test)]
 mod testing;

@@ -62,6 +62,14 @@ impl Listing {
         self.nodes.is_empty()
     }
 
+    /// The object that is a file of this path.
+    pub(crate) fn object(&self, path: &str) -> Option<&ObjectMeta> {
+        match self.nodes.get(path)? {
+            Node::File(object) => Some(object),
+            Node::Folder => None,
+        }
+    }
+
     /// What is right below a folder; `None` if there is no such folder.
     pub(crate) fn list(&self, folder: &str) -> Option<Vec<Entry>> {
         let direct = self.below(folder)?.filter(|(path, _)| !path.contains('/'));

@@ -11,7 +11,7 @@ use std::time::Instant;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Progress, SourceFuture};
-use nereid_repository::{Entry, Fetch, Fetched, Object, Store};
+use nereid_repository::{Entry, Fetch, Fetched, Object, Route, Store};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{interval, timeout};
@@ -19,6 +19,9 @@ use tokio::time::{interval, timeout};
 use crate::download::Downloader;
 use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
+
+/// Files that are read as a whole are no longer than this.
+const TEXT_LIMIT: u64 = 16 << 20;
 
 /// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number has a limit of its own.
 const FILES: usize = 16;
@@ -126,7 +129,13 @@ impl ObjectFolder {
     }
 
     /// Makes a folder of files of the cache. `None` if an object is no longer what was listed.
-    async fn place(&self, folder: &str, contents: Contents, progress: &Progress) -> Result<Option<Fetched>> {
+    async fn place(
+        &self,
+        folder: &str,
+        contents: Contents,
+        progress: &Progress,
+        route: Option<&Arc<dyn Route>>,
+    ) -> Result<Option<Fetched>> {
         let failed = |error: &dyn std::fmt::Display| {
             Error::unavailable(format!("cannot fetch '{}/{folder}': {error}", self.location()))
         };
@@ -138,7 +147,7 @@ impl ObjectFolder {
         let (files, began, (before, _)) = (contents.files.len(), Instant::now(), progress.bytes());
         let fetching = stream::iter(contents.files).map(|(name, object)| {
             let (to, progress) = (path.join(name), progress.clone());
-            async move { self.downloader.fetch(&object, &to, &progress).await }
+            async move { self.downloader.fetch(&object, &to, &progress, route).await }
         });
         let fetching = fetching.buffer_unordered(FILES).try_collect::<()>();
         let logging = self.log_progress(folder, began, progress);
@@ -246,8 +255,9 @@ impl Store for ObjectFolder {
                 let mut contents = contents.await?;
                 contents.files.retain(|(path, _)| (fetch.is_needed)(path));
                 let (this, folder) = (self.clone(), fetch.folder.to_owned());
-                let progress = fetch.progress.clone();
-                let placed = self.run(async move { this.place(&folder, contents, &progress).await });
+                let (progress, route) = (fetch.progress.clone(), fetch.route.cloned());
+                let placed =
+                    self.run(async move { this.place(&folder, contents, &progress, route.as_ref()).await });
                 if let Some(fetched) = placed.await? {
                     return Ok(fetched);
                 }
@@ -255,6 +265,18 @@ impl Store for ObjectFolder {
             }
             let (location, folder) = (self.location(), fetch.folder);
             Err(Error::unavailable(format!("'{location}/{folder}' keeps changing while it is fetched")))
+        })
+    }
+
+    fn read<'a>(&'a self, file: &'a str, as_of: Instant) -> SourceFuture<'a, Option<Vec<u8>>> {
+        let whole = self.seen().whole.clone().filter(|whole| whole.as_of >= as_of);
+        if whole.is_some_and(|whole| whole.object(file).is_none()) {
+            return Box::pin(async { Ok(None) });
+        }
+        let (bucket, file) = (Arc::clone(&self.downloader.bucket), file.to_owned());
+        self.run(async move {
+            let read = bucket.read(&file, TEXT_LIMIT).await;
+            read.map_err(|failure| failure.error(&format!("cannot read '{}/{file}'", bucket.address)))
         })
     }
 }

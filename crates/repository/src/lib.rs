@@ -4,18 +4,22 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod fingerprint;
 mod model_folder;
 mod private_folder;
 mod registered;
+mod route;
 mod sent;
 mod source;
 mod store;
 mod wanted;
 mod watch;
 
+pub use agents::{AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use private_folder::PrivateFolder;
+pub use route::{Answering, NextPiece, Route, RouteAnswer, RouteBody, RouteError, RoutedObject, Way};
 pub use source::Repositories;
 #[cfg(feature = "conformance")]
 pub use source::conformance::check_source;

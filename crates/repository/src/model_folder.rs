@@ -10,7 +10,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
-use nereid_model_config::proto::ModelVersionPolicy;
 use nereid_model_config::{
     DataFileKind, ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
     data_files,
@@ -83,11 +82,24 @@ impl Default for ReadOptions {
 /// `NotFound` where there is no model: nothing to read, or no configuration where there has to be one. Otherwise what is
 /// wrong with the configuration; the message names the file.
 pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<ModelSpec> {
-    let path = config_path(folder, options)?;
+    read_moved_model(folder, folder, name, options)
+}
+
+/// Reads the model `name`, whose files are in `folder` while its configuration is still in another one.
+///
+/// # Errors
+/// As [`read_model`].
+pub(crate) fn read_moved_model(
+    folder: &Path,
+    config_folder: &Path,
+    name: &str,
+    options: &ReadOptions,
+) -> Result<ModelSpec> {
+    let path = config_path(config_folder, options)?;
     let given = !options.complete || exists(&path)?;
     let config = if given { parse_config(&path, options)? } else { ModelConfig::default() };
     let origin = if given { Origin::File(&path) } else { Origin::Nowhere };
-    finish(folder, name, config, origin, options)
+    finish(folder, config_folder, name, config, origin, options)
 }
 
 /// Reads the folder of the model `name`, with a configuration in JSON that takes the place of its own.
@@ -102,28 +114,33 @@ pub(crate) fn read_model_as(
 ) -> Result<ModelSpec> {
     let config = nereid_model_config::from_json(config)
         .map_err(|error| Error::invalid_arg(format!("{}: {error}", Origin::Request.describe(folder))))?;
-    finish(folder, name, config, Origin::Request, options)
+    finish(folder, folder, name, config, Origin::Request, options)
 }
 
-/// The version policy of the configuration that [`read_model`], or [`read_model_as`], would take; an empty one without any.
+/// The configuration that [`read_model`], or [`read_model_as`], would take, as it is written; an empty one without any.
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn policy_of(
+pub(crate) fn given_config(
     folder: &Path,
     config: Option<&str>,
     options: &ReadOptions,
-) -> Result<Option<ModelVersionPolicy>> {
-    let config = match config {
+) -> Result<ModelConfig> {
+    match config {
         Some(config) => {
-            nereid_model_config::from_json(config).map_err(|error| Error::invalid_arg(error.to_string()))?
+            nereid_model_config::from_json(config).map_err(|error| Error::invalid_arg(error.to_string()))
         }
-        None => match config_path(folder, options)? {
-            path if exists(&path)? => parse_config(&path, options)?,
-            _ => ModelConfig::default(),
-        },
-    };
-    Ok(config.version_policy)
+        None if has_config(folder, options)? => parse_config(&config_path(folder, options)?, options),
+        None => Ok(ModelConfig::default()),
+    }
+}
+
+/// Whether a folder has the configuration that would be taken.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn has_config(folder: &Path, options: &ReadOptions) -> Result<bool> {
+    exists(&config_path(folder, options)?)
 }
 
 /// Where a configuration is from.
@@ -165,12 +182,18 @@ impl Origin<'_> {
 /// A model by its configuration.
 fn finish(
     folder: &Path,
+    config_folder: &Path,
     name: &str,
-    config: ModelConfig,
+    mut config: ModelConfig,
     origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<ModelSpec> {
     let versions = versions(folder)?;
+    // A model that was registered under another name is still configured under that of its folder.
+    let is_of_folder = config_folder.file_name().is_some_and(|folder| folder == config.name.as_str());
+    if config.name.is_empty() || is_of_folder {
+        name.clone_into(&mut config.name);
+    }
     let (config, fault) = finish_config(folder, name, config, &versions, origin, options)?;
     let (labels, missing_labels) = or_fault(read_labels(folder, &config));
     let (files, missing_files) = or_fault(read_data_files(folder, &config));
@@ -213,11 +236,6 @@ fn finish_config(
     origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<(ModelConfig, Option<Error>)> {
-    // A model that was registered under another name is still configured under that of its folder.
-    let is_of_folder = folder.file_name().is_some_and(|folder| folder == config.name.as_str());
-    if config.name.is_empty() || is_of_folder {
-        name.clone_into(&mut config.name);
-    }
     if config.name != name {
         return Err(Error::invalid_arg(format!(
             "'{}' configures model '{}', but the folder is '{name}'",
@@ -269,8 +287,8 @@ pub(crate) fn is_ensemble(folder: &Path, options: &ReadOptions) -> bool {
 
 /// Whether a folder looks like a model's: it has a configuration, or a folder of a version.
 pub(crate) fn is_of_model(folder: &Path, options: &ReadOptions) -> bool {
-    let has_config = config_path(folder, options).and_then(|path| exists(&path)).unwrap_or(false);
-    has_config || versions(folder).is_ok_and(|versions| !versions.is_empty())
+    has_config(folder, options).unwrap_or(false)
+        || versions(folder).is_ok_and(|versions| !versions.is_empty())
 }
 
 fn exists(path: &Path) -> Result<bool> {

@@ -1,5 +1,5 @@
-//! Where the files that come with load requests are kept: a private folder of this server in the system's folder for
-//! temporary files, and in it one folder for each load.
+//! Where the files that come with load requests are kept, and those that repository agents make: a private folder of this
+//! server in the system's folder for temporary files, and in it one folder for each load.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -52,6 +52,15 @@ impl SentFiles {
         let path = folder.path().to_owned();
         let guard = LoadGuard::new(LoadFolder { _folder: folder, _own: own });
         Ok((path, guard, Origin::Request(digest.finish())))
+    }
+
+    /// Makes an empty folder, which goes with its guard.
+    pub(crate) fn folder(&self) -> Result<(PathBuf, LoadGuard)> {
+        let cannot = |error: io::Error| Error::internal(format!("cannot make a temporary folder: {error}"));
+        let own = self.own_folder().map_err(cannot)?;
+        let folder = own.folder().map_err(cannot)?;
+        let path = folder.path().to_owned();
+        Ok((path, LoadGuard::new(LoadFolder { _folder: folder, _own: own })))
     }
 
     /// Removes what is kept, whether it is still in use or not. Nothing may be loaded from it afterwards.

@@ -5,21 +5,26 @@ pub mod conformance;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
-    FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin, Overrides,
-    Progress, SourceFuture, block_on,
+    AgentFolders, FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin,
+    Overrides, Progress, SourceFuture, block_on,
 };
 
+use crate::agents::{
+    AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, Defaults, NoAgents, Seeing, own_agents,
+};
 use crate::fingerprint;
-use crate::model_folder::{ReadOptions, read_model, read_model_as};
+use crate::model_folder::{ReadOptions, given_config, has_config, read_model_as, read_moved_model};
 use crate::registered::RegisteredStores;
+use crate::route::Route;
 use crate::sent::SentFiles;
-use crate::store::{Fetch, LocalStore, Store};
+use crate::store::{Fetch, Fetched, LocalStore, Object, Store};
 use crate::wanted;
 
 /// Stores that hold a folder for each model. Hidden folders are not models.
@@ -30,6 +35,14 @@ pub struct Repositories {
     options: ReadOptions,
     namespacing: bool,
     sent: SentFiles,
+    agents: AgentSetup,
+}
+
+/// The agents, and those of models that name none.
+#[derive(Clone)]
+struct AgentSetup {
+    agents: Arc<dyn Agents>,
+    defaults: Defaults,
 }
 
 impl Repositories {
@@ -48,7 +61,13 @@ impl Repositories {
             options,
             namespacing: false,
             sent: SentFiles::new(env::temp_dir()),
+            agents: AgentSetup { agents: Arc::new(NoAgents), defaults: Defaults::default() },
         }
+    }
+
+    /// Has agents see the models: those that a model names, and otherwise the default ones.
+    pub fn with_agents(self, agents: Arc<dyn Agents>, defaults: Vec<AgentDefault>) -> Self {
+        Self { agents: AgentSetup { agents, defaults: Defaults::new(defaults) }, ..self }
     }
 
     /// Makes each repository a namespace: models of the same name in several are then served side by side.
@@ -66,7 +85,7 @@ impl Repositories {
             let entries = block_on(store.list("", as_of)).unwrap_or_default();
             let (folders, mut files): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.is_folder);
-            files.retain(|file| could_be_of_a_model(&file.name));
+            files.retain(|file| could_be_of_a_model(&file.name) && file.name != AGENTS_FILE);
             files.sort();
             let named: Vec<_> = files.iter().take(5).map(|file| format!("'{}'", file.name)).collect();
             let more = if files.len() > named.len() { ", ..." } else { "" };
@@ -194,21 +213,117 @@ impl Repositories {
             let (path, guard, origin) = self.sent.keep(&id.name, overrides)?;
             // It is loaded again when the repository's own model changes.
             let fingerprint = self.fingerprint_of(&id, as_of).await.unwrap_or_default();
-            return Ok(ModelFiles { id, path, config, options, fingerprint, origin, guard });
+            let fetched = Fetched { path, is_complete: true, guard };
+            let files = ModelFiles {
+                id,
+                path: PathBuf::new(),
+                config_folder: PathBuf::new(),
+                config,
+                options,
+                fingerprint,
+                origin,
+                guard: LoadGuard::default(),
+            };
+            return self
+                .seen_by_agents(files, fetched, None, &AgentsOfRepository::default(), progress, as_of)
+                .await;
         }
         let store = self.place(&id, as_of).await?;
         let objects = store.stat(&id.name, as_of).await?;
         let fingerprint = fingerprint::of_model(&objects);
+        let defaults = self.agents.defaults.of(&*store, as_of).await?;
+        let route = self.route_of(&defaults)?;
         // The configuration tells which versions are served; no others are fetched.
-        let fetch = Fetch { folder: &id.name, is_needed: &wanted::is_beside_versions, progress, as_of };
-        let mut fetched = store.fetch(fetch).await?;
-        if !fetched.is_complete {
-            let versions = wanted::versions(&objects, &fetched.path, config.as_deref(), &options);
-            let is_needed = |path: &str| versions.needs(path);
-            fetched = store.fetch(Fetch { is_needed: &is_needed, ..fetch }).await?;
+        let (folder, is_needed) = (&*id.name, &wanted::is_beside_versions);
+        let fetched =
+            store.fetch(Fetch { folder, is_needed, progress, as_of, route: route.as_ref() }).await?;
+        let origin = Origin::Source;
+        let files = ModelFiles {
+            id: id.clone(),
+            path: PathBuf::new(),
+            config_folder: PathBuf::new(),
+            config,
+            options,
+            fingerprint,
+            origin,
+            guard: LoadGuard::default(),
+        };
+        self.seen_by_agents(files, fetched, Some((&store, &objects)), &defaults, progress, as_of).await
+    }
+
+    /// Has the agents of a model see it, if it has any, and fetches what is still needed of it.
+    async fn seen_by_agents(
+        &self,
+        files: ModelFiles,
+        fetched: Fetched,
+        store: Option<(&Arc<dyn Store>, &[Object])>,
+        defaults: &AgentsOfRepository,
+        progress: &Progress,
+        as_of: Instant,
+    ) -> Result<ModelFiles> {
+        let (model, config) = (&*files.id.name, files.config.as_deref());
+        // Of a configuration that cannot be read, reading the model tells what is wrong.
+        let written = given_config(&fetched.path, config, &files.options).ok();
+        let own = written.as_ref().and_then(own_agents);
+        let (named, by) = match &own {
+            Some(own) => (own.as_slice(), "its configuration"),
+            None if defaults.is_of_file => (defaults.agents.as_slice(), AGENTS_FILE),
+            None => (defaults.agents.as_slice(), "--repository-agent"),
+        };
+        let (Some(written), false) = (written, named.is_empty()) else {
+            return self.without_agents(files, fetched, store, progress, as_of).await;
+        };
+        let names: Vec<_> = named.iter().map(|agent| agent.name.as_str()).collect();
+        tracing::debug!("'{model}' is seen by repository agents {} (from {by})", names.join(", "));
+        let sent = self.sent.clone();
+        let seeing = Seeing {
+            agents: &*self.agents.agents,
+            model,
+            store,
+            fetched: &fetched,
+            config,
+            written,
+            options: &files.options,
+            folders: AgentFolders::new(move || sent.folder()),
+            progress,
+            as_of,
+        };
+        let seen = seeing.by(named).await?;
+        // The configuration that names the agents counts, whatever they bring along.
+        let has_own = has_config(&fetched.path, &files.options)?;
+        let config_folder = if has_own { fetched.path } else { seen.path.clone() };
+        Ok(ModelFiles { path: seen.path, config_folder, guard: seen.guard, ..files })
+    }
+
+    async fn without_agents(
+        &self,
+        files: ModelFiles,
+        mut fetched: Fetched,
+        store: Option<(&Arc<dyn Store>, &[Object])>,
+        progress: &Progress,
+        as_of: Instant,
+    ) -> Result<ModelFiles> {
+        if let (Some((store, objects)), false) = (store, fetched.is_complete) {
+            let versions = wanted::versions(objects, &fetched.path, files.config.as_deref(), &files.options);
+            let (folder, is_needed) = (&*files.id.name, |path: &str| versions.needs(path));
+            let fetch = Fetch { folder, is_needed: &is_needed, progress, as_of, route: None };
+            fetched = store.fetch(fetch).await?;
         }
-        let (path, guard) = (fetched.path, fetched.guard);
-        Ok(ModelFiles { id, path, config, options, fingerprint, origin: Origin::Source, guard })
+        Ok(ModelFiles {
+            config_folder: fetched.path.clone(),
+            path: fetched.path,
+            guard: fetched.guard,
+            ..files
+        })
+    }
+
+    /// The route of the default agents, if the first of them is one: the configuration comes by it, too.
+    fn route_of(&self, defaults: &AgentsOfRepository) -> Result<Option<Arc<dyn Route>>> {
+        let Some(first) = defaults.agents.first() else { return Ok(None) };
+        match self.agents.agents.agent(&first.name, &first.parameters)? {
+            Agent::Route(route) => Ok(Some(route)),
+            Agent::Hooks(_) => Ok(None),
+        }
     }
 }
 
@@ -254,10 +369,18 @@ impl ModelSource for Repositories {
     }
 }
 
+impl fmt::Debug for AgentSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentSetup").field("defaults", &self.defaults).finish_non_exhaustive()
+    }
+}
+
 /// A model's folder on this machine.
 struct ModelFiles {
     id: ModelId,
     path: PathBuf,
+    /// Where its configuration is.
+    config_folder: PathBuf,
     /// A configuration in place of its own, as JSON.
     config: Option<String>,
     options: ReadOptions,
@@ -268,9 +391,9 @@ struct ModelFiles {
 
 impl FetchedModel for ModelFiles {
     fn read(self: Box<Self>) -> Result<ModelSpec> {
-        let Self { id, path, config, options, fingerprint, origin, guard } = *self;
+        let Self { id, path, config_folder, config, options, fingerprint, origin, guard } = *self;
         let spec = match &config {
-            None => read_model(&path, &id.name, &options)?,
+            None => read_moved_model(&path, &config_folder, &id.name, &options)?,
             Some(config) => read_model_as(&path, &id.name, config, &options)?,
         };
         Ok(ModelSpec { id, fingerprint, origin, guard, ..spec })

@@ -10,12 +10,16 @@ mod renamed;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_core::{LoadGuard, Progress, SourceFuture};
+use nereid_core::backend_api::{Error, ErrorCode};
+use nereid_core::{LoadGuard, ModelLocation, Progress, SourceFuture};
+use nereid_model_files::{self as model_files, TEXT_LIMIT};
 
 pub use self::local::LocalStore;
 pub(crate) use self::renamed::RenamedStore;
+use crate::route::Route;
 
 /// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
 ///
@@ -43,6 +47,31 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`list`](Self::list).
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched>;
+
+    /// Where a folder is, for those who look at it themselves.
+    fn locate(&self, folder: &str) -> ModelLocation {
+        ModelLocation::Remote(format!("{}/{folder}", self.location().trim_end_matches('/')))
+    }
+
+    /// A short text file right below the store; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list), and if the file is too long.
+    fn read<'a>(&'a self, file: &'a str, as_of: Instant) -> SourceFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let (is_needed, progress) = (|path: &str| path == file, Progress::default());
+            let fetch = Fetch { folder: "", is_needed: &is_needed, progress: &progress, as_of, route: None };
+            let path = self.fetch(fetch).await?.path.join(file);
+            match model_files::read(&path, TEXT_LIMIT) {
+                Ok(text) => Ok(Some(text)),
+                Err(error) if error.is_missing() => Ok(None),
+                Err(error) => {
+                    let message = format!("cannot read '{}/{file}': {error}", self.location());
+                    Err(Error::new(ErrorCode::Unavailable, message))
+                }
+            }
+        })
+    }
 }
 
 /// Something right below a folder.
@@ -88,6 +117,8 @@ pub struct Fetch<'a> {
     pub progress: &'a Progress,
     /// What the store learned then or later is new enough.
     pub as_of: Instant,
+    /// Another way for what is not on this machine.
+    pub route: Option<&'a Arc<dyn Route>>,
 }
 
 /// A folder on this machine with what was fetched.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::model_folder::{ReadOptions, policy_of, version_number};
+use crate::model_folder::{ReadOptions, given_config, version_number};
 use crate::store::{Object, ObjectKind};
 
 /// The versions to be served.
@@ -32,7 +32,7 @@ pub(crate) fn versions(
     let folders = objects.iter().filter(|object| object.kind == ObjectKind::Folder);
     let mut available: Vec<_> = folders.filter_map(|folder| version_number(&folder.path)).collect();
     available.sort_unstable();
-    let policy = policy_of(folder, config, options);
+    let policy = given_config(folder, config, options).map(|config| config.version_policy);
     let served =
         policy.map(|policy| nereid_model_config::served_versions(policy.as_ref(), &available).served);
     Versions(served.unwrap_or_default().into_iter().collect())

@@ -192,6 +192,7 @@ plain! {
     *mut TRITONSERVER_Server, *const TRITONSERVER_Parameter,
     TRITONBACKEND_ArtifactType, TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_InstanceGroupKind,
     TRITONSERVER_MemoryType, TRITONSERVER_MetricKind, TRITONSERVER_ParameterType,
+    TRITONREPOAGENT_ArtifactType,
 }
 
 /// Passes unchanged.
@@ -213,7 +214,7 @@ as_it_is! {
     bool, c_int, u32, i64, u64, usize, f64,
     // An address that only C uses: it is kept and returned, never dereferenced.
     *mut c_void,
-    TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
+    TRITONBACKEND_ExecutionPolicy, TRITONREPOAGENT_ArtifactType, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
     TRITONSERVER_InferenceTraceActivity, TRITONSERVER_InferenceTraceLevel, TRITONSERVER_InstanceGroupKind,
     TRITONSERVER_LogLevel, TRITONSERVER_MemoryType, TRITONSERVER_MetricFormat, TRITONSERVER_MetricKind,
     TRITONSERVER_ParameterType,

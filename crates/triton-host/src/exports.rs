@@ -3,6 +3,7 @@
 use nereid_plugin::HostFunction;
 
 pub(crate) const TABLES: &[&[HostFunction]] = &[
+    crate::agent::EXPORTS,
     crate::allocator::EXPORTS,
     crate::attributes::EXPORTS,
     crate::backend::EXPORTS,

@@ -8,6 +8,7 @@
 //! Few places deal with C directly: `boundary.rs` checks arguments, `handle.rs` knows which objects are alive, and
 //! calls of library functions. Everything else is safe code. It knows no protocol and no face.
 
+mod agent;
 mod allocator;
 mod attributes;
 mod backend;
@@ -48,6 +49,7 @@ mod text;
 mod thrown;
 mod trace;
 
+pub use agent::LibraryAgents;
 pub use cache::LibraryCache;
 pub use exports::names as exported_names;
 pub use loader::{LibraryBackends, LibraryOptions, PythonRunner};

@@ -20,7 +20,8 @@ fn every_function_has_a_row_and_those_that_are_there_are_exported() {
         .iter()
         .flat_map(|part| part.iter())
         .chain(signatures::BACKEND)
-        .chain(signatures::CACHE);
+        .chain(signatures::CACHE)
+        .chain(signatures::AGENT);
     for name in declared {
         assert!(rows.contains_key(name), "{name} has no row");
     }

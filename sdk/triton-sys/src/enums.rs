@@ -184,6 +184,21 @@ enumerations! {
         TRITONBACKEND_ARTIFACT_FILESYSTEM = 0,
     }
 
+    /// What the location of a model is that an agent sees.
+    TRITONREPOAGENT_ArtifactType {
+        TRITONREPOAGENT_ARTIFACT_FILESYSTEM = 0,
+        TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM = 1,
+    }
+
+    /// What happens to a model that an agent sees.
+    TRITONREPOAGENT_ActionType {
+        TRITONREPOAGENT_ACTION_LOAD = 0,
+        TRITONREPOAGENT_ACTION_LOAD_COMPLETE = 1,
+        TRITONREPOAGENT_ACTION_LOAD_FAIL = 2,
+        TRITONREPOAGENT_ACTION_UNLOAD = 3,
+        TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE = 4,
+    }
+
     /// How long the call that executes takes hold of its thread.
     TRITONBACKEND_ExecutionPolicy {
         TRITONBACKEND_EXECUTION_BLOCKING = 0,

@@ -49,6 +49,10 @@ opaque! {
     TRITONCACHE_Cache;
     /// An entry of a response cache.
     TRITONCACHE_CacheEntry;
+    /// A repository agent.
+    TRITONREPOAGENT_Agent;
+    /// A model in an agent's hands.
+    TRITONREPOAGENT_AgentModel;
     /// Buffer attributes: where a buffer is, and its size.
     TRITONSERVER_BufferAttributes;
     /// An error: a code and a message.

@@ -1,6 +1,6 @@
-//! Declarations of Triton's C interface: what a backend and its server call of each other.
+//! Declarations of Triton's C interface: what a backend, a repository agent or a cache and their server call of each other.
 //!
-//! These are `tritonserver.h` 1.34 and `tritonbackend.h` 1.19 in Rust, under the names of C and without any logic. The
+//! These are `tritonserver.h` 1.34, `tritonbackend.h` 1.19, `tritonrepoagent.h` 0.1 and `tritoncache.h` 0.1 in Rust, under the names of C and without any logic. The
 //! headers say what each function does and who owns what; here each group has a line. The crate links nothing: the
 //! functions come from the server that loads the backend.
 //!
@@ -39,6 +39,7 @@ macro_rules! signatures {
     };
 }
 
+mod agent;
 mod backend;
 mod cache;
 mod callbacks;
@@ -49,6 +50,13 @@ mod inference;
 mod server;
 mod values;
 
+pub use agent::{
+    TRITONREPOAGENT_ApiVersion, TRITONREPOAGENT_ModelConfig, TRITONREPOAGENT_ModelParameter,
+    TRITONREPOAGENT_ModelParameterCount, TRITONREPOAGENT_ModelRepositoryLocation,
+    TRITONREPOAGENT_ModelRepositoryLocationAcquire, TRITONREPOAGENT_ModelRepositoryLocationRelease,
+    TRITONREPOAGENT_ModelRepositoryUpdate, TRITONREPOAGENT_ModelSetState, TRITONREPOAGENT_ModelState,
+    TRITONREPOAGENT_SetState, TRITONREPOAGENT_State,
+};
 pub use backend::*;
 pub use cache::{
     TRITONCACHE_ApiVersion, TRITONCACHE_CacheEntryAddBuffer, TRITONCACHE_CacheEntryBufferCount,
@@ -63,6 +71,8 @@ pub use values::*;
 
 /// For each function the type of pointers to it, under the function's name; and lists of the names.
 pub mod signatures {
+    pub use crate::agent::entry::signatures::*;
+    pub use crate::agent::signatures::*;
     pub use crate::backend::signatures::*;
     pub use crate::cache::entry::signatures::*;
     pub use crate::cache::signatures::*;
@@ -71,6 +81,10 @@ pub mod signatures {
     pub use crate::server::signatures::*;
     pub use crate::values::signatures::*;
 
+    /// The names of what `tritonrepoagent.h` has servers offer.
+    pub const AGENT: &[&str] = crate::agent::NAMES;
+    /// The names of what `tritonrepoagent.h` has agents offer.
+    pub const AGENT_ENTRY: &[&str] = crate::agent::entry::NAMES;
     /// The names of what `tritonbackend.h` has servers offer.
     pub const BACKEND: &[&str] = crate::backend::NAMES;
     /// The names of what `tritoncache.h` has servers offer.
@@ -93,6 +107,11 @@ pub const TRITONBACKEND_API_VERSION_MINOR: u32 = 19;
 pub const TRITONSERVER_API_VERSION_MAJOR: u32 = 1;
 /// See [`TRITONSERVER_API_VERSION_MAJOR`].
 pub const TRITONSERVER_API_VERSION_MINOR: u32 = 34;
+
+/// The version of `tritonrepoagent.h` that is declared here.
+pub const TRITONREPOAGENT_API_VERSION_MAJOR: u32 = 0;
+/// See [`TRITONREPOAGENT_API_VERSION_MAJOR`].
+pub const TRITONREPOAGENT_API_VERSION_MINOR: u32 = 1;
 
 #[cfg(test)]
 mod tests;

@@ -84,6 +84,8 @@ fn constants_have_the_values_of_the_interface() {
         ("TRITONSERVER_TXN_", 1, &["ONE_TO_ONE", "DECOUPLED"]),
         ("TRITONBACKEND_ARTIFACT_", 0, &["FILESYSTEM"]),
         ("TRITONBACKEND_EXECUTION_", 0, &["BLOCKING", "DEVICE_BLOCKING"]),
+        ("TRITONREPOAGENT_ARTIFACT_", 0, &["FILESYSTEM", "REMOTE_FILESYSTEM"]),
+        ("TRITONREPOAGENT_ACTION_", 0, &["LOAD", "LOAD_COMPLETE", "LOAD_FAIL", "UNLOAD", "UNLOAD_COMPLETE"]),
     ];
     let mut expected = BTreeSet::new();
     for (prefix, first, names) in sequences {
@@ -100,7 +102,7 @@ fn every_function_is_declared_once() {
     let all: Vec<&str> = signatures::SERVER
         .iter()
         .copied()
-        .chain([signatures::BACKEND, signatures::ENTRY])
+        .chain([signatures::BACKEND, signatures::ENTRY, signatures::AGENT, signatures::AGENT_ENTRY])
         .flatten()
         .copied()
         .collect();
@@ -108,6 +110,7 @@ fn every_function_is_declared_once() {
     assert_eq!(signatures::SERVER.iter().map(|names| names.len()).sum::<usize>(), 172);
     assert_eq!(signatures::BACKEND.len(), 91);
     assert_eq!(signatures::ENTRY.len(), 14);
+    assert_eq!((signatures::AGENT.len(), signatures::AGENT_ENTRY.len()), (12, 5));
 }
 
 /// A declaration and the type under its name are the same.

@@ -7,12 +7,13 @@ use std::path::Path;
 
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/backends/triton.h");
 
-const FUNCTIONS: [(&str, &str); 5] = [
+const FUNCTIONS: [(&str, &str); 6] = [
     ("values", include_str!("../src/values.rs")),
     ("inference", include_str!("../src/inference.rs")),
     ("server", include_str!("../src/server.rs")),
     ("backend", include_str!("../src/backend.rs")),
     ("entry", include_str!("../src/entry.rs")),
+    ("agent", include_str!("../src/agent.rs")),
 ];
 
 #[test]
@@ -30,7 +31,8 @@ fn everything_is_in_the_header() {
     let made = header();
     let all = triton_sys::signatures::SERVER
         .into_iter()
-        .chain([triton_sys::signatures::BACKEND, triton_sys::signatures::ENTRY]);
+        .chain([triton_sys::signatures::BACKEND, triton_sys::signatures::ENTRY])
+        .chain([triton_sys::signatures::AGENT, triton_sys::signatures::AGENT_ENTRY]);
     for name in all.flatten() {
         assert!(made.contains(&format!(" {name}(")), "{name}");
     }
@@ -40,7 +42,7 @@ fn everything_is_in_the_header() {
 
 fn header() -> String {
     let mut text = String::from(
-        "/* Triton's C interface for backends, made from sdk/triton-sys by its tests. Not to be edited. */\n\
+        "/* Triton's C interface for backends and repository agents, made from sdk/triton-sys by its tests. Not to be edited. */\n\
          #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
     );
     for line in include_str!("../src/handles.rs").lines() {

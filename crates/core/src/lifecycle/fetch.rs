@@ -13,12 +13,14 @@ use tokio::sync::oneshot;
 use super::records::Records;
 use super::{LifeCycle, Record, Task};
 use crate::block_on::block_on;
-use crate::source::{FetchedModel, Fingerprint, ModelId, Overrides};
+use crate::source::{FetchedModel, Fingerprint, ModelId, Origin, Overrides};
 
 /// What to do with a model.
 pub(super) enum Fetched {
     /// Load it.
     Model(ModelToLoad),
+    /// Nothing: it is served as the source has it.
+    Unchanged(ModelId),
     /// Unload it, as it is no longer in the source.
     Gone(ModelId),
     /// Nothing: the source could not be read.
@@ -26,9 +28,9 @@ pub(super) enum Fetched {
 }
 
 impl Fetched {
-    /// Whether a model is to be loaded or unloaded.
+    /// Whether a model is to be loaded or unloaded, or was asked for.
     pub(super) fn needs_work(&self) -> bool {
-        matches!(self, Self::Model(_) | Self::Gone(_))
+        matches!(self, Self::Model(_) | Self::Unchanged(_) | Self::Gone(_))
     }
 }
 
@@ -57,7 +59,9 @@ impl LifeCycle {
     ) -> Result<Vec<Fetched>> {
         let fetch = Box::pin(async {
             match task {
-                Task::Load { overrides, as_of, .. } => self.fetch_every(name, overrides, *as_of).await,
+                Task::Load { overrides, as_of, .. } => {
+                    self.fetch_every(name, overrides, records, *as_of).await
+                }
                 Task::Poll { as_of } => self.fetch_changed(name, records, *as_of).await,
                 Task::Unload { .. } | Task::Reconcile { .. } => Vec::new(),
             }
@@ -72,7 +76,13 @@ impl LifeCycle {
     }
 
     /// Every model of that name. Files that come with the request are a model of no namespace.
-    async fn fetch_every(&self, name: &str, overrides: &Overrides, as_of: Instant) -> Vec<Fetched> {
+    async fn fetch_every(
+        &self,
+        name: &str,
+        overrides: &Overrides,
+        records: &mut Records,
+        as_of: Instant,
+    ) -> Vec<Fetched> {
         let mut ids = if overrides.files.is_empty() { self.ids(name, as_of).await } else { Vec::new() };
         if ids.is_empty() {
             ids.push(ModelId::plain(name));
@@ -80,9 +90,32 @@ impl LifeCycle {
         let mut fetched = Vec::new();
         for id in ids {
             let fingerprint = self.source.fingerprint(&id, as_of).await;
+            if let Ok(now) = &fingerprint
+                && overrides.is_empty()
+                && self.is_served(&id, now, records.of(&id)).await
+            {
+                fetched.push(Fetched::Unchanged(id));
+                continue;
+            }
             fetched.push(Fetched::Model(self.fetch(id, fingerprint, overrides, as_of).await));
         }
         fetched
+    }
+
+    /// Whether a model is served as the source has it, so that nothing would come of loading it again.
+    async fn is_served(&self, id: &ModelId, now: &Fingerprint, record: &Record) -> bool {
+        if record.served.as_ref() != Some(now) || record.failed.is_some() || record.ensemble.is_some() {
+            return false;
+        }
+        let table = self.table.load_full();
+        let models: Vec<_> = table.versions(id).filter_map(|(_, state)| state.model().cloned()).collect();
+        for model in &models {
+            let is_healthy = !model.executor().reports_readiness() || model.ready().await.is_ok();
+            if model.origin() != Origin::Source || !is_healthy {
+                return false;
+            }
+        }
+        !models.is_empty()
     }
 
     /// The models of that name, and those that had it, whose change was there already at the last poll.

@@ -54,6 +54,12 @@ impl LifeCycle {
                 let id = model.id.clone();
                 self.load(model, !overrides.is_empty(), is_required, records.of(&id))
             }
+            Fetched::Unchanged(id) => {
+                if is_required {
+                    self.require(&id);
+                }
+                Ok(())
+            }
             Fetched::Gone(id) => {
                 self.unload(&id, records.of(&id));
                 Ok(())

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 18] = [
+pub(super) const OWN: [&str; 19] = [
     "config-file",
     "cuda-driver-library",
     "http-cors-origin",
@@ -27,6 +27,7 @@ pub(super) const OWN: [&str; 18] = [
     "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
+    "repository-agent",
     "repository-cache-byte-size",
     "repository-cache-directory",
     "repository-watch",

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{CacheOptions, PollConfig};
 use nereid_core::ModelControl;
 
-use super::{boolean, without_effect};
+use super::boolean;
 
 /// Where models come from, which are loaded, and when.
 #[derive(Debug, Args)]
@@ -58,11 +58,6 @@ pub(crate) struct ModelOptions {
     /// How often a failed load is retried.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     model_load_retry_count: usize,
-
-    /// Folder with a folder for each installed repository agent. Accepted, without effect yet: a model that names an agent
-    /// is not loaded.
-    #[arg(long, value_name = "PATH")]
-    repoagent_directory: Option<String>,
 }
 
 /// Who loads and unloads models while the server runs.
@@ -122,14 +117,6 @@ impl ModelOptions {
 
     pub(super) fn load_retries(&self) -> usize {
         self.model_load_retry_count
-    }
-
-    /// What was given and has no effect.
-    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
-        without_effect(
-            "repository agents are not built yet",
-            [(self.repoagent_directory.is_some(), "--repoagent-directory")],
-        )
     }
 
     /// Options that contradict each other.

@@ -6,6 +6,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
 use super::{Connecting, Connection, no_retries};
 use crate::credentials::AzureCredentials;
+use crate::locator::Public;
 use crate::platform::Platform;
 
 /// The variable that says which kind of credentials to use.
@@ -81,7 +82,9 @@ impl Connecting<'_> {
             .with_retry(no_retries());
         // Where an account is reached is no credential: the environment tells that with a file of credentials, too.
         let endpoint = self.environment.get("AZURE_STORAGE_SERVICE_ENDPOINT");
-        if let Some(endpoint) = endpoint.or_else(|| connection.endpoint(&account)) {
+        let endpoint = endpoint.or_else(|| connection.endpoint(&account));
+        let host = endpoint.clone().unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
+        if let Some(endpoint) = endpoint {
             let is_plain = endpoint.starts_with("http://");
             builder =
                 builder.with_allow_http(is_plain).with_endpoint(endpoint.trim_end_matches('/').to_owned());
@@ -96,7 +99,9 @@ impl Connecting<'_> {
             }
             (AuthType::Any, None, Some(sas)) => {
                 self.secrets.push(sas.clone());
-                builder = builder.with_config(AzureConfigKey::SasKey, sas.trim_start_matches('?'));
+                let sas = sas.trim_start_matches('?');
+                builder = builder.with_config(AzureConfigKey::SasKey, sas);
+                self.public = Some(Public::new(&host, self.address, Some(sas)));
             }
             (AuthType::Any | AuthType::Default | AuthType::ManagedIdentity, _, _) => {
                 let principal = [
@@ -127,6 +132,7 @@ impl Connecting<'_> {
                     && !is_provided
                     && (given.is_some() || !self.is_on(Platform::Azure).await);
                 builder = builder.with_skip_signature(is_anonymous);
+                self.public = is_anonymous.then(|| Public::new(&host, self.address, None));
             }
         }
         self.connection(builder.build())

@@ -46,7 +46,13 @@ fn kept_in(folder: &TempDir) -> CacheOptions {
 
 fn fetch(store: &dyn Store, model: &str) -> Result<Vec<(String, Vec<u8>)>> {
     let progress = Progress::default();
-    let fetch = Fetch { folder: model, is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+    let fetch = Fetch {
+        folder: model,
+        is_needed: &|_| true,
+        progress: &progress,
+        as_of: Instant::now(),
+        route: None,
+    };
     let fetched = block_on(store.fetch(fetch))?;
     let (done, total) = progress.bytes();
     assert_eq!(done, total);
@@ -295,7 +301,7 @@ fn a_file_that_changes_after_the_listing_is_fetched_as_it_is_then() {
     block_on(store.list("", as_of)).unwrap();
     fixture.server.put("models/m/1/model.onnx", b"afterwards");
     let progress = Progress::default();
-    let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of };
+    let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of, route: None };
     let fetched = block_on(store.fetch(fetch)).unwrap();
     assert_eq!(fs::read(fetched.path.join("1/model.onnx")).unwrap(), b"afterwards");
     assert!(progress.bytes().0 >= 10);
@@ -351,7 +357,13 @@ fn temporary_files_go_with_the_last_model_that_uses_them() {
     server.put("models/m/1/model.onnx", &bytes(100));
     let store = clouds.open(server.at("models")).unwrap();
     let progress = Progress::default();
-    let fetch = || Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+    let fetch = || Fetch {
+        folder: "m",
+        is_needed: &|_| true,
+        progress: &progress,
+        as_of: Instant::now(),
+        route: None,
+    };
     let (first, second) = (block_on(store.fetch(fetch())).unwrap(), block_on(store.fetch(fetch())).unwrap());
     assert!(first.path.starts_with(temporary.path()));
     drop(first);

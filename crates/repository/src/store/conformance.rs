@@ -96,6 +96,7 @@ fn fetches_into_a_folder(test: &impl StoreUnderTest) {
         is_needed: &is_needed,
         progress: &progress,
         as_of: Instant::now(),
+        route: None,
     }))
     .unwrap();
     for (path, contents) in [("config.pbtxt", "config"), ("1/model.onnx", "one")] {
@@ -105,7 +106,8 @@ fn fetches_into_a_folder(test: &impl StoreUnderTest) {
     assert_eq!(done, total);
     // A second fetch gives what is new, and leaves what the first gave.
     test.put("m/2/model.onnx", b"new");
-    let all = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+    let all =
+        Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now(), route: None };
     let again = block_on(store.fetch(all)).unwrap();
     assert_eq!(fs::read_to_string(again.path.join("2/model.onnx")).unwrap(), "new");
     drop(again);
@@ -116,8 +118,13 @@ fn knows_no_other_folders(test: &impl StoreUnderTest) {
     test.put("m/1/model.onnx", b"one");
     let store = test.store();
     for folder in ["nope", "m/2", "m/1/model.onnx", "..", "../m", "m/../..", "/etc", "/"] {
-        let fetch =
-            Fetch { folder, is_needed: &|_| true, progress: &Progress::default(), as_of: Instant::now() };
+        let fetch = Fetch {
+            folder,
+            is_needed: &|_| true,
+            progress: &Progress::default(),
+            as_of: Instant::now(),
+            route: None,
+        };
         let errors = [
             block_on(store.list(folder, Instant::now())).unwrap_err(),
             block_on(store.stat(folder, Instant::now())).unwrap_err(),
@@ -135,6 +142,7 @@ fn can_be_dropped_at_any_time(test: &impl StoreUnderTest) {
         is_needed: &|_| true,
         progress: &Progress::default(),
         as_of: Instant::now(),
+        route: None,
     }));
     drop((store.list("", Instant::now()), store.stat("m", Instant::now())));
     assert_eq!(names(&store, "m"), [("1".to_owned(), true)]);

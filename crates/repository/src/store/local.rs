@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, ErrorCode, Result};
-use nereid_core::{LoadGuard, SourceFuture};
+use nereid_core::{LoadGuard, ModelLocation, SourceFuture};
 use nereid_model_files as model_files;
 
 use super::{Entry, Fetch, Fetched, Object, ObjectKind, Store};
@@ -36,7 +36,7 @@ impl LocalStore {
     }
 
     /// Where a folder of the store is.
-    fn locate(&self, folder: &str) -> Result<PathBuf> {
+    fn path_of(&self, folder: &str) -> Result<PathBuf> {
         let is_inside = Path::new(folder).components().all(|part| matches!(part, Component::Normal(_)));
         if !is_inside {
             return Err(Error::not_found(format!("'{folder}' is not a folder of '{}'", self.location)));
@@ -45,7 +45,7 @@ impl LocalStore {
     }
 
     fn read_list(&self, folder: &str) -> Result<Vec<Entry>> {
-        let path = self.locate(folder)?;
+        let path = self.path_of(folder)?;
         let unreadable = |error: io::Error| unreadable(&path, &error);
         let mut entries = Vec::new();
         for entry in fs::read_dir(&path).map_err(unreadable)? {
@@ -58,7 +58,7 @@ impl LocalStore {
 
     fn read_stat(&self, folder: &str) -> Result<Vec<Object>> {
         let mut objects = Vec::new();
-        walk(&self.locate(folder)?, "", DEPTH, &mut objects)?;
+        walk(&self.path_of(folder)?, "", DEPTH, &mut objects)?;
         Ok(objects)
     }
 }
@@ -78,7 +78,7 @@ impl Store for LocalStore {
 
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
         Box::pin(async move {
-            let path = self.locate(fetch.folder)?;
+            let path = self.path_of(fetch.folder)?;
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => {
                     Ok(Fetched { path, is_complete: true, guard: LoadGuard::default() })
@@ -87,6 +87,10 @@ impl Store for LocalStore {
                 Err(error) => Err(unreadable(&path, &error)),
             }
         })
+    }
+
+    fn locate(&self, folder: &str) -> ModelLocation {
+        ModelLocation::Folder(self.root.join(folder))
     }
 }
 

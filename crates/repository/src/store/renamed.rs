@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use nereid_core::SourceFuture;
 use nereid_core::backend_api::{Error, Result};
+use nereid_core::{ModelLocation, SourceFuture};
 
 use super::{Entry, Fetch, Fetched, Object, Store};
 
@@ -70,6 +70,11 @@ impl<S: Store> Store for RenamedStore<S> {
             self.store.fetch(Fetch { folder: &folder, ..fetch }).await
         })
     }
+
+    fn locate(&self, folder: &str) -> ModelLocation {
+        // A folder that is hidden here has no files that anybody asks for.
+        self.store.locate(&self.original(folder).unwrap_or_else(|_| folder.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -129,8 +134,13 @@ mod tests {
         assert_eq!(paths("third").unwrap(), ["1", "1/model"]);
         assert!(paths("original").is_err());
         let progress = Progress::default();
-        let fetch =
-            Fetch { folder: "other", is_needed: &|_| true, progress: &progress, as_of: Instant::now() };
+        let fetch = Fetch {
+            folder: "other",
+            is_needed: &|_| true,
+            progress: &progress,
+            as_of: Instant::now(),
+            route: None,
+        };
         let fetched = block_on(store.fetch(fetch)).unwrap();
         assert_eq!(fetched.path, folder.0.path().join("original"));
     }

@@ -39,8 +39,13 @@ fn models_come_from_it() {
 fn a_folder_is_not_copied() {
     let folder = tempfile::tempdir().unwrap();
     folder.put("m/1/model.onnx", b"contents");
-    let fetch =
-        Fetch { folder: "m", is_needed: &|_| true, progress: &Progress::default(), as_of: Instant::now() };
+    let fetch = Fetch {
+        folder: "m",
+        is_needed: &|_| true,
+        progress: &Progress::default(),
+        as_of: Instant::now(),
+        route: None,
+    };
     assert_eq!(block_on(folder.store().fetch(fetch)).unwrap().path, folder.path().join("m"));
 }
 

@@ -1,0 +1,80 @@
+//! Where others can read the objects of a bucket, who have no credentials.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::path::Path;
+use object_store::signer::{Method, Signer};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::address::{Address, Cloud};
+
+/// For how long an address with a signature holds. A fetch of one range takes less.
+const VALID: Duration = Duration::from_secs(3600);
+
+/// What stays as it is in the path of an address.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// Makes addresses that anybody can read objects at.
+pub(crate) enum Locator {
+    /// With a signature that holds for a while.
+    Signed(Arc<dyn Signer>),
+    /// As they are.
+    Public(Public),
+}
+
+/// The address of a bucket whose objects need no signature, or all the same.
+pub(crate) struct Public {
+    base: String,
+    query: Option<String>,
+}
+
+impl Public {
+    /// Of a bucket at a host such as `https://storage.googleapis.com`.
+    pub(crate) fn new(host: &str, address: &Address, query: Option<&str>) -> Self {
+        let bucket = utf8_percent_encode(&address.bucket, PATH);
+        let base = match &address.cloud {
+            Cloud::S3 { .. } | Cloud::Google | Cloud::Azure { .. } => {
+                format!("{}/{bucket}", host.trim_end_matches('/'))
+            }
+        };
+        Self { base, query: query.map(str::to_owned) }
+    }
+
+    fn url(&self, path: &Path) -> String {
+        let query = self.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
+        format!("{}/{}{query}", self.base, utf8_percent_encode(path.as_ref(), PATH))
+    }
+}
+
+impl Locator {
+    /// The address of an object.
+    ///
+    /// # Errors
+    /// The credentials sign no addresses.
+    pub(crate) async fn url(&self, path: &Path) -> Result<String, object_store::Error> {
+        match self {
+            Self::Public(public) => Ok(public.url(path)),
+            Self::Signed(signer) => Ok(signer.signed_url(Method::GET, path, VALID).await?.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_public_buckets_have_plain_addresses() {
+        for (host, address, query, key, expected) in [
+            ("http://h:9", "s3://http://h:9/b/models", None, "models/m/1/x", "http://h:9/b/models/m/1/x"),
+            ("http://h:9/", "s3://b", None, "a b/ä?", "http://h:9/b/a%20b/%C3%A4%3F"),
+            ("https://g", "gs://b-1.x/m", None, "m/~_-.", "https://g/b-1.x/m/~_-."),
+            ("https://a", "as://a/c/m", Some("sig=x%2B"), "m/x", "https://a/c/m/x?sig=x%2B"),
+        ] {
+            let address = Address::parse(address).unwrap().unwrap();
+            let public = Public::new(host, &address, query);
+            assert_eq!(public.url(&Path::parse(key).unwrap()), expected);
+        }
+    }
+}

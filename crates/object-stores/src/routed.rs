@@ -1,0 +1,118 @@
+//! Reads ranges of objects by a [`Route`], and checks that what comes is what was listed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use nereid_core::Progress;
+use nereid_repository::{Route, RoutedObject, Way};
+use object_store::ObjectMeta;
+
+use crate::download::{REPORTED, bare};
+use crate::locator::Locator;
+
+/// A route that objects come by.
+#[derive(Clone)]
+pub(crate) struct Routed(Arc<dyn Route>);
+
+/// A range that is to be written to a file.
+pub(crate) struct Range<'a> {
+    pub object: &'a ObjectMeta,
+    /// Its beginning, which goes on with what is written.
+    pub from: &'a mut u64,
+    pub end: u64,
+    pub file: &'a File,
+    pub progress: &'a Progress,
+}
+
+/// Why a range did not come to its end.
+pub(crate) enum RoutedError {
+    /// In words, without secrets.
+    Route(String),
+    Write(io::Error),
+}
+
+impl Routed {
+    pub(crate) fn new(route: Arc<dyn Route>) -> Self {
+        Self(route)
+    }
+
+    /// Whether what does not come is fetched from the bucket.
+    pub(crate) fn may_fall_back(&self) -> bool {
+        self.0.may_fall_back()
+    }
+
+    /// Counts bytes that had to come from the bucket.
+    pub(crate) fn count_from_store(&self, bytes: u64) {
+        self.0.count(Way::Store, bytes);
+    }
+
+    /// Reads a range.
+    pub(crate) async fn read(&self, range: Range<'_>, locator: &Locator) -> Result<(), RoutedError> {
+        let (object, before) = (range.object, *range.from);
+        let progress = range.progress;
+        let mut unreported = 0;
+        let outcome = self.read_all(range, locator, &mut unreported).await;
+        if unreported > 0 {
+            progress.advance(unreported);
+        }
+        outcome.inspect_err(|error| {
+            if let RoutedError::Route(message) = error {
+                let name = self.0.name();
+                tracing::debug!(
+                    "'{}' does not come by {name} from byte {before}: {message}",
+                    object.location
+                );
+            }
+        })
+    }
+
+    async fn read_all(
+        &self,
+        range: Range<'_>,
+        locator: &Locator,
+        unreported: &mut u64,
+    ) -> Result<(), RoutedError> {
+        let Range { object, from, end, file, progress } = range;
+        let failed = |message: String| RoutedError::Route(format!("{}: {message}", self.0.name()));
+        let url = locator.url(&object.location).await.map_err(|error| {
+            // The library's words may hold an address with a signature.
+            failed(match error {
+                object_store::Error::NotSupported { .. } => "the store signs no addresses".into(),
+                _ => "the credentials sign no addresses".to_owned(),
+            })
+        })?;
+        let asked = RoutedObject {
+            url,
+            etag: object.e_tag.as_deref().map(|etag| bare(etag).to_owned()),
+            size: object.size,
+            range: (*from > 0 || end < object.size).then_some(*from..end),
+        };
+        let mut answer = self.0.get(asked).await.map_err(|error| failed(error.to_string()))?;
+        if answer.size.is_some_and(|size| size != object.size) {
+            return Err(failed("brings another size than that of the object".into()));
+        }
+        let etags = answer.etag.as_deref().zip(object.e_tag.as_deref());
+        if etags.is_some_and(|(one, other)| bare(one) != bare(other)) {
+            return Err(failed("brings another ETag than that of the object".into()));
+        }
+        while let Some(bytes) = answer.body.next().await {
+            let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+            if bytes.len() as u64 > end - *from {
+                return Err(failed("brings more than was asked for".into()));
+            }
+            file.write_all_at(&bytes, *from).map_err(RoutedError::Write)?;
+            *from += bytes.len() as u64;
+            *unreported += bytes.len() as u64;
+            self.0.count(Way::Route, bytes.len() as u64);
+            if *unreported >= REPORTED {
+                progress.advance(std::mem::take(unreported));
+            }
+        }
+        if *from < end {
+            return Err(failed("the answer ended too early".into()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! The agents that have seen a model: tells each of them what becomes of it, by the reference's rules.
+//!
+//! Loads and unloads pass the agents in their order, the end of either in the opposite one. An agent that fails keeps the
+//! action from those after it. When the model is gone, each agent is told what it has not heard yet, one after another.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{
+    AgentAction, AgentContext, AgentModel, LoadGuard, LoadHooks, ModelLocation, RepositoryAgent,
+};
+
+/// The agents of one load of a model.
+pub(crate) struct Chain {
+    model: String,
+    /// Locked while they are called: calls for one model come one after another.
+    steps: Mutex<Vec<Step>>,
+    /// Keep files that an agent has seen, or the model is loaded from.
+    guards: Mutex<Vec<LoadGuard>>,
+}
+
+struct Step {
+    agent: String,
+    model: Box<dyn AgentModel>,
+    last: AgentAction,
+}
+
+impl Chain {
+    pub(crate) fn new(model: impl Into<String>) -> Self {
+        Self { model: model.into(), steps: Mutex::default(), guards: Mutex::default() }
+    }
+
+    /// Keeps files as long as the model is there.
+    pub(crate) fn keep(&self, guard: LoadGuard) {
+        lock(&self.guards).push(guard);
+    }
+
+    /// Has the next agent see the model, and gives where the model is then.
+    ///
+    /// # Errors
+    /// The agent's. The agent is done with the model then.
+    pub(crate) fn load(
+        &self,
+        agent: &dyn RepositoryAgent,
+        name: &str,
+        context: AgentContext,
+    ) -> Result<ModelLocation> {
+        let failed = |error: Error| error.context(format_args!("repository agent '{name}'"));
+        let model = agent.begin(context).map_err(failed)?;
+        let mut step = Step { agent: name.to_owned(), model, last: AgentAction::Load };
+        if let Err(error) = step.act(AgentAction::Load) {
+            step.end();
+            return Err(failed(error));
+        }
+        let location = step.model.location();
+        lock(&self.steps).push(step);
+        Ok(location)
+    }
+
+    /// Tells all agents of an action.
+    fn act(&self, action: AgentAction) {
+        let mut steps = lock(&self.steps);
+        let is_forward = matches!(action, AgentAction::Load | AgentAction::Unload);
+        let count = steps.len();
+        for number in 0..count {
+            let step = &mut steps[if is_forward { number } else { count - 1 - number }];
+            if let Err(error) = step.act(action) {
+                tracing::error!("repository agent '{}' of '{}': {error}", step.agent, self.model);
+                return;
+            }
+        }
+    }
+}
+
+impl Step {
+    /// Tells the agent of an action, if it follows the last one.
+    fn act(&mut self, action: AgentAction) -> Result<()> {
+        let follows = match action {
+            AgentAction::Load => true,
+            AgentAction::LoadComplete | AgentAction::LoadFail => self.last == AgentAction::Load,
+            AgentAction::Unload => self.last == AgentAction::LoadComplete,
+            AgentAction::UnloadComplete => self.last == AgentAction::Unload,
+        };
+        if !follows {
+            return Err(Error::internal(format!("{action:?} cannot follow {:?}", self.last)));
+        }
+        self.last = action;
+        self.model.act(action)
+    }
+
+    /// Tells the agent what it has not heard yet.
+    fn end(mut self) {
+        let left: &[AgentAction] = match self.last {
+            AgentAction::Load => &[AgentAction::LoadFail],
+            AgentAction::LoadComplete => &[AgentAction::Unload, AgentAction::UnloadComplete],
+            AgentAction::Unload => &[AgentAction::UnloadComplete],
+            AgentAction::LoadFail | AgentAction::UnloadComplete => &[],
+        };
+        for action in left {
+            if let Err(error) = self.act(*action) {
+                tracing::error!("repository agent '{}': {error}", self.agent);
+            }
+        }
+    }
+}
+
+impl LoadHooks for Chain {
+    fn loaded(&self) {
+        self.act(AgentAction::LoadComplete);
+    }
+
+    fn failed(&self, _: &Error) {
+        self.act(AgentAction::LoadFail);
+    }
+
+    fn unloading(&self) {
+        self.act(AgentAction::Unload);
+    }
+
+    fn dropped(&self) {
+        let is_unloaded = lock(&self.steps).iter().any(|step| step.last == AgentAction::Unload);
+        if is_unloaded {
+            self.act(AgentAction::UnloadComplete);
+        }
+        std::mem::take(&mut *lock(&self.steps)).into_iter().for_each(Step::end);
+        std::mem::take(&mut *lock(&self.guards));
+    }
+}
+
+impl Drop for Chain {
+    /// Where an agent refused the model, the others hear that its load failed.
+    fn drop(&mut self) {
+        self.dropped();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Has a model's agents see it, one after another, and fetches what they leave to be loaded.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{AgentContext, AgentFolders, LoadGuard, ModelLocation, Progress};
+use nereid_model_config::ModelConfig;
+
+use super::{Agent, Agents, Chain, NamedAgent};
+use crate::model_folder::{ReadOptions, given_config};
+use crate::route::Route;
+use crate::store::{Fetch, Fetched, Object, Store};
+use crate::wanted;
+
+/// A model that agents are to see.
+pub(crate) struct Seeing<'a> {
+    pub agents: &'a dyn Agents,
+    pub model: &'a str,
+    /// Its store and what is known of its files there; `None` if they came with a load request.
+    pub store: Option<(&'a Arc<dyn Store>, &'a [Object])>,
+    /// The files that are here: those beside its versions, or all.
+    pub fetched: &'a Fetched,
+    /// A configuration in place of its own, as JSON.
+    pub config: Option<&'a str>,
+    /// What its configuration says before agents see it.
+    pub written: ModelConfig,
+    pub options: &'a ReadOptions,
+    pub folders: AgentFolders,
+    pub progress: &'a Progress,
+    pub as_of: Instant,
+}
+
+/// A model that agents have seen.
+pub(crate) struct Seen {
+    /// Where its files are.
+    pub path: PathBuf,
+    /// Reports to the agents what becomes of it, and keeps its files.
+    pub guard: LoadGuard,
+}
+
+impl Seeing<'_> {
+    /// Has these agents see the model.
+    ///
+    /// # Errors
+    /// That of the first agent that fails; or why what the agents left cannot be fetched.
+    pub(crate) async fn by(&self, named: &[NamedAgent]) -> Result<Seen> {
+        let chain = Chain::new(self.model);
+        chain.keep(self.fetched.guard.clone());
+        let origin = self.origin();
+        let mut location = origin.clone();
+        for (number, NamedAgent { name, parameters }) in named.iter().enumerate() {
+            match self.agents.agent(name, parameters)? {
+                Agent::Route(route) => {
+                    if let ModelLocation::Remote(_) = &location {
+                        let path = self.fetch(&location, Some(&route), &chain).await?;
+                        location = ModelLocation::Folder(path);
+                    }
+                }
+                Agent::Hooks(agent) => {
+                    let context = AgentContext {
+                        model: self.model.to_owned(),
+                        config: if number == 0 { self.written.clone() } else { self.config_at(&location) },
+                        location,
+                        parameters: parameters.clone(),
+                        folders: self.folders.clone(),
+                    };
+                    location = chain.load(&*agent, name, context)?;
+                }
+            }
+        }
+        let path = match &location {
+            ModelLocation::Folder(path) if path.is_dir() => path.clone(),
+            ModelLocation::Folder(path) => {
+                return Err(Error::invalid_arg(format!(
+                    "the repository agents of model '{}' moved it to '{}', which is not a folder",
+                    self.model,
+                    path.display()
+                )));
+            }
+            ModelLocation::Remote(_) => self.fetch(&location, None, &chain).await?,
+        };
+        Ok(Seen { path, guard: LoadGuard::new(chain) })
+    }
+
+    /// Where the model is before any agent has seen it.
+    fn origin(&self) -> ModelLocation {
+        match self.store {
+            Some((store, _)) => store.locate(self.model),
+            None => ModelLocation::Folder(self.fetched.path.clone()),
+        }
+    }
+
+    /// The configuration at a location; an empty one if there is none that can be read.
+    fn config_at(&self, location: &ModelLocation) -> ModelConfig {
+        let folder = match location {
+            ModelLocation::Folder(path) => path,
+            ModelLocation::Remote(_) if *location == self.origin() => &self.fetched.path,
+            ModelLocation::Remote(_) => return ModelConfig::default(),
+        };
+        given_config(folder, None, self.options).unwrap_or_default()
+    }
+
+    /// Makes the versions to be served available on this machine.
+    async fn fetch(
+        &self,
+        location: &ModelLocation,
+        route: Option<&Arc<dyn Route>>,
+        chain: &Chain,
+    ) -> Result<PathBuf> {
+        let versions =
+            |objects: &[Object]| wanted::versions(objects, &self.fetched.path, self.config, self.options);
+        let fetched = match self.store {
+            Some((store, objects)) if *location == self.origin() => {
+                let versions = versions(objects);
+                let is_needed = |path: &str| versions.needs(path);
+                let (folder, progress, as_of) = (self.model, self.progress, self.as_of);
+                store.fetch(Fetch { folder, is_needed: &is_needed, progress, as_of, route }).await?
+            }
+            _ => {
+                let store = self.agents.open(&location.to_string())?;
+                let as_of = Instant::now();
+                let versions = versions(&store.stat("", as_of).await?);
+                let is_needed = |path: &str| versions.needs(path);
+                let (folder, progress) = ("", self.progress);
+                store.fetch(Fetch { folder, is_needed: &is_needed, progress, as_of, route }).await?
+            }
+        };
+        chain.keep(fetched.guard);
+        Ok(fetched.path)
+    }
+}
