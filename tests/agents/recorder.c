@@ -6,7 +6,8 @@
  *   exercise=yes      LOAD calls every function, also with wrong arguments, and notes how each ends
  *   hostile=yes       LOAD passes null pointers and objects of other kinds, which only some servers survive
  *
- * The agent's name is that of its folder.
+ * Each line begins with the agent's name, which is that of its folder, and the number of the model among those that it has
+ * seen since it was initialized, or 0.
  *
  * Compiled by the tests: cc -shared -fPIC recorder.c -o libtritonrepoagent_<name>.so
  */
@@ -40,12 +41,18 @@ static const char* own_name(void)
     return basename(folder);
 }
 
+/* The number of the model that the agent is called for. */
+static _Thread_local unsigned current;
+
+/* How many it has seen since it was initialized. */
+static _Atomic uintptr_t count;
+
 static void note(const char* format, ...)
 {
     char folder[4096], path[5000], line[8192];
     own_folder(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/../record.txt", folder);
-    int length = snprintf(line, sizeof line, "%s ", own_name());
+    int length = snprintf(line, sizeof line, "%s %u ", own_name(), current);
     va_list arguments;
     va_start(arguments, format);
     length += vsnprintf(line + length, sizeof line - length - 1, format, arguments);
@@ -70,6 +77,14 @@ static void must(TRITONSERVER_Error* error)
     if (error == NULL) return;
     note("UNEXPECTED %s", TRITONSERVER_ErrorMessage(error));
     TRITONSERVER_ErrorDelete(error);
+}
+
+/* The agent is called for this model. */
+static void enter(TRITONREPOAGENT_AgentModel* model)
+{
+    void* number = NULL;
+    must(TRITONREPOAGENT_ModelState(model, &number));
+    current = (unsigned)(uintptr_t)number;
 }
 
 static TRITONSERVER_Error* refuse(const char* what)
@@ -129,9 +144,12 @@ static void exercise(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* m
     must(TRITONSERVER_MessageDelete(message));
     must(TRITONREPOAGENT_State(agent, &state));
     note("state %s", state == NULL ? "null" : (const char*)state);
+    void* before = NULL;
+    must(TRITONREPOAGENT_ModelState(model, &before));
     must(TRITONREPOAGENT_ModelSetState(model, "of the model"));
     must(TRITONREPOAGENT_ModelState(model, &state));
     note("model state %s", (const char*)state);
+    must(TRITONREPOAGENT_ModelSetState(model, before));
     note("release before acquire: %s", code(TRITONREPOAGENT_ModelRepositoryLocationRelease(agent, model, "x")));
     note("acquire remote: %s",
          code(TRITONREPOAGENT_ModelRepositoryLocationAcquire(
@@ -192,6 +210,8 @@ static void hostile(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* mo
 
 TRITONSERVER_Error* TRITONREPOAGENT_Initialize(TRITONREPOAGENT_Agent* agent)
 {
+    current = 0;
+    count = 0;
     note("Initialize");
     must(TRITONREPOAGENT_SetState(agent, "of the agent"));
     return NULL;
@@ -200,6 +220,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_Initialize(TRITONREPOAGENT_Agent* agent)
 TRITONSERVER_Error* TRITONREPOAGENT_Finalize(TRITONREPOAGENT_Agent* agent)
 {
     (void)agent;
+    current = 0;
     note("Finalize");
     return NULL;
 }
@@ -208,6 +229,8 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelInitialize(TRITONREPOAGENT_Agent* agent
 {
     TRITONREPOAGENT_ArtifactType type;
     const char* location = NULL;
+    must(TRITONREPOAGENT_ModelSetState(model, (void*)++count));
+    enter(model);
     must(TRITONREPOAGENT_ModelRepositoryLocation(agent, model, &type, &location));
     note("ModelInitialize type %u at %s", (unsigned)type, location);
     note("update before LOAD: %s", code(TRITONREPOAGENT_ModelRepositoryUpdate(agent, model, type, location)));
@@ -216,6 +239,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelInitialize(TRITONREPOAGENT_Agent* agent
 
 TRITONSERVER_Error* TRITONREPOAGENT_ModelFinalize(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
 {
+    enter(model);
     note("ModelFinalize");
     return has(agent, model, "fail", "FINALIZE") ? refuse("FINALIZE") : NULL;
 }
@@ -225,6 +249,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelAction(
 {
     TRITONREPOAGENT_ArtifactType type;
     const char* location = NULL;
+    enter(model);
     must(TRITONREPOAGENT_ModelRepositoryLocation(agent, model, &type, &location));
     note("%s at %s", ACTIONS[action], location);
     /* Whether a location may be updated when a load fails differs between servers. */
