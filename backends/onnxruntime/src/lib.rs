@@ -102,7 +102,7 @@ impl OnnxRuntimeBackend {
         let path = model_file(context)?;
         let declared = Declared::read(&path)?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
-        let session = options.session(&path, first_kind(&config))?;
+        let session = options.session(&path, InstanceKind::of_first(&config))?;
         let mut signature = signature::of_session(&session, &declared)?;
         if context.complete {
             complete_tensors(&mut config, &signature.tensors(), default_max_batch_size)
@@ -122,7 +122,7 @@ impl OnnxRuntimeBackend {
             graph: Arc::new(graph),
             options,
             path,
-            first: Mutex::new(Some((first_kind(&config), session))),
+            first: Mutex::new(Some((InstanceKind::of_first(&config), session))),
             completed: context.complete.then_some(config),
         })
     }
@@ -160,18 +160,6 @@ fn model_file(context: &ModelContext) -> Result<PathBuf> {
     let version = context.version_directory();
     model_files::model_file(&version, filename, DEFAULT_FILENAME)
         .map_err(|error| Error::cannot_read(&version.join(filename), &error))
-}
-
-/// What the first instance runs on.
-fn first_kind(config: &ModelConfig) -> InstanceKind {
-    use nereid_model_config::proto::model_instance_group::Kind;
-    match config.instance_group.first() {
-        Some(group) if group.kind() == Kind::Gpu => {
-            InstanceKind::Gpu(group.gpus.first().copied().unwrap_or_default())
-        }
-        Some(group) if group.kind() == Kind::Model => InstanceKind::Model,
-        _ => InstanceKind::Cpu,
-    }
 }
 
 /// Runs work that calls the library. A panic on the way there or back costs this load, nothing more.

@@ -30,7 +30,7 @@ use nereid_backend_api::{
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
-use nereid_model_files::{self as model_files, FileError};
+use nereid_model_files as model_files;
 
 use crate::engine::{OvEngine, Places};
 use crate::network::Prepared;
@@ -119,7 +119,7 @@ impl OpenVinoBackend {
             completed: context.complete.then_some(config),
         };
         // A network that the device rejects fails the load, not the first instance.
-        model.compiled(first_kind(&context.config))?;
+        model.compiled(InstanceKind::of_first(&context.config))?;
         Ok(model)
     }
 
@@ -240,24 +240,13 @@ fn model_path(context: &ModelContext) -> Result<PathBuf> {
         model_files::check(&path)?;
         Ok(path)
     });
-    let found = found.map_err(|error| cannot_read(&path, &error))?;
+    let found = found.map_err(|error| Error::cannot_read(&path, &error))?;
     // The library reads weights beside the file by itself.
     let weights = found.with_extension("bin");
     if found.is_file() && found != weights && weights.exists() {
-        model_files::check(&weights).map_err(|error| cannot_read(&weights, &error))?;
+        model_files::check(&weights).map_err(|error| Error::cannot_read(&weights, &error))?;
     }
     Ok(found)
-}
-
-fn cannot_read(path: &Path, error: &FileError) -> Error {
-    let message = format!("cannot read {}: {error}", path.display());
-    match error {
-        _ if error.is_missing() => {
-            Error::not_found(format!("{message}{}", model_files::hint_at_missing(path)))
-        }
-        FileError::Io(_) => Error::internal(message),
-        FileError::Outside | FileError::NotRegular(_) | FileError::TooLarge(_) => Error::invalid_arg(message),
-    }
 }
 
 /// Whether the network has variables, which keep their values from one run to the next. C's interface does not tell, but
@@ -267,19 +256,7 @@ fn keeps_values(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let description =
-        model_files::read(path, DESCRIPTION_LIMIT).map_err(|error| cannot_read(path, &error))?;
+        model_files::read(path, DESCRIPTION_LIMIT).map_err(|error| Error::cannot_read(path, &error))?;
     const OPERATOR: &[u8] = b"\"ReadValue\"";
     Ok(description.windows(OPERATOR.len()).any(|word| word == OPERATOR))
-}
-
-/// What the first instance runs on.
-fn first_kind(config: &ModelConfig) -> InstanceKind {
-    use nereid_model_config::proto::model_instance_group::Kind;
-    match config.instance_group.first() {
-        Some(group) if group.kind() == Kind::Gpu => {
-            InstanceKind::Gpu(group.gpus.first().copied().unwrap_or_default())
-        }
-        Some(group) if group.kind() == Kind::Model => InstanceKind::Model,
-        _ => InstanceKind::Cpu,
-    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
-use nereid_model_config::proto::model_instance_group::SecondaryDevice;
+use nereid_model_config::proto::model_instance_group::{Kind, SecondaryDevice};
 
 use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, Request, Result};
 
@@ -213,6 +213,17 @@ pub enum InstanceKind {
 }
 
 impl InstanceKind {
+    /// What the first instance of a model with this configuration runs on.
+    pub fn of_first(config: &ModelConfig) -> Self {
+        match config.instance_group.first() {
+            Some(group) if group.kind() == Kind::Gpu => {
+                Self::Gpu(group.gpus.first().copied().unwrap_or_default())
+            }
+            Some(group) if group.kind() == Kind::Model => Self::Model,
+            _ => Self::Cpu,
+        }
+    }
+
     /// The host policy of instances whose configuration names none.
     pub fn default_policy(&self) -> String {
         match self {
