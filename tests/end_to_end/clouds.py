@@ -219,6 +219,10 @@ def put_tree(store, bucket, prefix, folder):
             store.put(bucket, f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
 
+class Stall(int):
+    """A fault: after so many bytes nothing comes, until the proxy lets it."""
+
+
 class Proxy(socketserver.ThreadingTCPServer):
     """Passes connections on to a store, and breaks them on demand. Counts the requests that pass, by first line."""
 
@@ -229,6 +233,8 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.target = target
         self.requests = []
         self.broken = None
+        self.stalled = threading.Event()
+        self.resume = threading.Event()
         super().__init__(("127.0.0.1", 0), _Passing)
         self.address = f"127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -241,7 +247,9 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.server_close()
 
     def breaks(self, rule):
-        """`rule(first line)` gives what happens to a request: None, a reply of its own, or after how many bytes it is cut."""
+        """`rule(first line)` gives what happens to a request: None, a reply of its own, or after how many bytes it is cut or
+        stalls.
+        """
         self.broken = rule
 
 
@@ -270,8 +278,12 @@ class _Passing(socketserver.BaseRequestHandler):
                 sent = 0
                 while received := store.recv(65536):
                     if fault is not None and sent + len(received) > fault:
-                        self.request.sendall(received[: fault - sent])
-                        return
+                        if not isinstance(fault, Stall):
+                            self.request.sendall(received[: fault - sent])
+                            return
+                        self.server.stalled.set()
+                        self.server.resume.wait(START_LIMIT_S)
+                        fault = None
                     self.request.sendall(received)
                     sent += len(received)
             return

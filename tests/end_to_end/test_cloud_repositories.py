@@ -1,18 +1,21 @@
 """Model repositories in clouds, against servers that speak the clouds' protocols."""
 
 import json
+import re
 import resource
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cloud_repositories import EXPLICIT, POLL, Cloud, answers, environment, load, refused, until, versions
-from clouds import AWS, KEY, SECRET, Proxy, azure, free_port, google, put_tree, s3
+from cloud_repositories import EXPLICIT, LIMIT_S, POLL, Cloud, answers, environment, load, refused, until, versions
+from clouds import AWS, KEY, SECRET, Proxy, Stall, azure, free_port, google, put_tree, s3
 from http_requests import request
 from model_files import write_identity
 from nereid_server import Server, running
+from scrapes import Scrape
 
 @pytest.fixture(scope="module")
 def amazon():
@@ -115,17 +118,47 @@ def test_a_bucket_that_is_away_keeps_what_it_had_and_holds_up_no_other(amazon, m
     with Proxy(amazon.store.address) as proxy:
         url = amazon.url("away", proxy.address)
         with running(url, *POLL, f"--model-repository={local}", env=amazon.environment()) as server:
+            assert Scrape(server).value("nereid_repository_reachable", repository=url) == 1
             proxy.breaks(lambda line: 0)
             server.wait_for_log(f"cannot list '{url}', keeping what it had")
+            assert Scrape(server).value("nereid_repository_reachable", repository=url) == 0
             assert answers(server, "a")
             # Others are polled all the same.
             write_identity(local, "c", ["INT32"])
             until(lambda: answers(server, "c"))
             proxy.breaks(None)
             server.wait_for_log(f"'{url}' can be listed again")
+            assert Scrape(server).value("nereid_repository_reachable", repository=url) == 1
+            assert Scrape(server).value("nereid_repository_fetched_bytes", repository=url) > 1000
             amazon.store.remove("models", "away/a/1/weights")
             amazon.store.remove("models", "away/a/config.pbtxt")
             until(lambda: not answers(server, "a"))
+
+
+def test_the_index_and_metrics_say_how_far_a_fetch_is(amazon, models):
+    amazon.put("progress", models)
+    amazon.store.put("models", "progress/a/1/weights", bytes(4 << 20))
+    with Proxy(amazon.store.address) as proxy, ThreadPoolExecutor() as pool:
+        proxy.breaks(lambda line: Stall(3 << 20) if "a/1/weights" in line else None)
+        with running(amazon.url("progress", proxy.address), EXPLICIT, env=amazon.environment()) as server:
+            loading = pool.submit(load, server, "a")
+            try:
+                assert proxy.stalled.wait(LIMIT_S)
+
+                def entry():
+                    index = request(server, "POST", "/v2/repository/index").json
+                    return next(entry for entry in index if entry["name"] == "a")
+
+                until(lambda: re.match(r"fetching: (2\d{3}|3\d{3}) of 4096 KiB, \d+ KiB/s, \d+ s left$", entry().get("reason", "")))
+                assert (entry()["state"], entry()["version"]) == ("LOADING", "")
+                assert Scrape(server).value("nereid_model_fetch_bytes", model="a") >= 2 << 20
+                config = len((models / "a" / "config.pbtxt").read_bytes())
+                assert Scrape(server).value("nereid_model_fetch_total_bytes", model="a") == (4 << 20) + config
+            finally:
+                proxy.resume.set()
+            assert loading.result().status == 200
+            assert entry()["state"] == "READY" and not entry().get("reason")
+            assert "nereid_model_fetch_bytes" not in Scrape(server).text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nereid_object_stores::{Address, CloudOptions, Clouds};
+use nereid_object_stores::{Address, CloudOptions, Clouds, RepositoryStatus};
 use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 
 /// The repositories, and what keeps them open.
@@ -80,6 +80,11 @@ impl Opened {
     /// What repositories in clouds share.
     pub(crate) fn clouds(&self) -> &Arc<LazyClouds> {
         &self.clouds
+    }
+
+    /// How the repositories that are not on this machine are.
+    pub(crate) fn status(&self) -> Vec<RepositoryStatus> {
+        self.clouds.made().iter().flat_map(|clouds| clouds.status()).collect()
     }
 
     /// Removes the files that were sent and fetched, also those still in use. To be called when no model is loaded any more.

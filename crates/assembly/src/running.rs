@@ -13,7 +13,8 @@ use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{PoolUsage, Pools};
 use nereid_listener::Connections;
 use nereid_load_report::LoadReports;
-use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory};
+use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
+use nereid_object_stores::RepositoryStatus;
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
@@ -90,7 +91,9 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let pools = Arc::clone(&platform.pools);
     let load_reports = config.load_reports.map(|reporting| LoadReports::new(reporting, Arc::clone(&server)));
     let exposition = Exposition::new(metrics, process.backend_metrics);
-    let exposition = Arc::new(exposition.with_pinned_memory(move || pinned_memory(&pools)));
+    let exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
+    let remote = repositories.clone();
+    let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
     let text = Arc::clone(&exposition);
     platform.backends.libraries.attach(&server, move |server| text.text(server));
 
@@ -248,6 +251,15 @@ fn load(
         done.send_replace(Some(outcome));
     });
     loaded
+}
+
+fn remote_repositories(repositories: &Opened) -> Vec<RemoteRepository> {
+    let of_status = |status: RepositoryStatus| RemoteRepository {
+        location: status.location,
+        is_reachable: status.is_reachable,
+        fetched: status.fetched,
+    };
+    repositories.status().into_iter().map(of_status).collect()
 }
 
 fn pinned_memory(pools: &Pools) -> PinnedMemory {

@@ -6,6 +6,7 @@ use nereid_core::{MetricKind, MetricRegistry, Server};
 
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
+use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
 use crate::{cache, custom, models, nvml};
 
@@ -58,6 +59,7 @@ pub struct PinnedMemory {
 /// Writes the metrics of a server. Several threads may do so at once.
 pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
+    repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
     options: MetricsOptions,
     registry: MetricRegistry,
     machine: Option<Machine>,
@@ -69,6 +71,7 @@ impl Exposition {
     /// are left out with a warning in the log.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         let own = models::names().chain(cache::names()).chain(gpu::names()).chain(machine::NAMES);
+        let own = own.chain(repositories::NAMES);
         registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
@@ -78,12 +81,27 @@ impl Exposition {
                 None
             }
         });
-        Self { options, registry, machine, gpus, pinned: Box::new(PinnedMemory::default) }
+        Self {
+            options,
+            registry,
+            machine,
+            gpus,
+            pinned: Box::new(PinnedMemory::default),
+            repositories: Box::new(Vec::new),
+        }
     }
 
     /// Exposes pinned memory as `pinned` reports it; zero without it.
     pub fn with_pinned_memory(self, pinned: impl Fn() -> PinnedMemory + Send + Sync + 'static) -> Self {
         Self { pinned: Box::new(pinned), ..self }
+    }
+
+    /// Exposes repositories that are not on this machine as `repositories` reports them; none without it.
+    pub fn with_repositories(
+        self,
+        repositories: impl Fn() -> Vec<RemoteRepository> + Send + Sync + 'static,
+    ) -> Self {
+        Self { repositories: Box::new(repositories), ..self }
     }
 
     /// The current metrics in Prometheus's text format. Everything is read before anything is written, so locks are held only
@@ -92,10 +110,12 @@ impl Exposition {
         let rows = models::rows(server);
         let families = self.registry.snapshot();
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
+        let repositories = (self.repositories)();
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
         models::write_load_failures(&mut text, server);
+        repositories::write_counters(&mut text, &repositories);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
         models::write_gauges(&mut text, &rows, self.options.load_durations);
@@ -112,6 +132,7 @@ impl Exposition {
             machine.write(&mut text);
         }
         cache::write_gauges(&mut text, server);
+        repositories::write_gauges(&mut text, &repositories, server);
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);

@@ -12,10 +12,12 @@ mod gpu;
 mod machine;
 mod models;
 mod nvml;
+mod repositories;
 mod service;
 mod text;
 
 pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
+pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT};
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, TRANSPORT};
+use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, RemoteRepository, TRANSPORT};
 
 /// Answers a request with the id `bad` with an error, and any other with nothing.
 fn answer(batch: Batch) {
@@ -138,6 +138,30 @@ async fn empty_families_and_disabled_latencies_are_left_out() {
     let pinned = exposition.with_pinned_memory(|| PinnedMemory { total: 100, used: 7 }).text(&none);
     assert!(pinned.contains("\nnv_pinned_memory_pool_total_bytes 100\n"), "{pinned}");
     assert!(pinned.contains("\nnv_pinned_memory_pool_used_bytes 7\n"), "{pinned}");
+}
+
+#[tokio::test]
+async fn repositories_that_are_not_on_this_machine_are_included() {
+    let none = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));
+    let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
+    assert!(!exposition.text(&none).contains("nereid_repository"));
+    let repository = |location: &str, is_reachable, fetched| RemoteRepository {
+        location: location.into(),
+        is_reachable,
+        fetched,
+    };
+    let repositories = [repository("s3://a/\"x\"", true, 7), repository("gs://b", false, 0)];
+    let text = exposition.with_repositories(move || repositories.to_vec()).text(&none);
+    for line in [
+        r#"nereid_repository_reachable{repository="s3://a/\"x\""} 1"#,
+        r#"nereid_repository_reachable{repository="gs://b"} 0"#,
+        r#"nereid_repository_fetched_bytes{repository="s3://a/\"x\""} 7"#,
+        r#"nereid_repository_fetched_bytes{repository="gs://b"} 0"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    // Nothing is being fetched.
+    assert!(!text.contains("nereid_model_fetch"), "{text}");
 }
 
 #[tokio::test]

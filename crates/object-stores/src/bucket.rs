@@ -1,6 +1,7 @@
 //! A bucket that keeps trying: pauses between attempts, and fresh credentials when the old ones are refused.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use futures_util::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -20,6 +21,8 @@ pub(crate) struct Bucket {
     environment: Environment,
     connector: Connector,
     pub patience: Patience,
+    /// How many bytes of objects have come from it.
+    pub fetched: AtomicU64,
     /// Opened by the first request.
     current: Mutex<Option<Arc<Connection>>>,
 }
@@ -31,7 +34,14 @@ impl Bucket {
         connector: Connector,
         patience: Patience,
     ) -> Self {
-        Self { address, environment, connector, patience, current: Mutex::default() }
+        Self {
+            address,
+            environment,
+            connector,
+            patience,
+            fetched: AtomicU64::new(0),
+            current: Mutex::default(),
+        }
     }
 
     /// Does something with the bucket, again after a pause if it may work then, and once more with credentials that were read

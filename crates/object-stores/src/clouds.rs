@@ -90,6 +90,17 @@ impl Default for CloudOptions {
     }
 }
 
+/// How a repository is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepositoryStatus {
+    /// Its address.
+    pub location: String,
+    /// Whether it could be listed the last time.
+    pub is_reachable: bool,
+    /// How many bytes of files came from it.
+    pub fetched: u64,
+}
+
 /// Opens repositories in clouds.
 pub struct Clouds {
     options: CloudOptions,
@@ -153,10 +164,9 @@ impl Clouds {
         Ok(ObjectFolder::new(downloader, runtime.handle().clone()))
     }
 
-    /// The repositories, and whether each could be listed the last time.
-    pub fn reachable(&self) -> Vec<(String, bool)> {
-        let folders = lock(&self.folders);
-        folders.iter().map(|folder| (folder.location().to_owned(), !folder.is_away())).collect()
+    /// How the repositories are that were opened.
+    pub fn status(&self) -> Vec<RepositoryStatus> {
+        lock(&self.folders).iter().map(ObjectFolder::status).collect()
     }
 
     /// Removes temporary files, also those still in use. To be called when no model is loaded any more, in case something

@@ -203,6 +203,7 @@ impl Downloader {
             if let Some(routed) = &counting {
                 routed.count_from_store(from - before);
             }
+            self.bucket.fetched.fetch_add(from - before, Ordering::Relaxed);
             let failure = match read {
                 Ok(()) => continue,
                 Err(ReadError::Store(error)) => Failure::of(&error, &connection.secrets),

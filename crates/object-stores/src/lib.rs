@@ -28,5 +28,5 @@ mod testing;
 
 pub use address::{Address, AddressError};
 pub use cache::CacheOptions;
-pub use clouds::{CloudOptions, Clouds, Patience};
+pub use clouds::{CloudOptions, Clouds, Patience, RepositoryStatus};
 pub use environment::Environment;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -16,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{interval, timeout};
 
+use crate::clouds::RepositoryStatus;
 use crate::download::Downloader;
 use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
@@ -217,8 +219,16 @@ impl ObjectFolder {
     }
 
     /// Whether the repository could not be listed the last time.
-    pub(crate) fn is_away(&self) -> bool {
+    fn is_away(&self) -> bool {
         self.seen().is_away
+    }
+
+    pub(crate) fn status(&self) -> RepositoryStatus {
+        RepositoryStatus {
+            location: self.location().to_owned(),
+            is_reachable: !self.is_away(),
+            fetched: self.downloader.bucket.fetched.load(Ordering::Relaxed),
+        }
     }
 }
 

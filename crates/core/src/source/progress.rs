@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::ModelId;
 use crate::events::Events;
@@ -48,12 +49,25 @@ pub struct FetchStatus {
     pub fetched: u64,
     /// How many bytes are to be fetched, as far as the source knows.
     pub total: u64,
+    /// For how long it has been in progress.
+    pub elapsed: Duration,
+}
+
+impl FetchStatus {
+    /// In words: how much is there, how fast it comes, and how long the rest takes at this rate.
+    pub fn describe(&self) -> String {
+        let (there, total) = (self.fetched >> 10, self.total >> 10);
+        let rate = u128::from(self.fetched) * 1000 / self.elapsed.as_millis().max(1);
+        let left = u128::from(self.total.saturating_sub(self.fetched)).checked_div(rate);
+        let left = left.map_or_else(String::new, |seconds| format!(", {seconds} s left"));
+        format!("fetching: {there} of {total} KiB, {} KiB/s{left}", rate >> 10)
+    }
 }
 
 /// All fetches in progress.
 #[derive(Debug)]
 pub(crate) struct Fetches {
-    models: Mutex<BTreeMap<ModelId, Progress>>,
+    models: Mutex<BTreeMap<ModelId, (Instant, Progress)>>,
     events: Events,
 }
 
@@ -65,20 +79,20 @@ impl Fetches {
     /// A fetch begins, and is in progress as long as what this returns is there.
     pub(crate) fn begin<'a>(&'a self, id: &'a ModelId) -> Fetching<'a> {
         let progress = Progress { counts: Arc::default(), events: self.events.clone() };
-        self.lock().insert(id.clone(), progress.clone());
+        self.lock().insert(id.clone(), (Instant::now(), progress.clone()));
         self.events.notify();
         Fetching { fetches: self, id, progress }
     }
 
     pub(crate) fn status(&self) -> Vec<FetchStatus> {
-        let status = |(id, progress): (&ModelId, &Progress)| {
+        let status = |(id, (began, progress)): (&ModelId, &(Instant, Progress))| {
             let (fetched, total) = progress.bytes();
-            FetchStatus { id: id.clone(), fetched, total }
+            FetchStatus { id: id.clone(), fetched, total, elapsed: began.elapsed() }
         };
         self.lock().iter().map(status).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Progress>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, (Instant, Progress)>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,5 +108,30 @@ impl Drop for Fetching<'_> {
     fn drop(&mut self) {
         self.fetches.lock().remove(self.id);
         self.fetches.events.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fetch_says_how_far_it_is() {
+        for (fetched, total, milliseconds, expected) in [
+            (0, 0, 0, "fetching: 0 of 0 KiB, 0 KiB/s"),
+            (0, 4096, 500, "fetching: 0 of 4 KiB, 0 KiB/s"),
+            (2048, 10_240, 1000, "fetching: 2 of 10 KiB, 2 KiB/s, 4 s left"),
+            (10_240, 10_240, 2000, "fetching: 10 of 10 KiB, 5 KiB/s, 0 s left"),
+            (
+                u64::MAX,
+                u64::MAX,
+                0,
+                "fetching: 18014398509481983 of 18014398509481983 KiB, 18014398509481983999 KiB/s, 0 s left",
+            ),
+        ] {
+            let id = ModelId::plain("m");
+            let status = FetchStatus { id, fetched, total, elapsed: Duration::from_millis(milliseconds) };
+            assert_eq!(status.describe(), expected);
+        }
     }
 }

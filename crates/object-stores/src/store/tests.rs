@@ -418,12 +418,14 @@ fn a_repository_that_is_away_keeps_what_it_had() {
     fixture.server.misbehave(|_| Some(Fault::Reset));
     let as_of = Instant::now();
     assert_eq!(block_on(store.list("", as_of)).unwrap(), before);
-    assert_eq!(fixture.clouds.reachable().iter().filter(|(_, is_reachable)| !is_reachable).count(), 1);
+    assert_eq!(fixture.clouds.status().iter().filter(|status| !status.is_reachable).count(), 1);
     // As of then, nothing newer is known.
     assert!(block_on(store.stat("m", as_of)).is_ok());
     fixture.server.behave();
     block_on(store.list("", Instant::now())).unwrap();
-    assert!(fixture.clouds.reachable().iter().all(|(_, is_reachable)| *is_reachable));
+    assert!(fixture.clouds.status().iter().all(|status| status.is_reachable && status.fetched == 0));
+    fetch(&*store, "m").unwrap();
+    assert_eq!(fixture.clouds.status()[0].fetched, 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The repository's index.
 
 use nereid_backend_api::Result;
-use nereid_core::{ModelStatus, Server};
+use nereid_core::{FetchStatus, ModelStatus, Server};
 use serde::Serialize;
 
 /// A model of the repository, or one of its versions. What is absent is left out.
@@ -26,7 +26,7 @@ pub struct IndexEntry {
 /// # Errors
 /// The repositories cannot be read.
 pub async fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
-    Ok(entries(server.index().await?, only_ready))
+    Ok(entries(server.index().await?, &server.fetches(), only_ready))
 }
 
 /// [`repository_index`], for threads that may block.
@@ -34,17 +34,31 @@ pub async fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<I
 /// # Errors
 /// See there.
 pub fn blocking_repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
-    Ok(entries(server.blocking_index()?, only_ready))
+    Ok(entries(server.blocking_index()?, &server.fetches(), only_ready))
 }
 
-fn entries(index: Vec<(String, Option<ModelStatus>)>, only_ready: bool) -> Vec<IndexEntry> {
+fn entries(
+    index: Vec<(String, Option<ModelStatus>)>,
+    fetches: &[FetchStatus],
+    only_ready: bool,
+) -> Vec<IndexEntry> {
+    let fetching = |name: &str| fetches.iter().find(|fetch| fetch.id.name == name).map(FetchStatus::describe);
     let entries = index.into_iter().map(|(name, status)| match status {
-        None => IndexEntry { name, ..IndexEntry::default() },
+        // Its versions are known once its files are there.
+        None => match fetching(&name) {
+            Some(reason) => IndexEntry {
+                name,
+                version: Some(String::new()),
+                state: Some("LOADING"),
+                reason: Some(reason),
+            },
+            None => IndexEntry { name, ..IndexEntry::default() },
+        },
         Some(status) => IndexEntry {
             name,
             version: Some(status.version.map_or_else(String::new, |version| version.to_string())),
             state: Some(status.state.name()),
-            reason: status.reason(),
+            reason: status.reason().or_else(|| fetching(&status.id.name)),
         },
     });
     entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect()

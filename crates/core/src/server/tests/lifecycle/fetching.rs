@@ -170,8 +170,9 @@ fn a_fetch_reports_its_progress_and_holds_up_no_load() {
     let mut changes = server.changes();
     let slow: Vec<_> = ["a", "b", "c"].map(|name| begin_load(&server, name)).into();
     wait_for(|| server.fetches().iter().filter(|fetch| fetch.fetched == 40).count() == 3);
-    let status = |name: &str| FetchStatus { id: ModelId::plain(name), fetched: 40, total: 100 };
-    assert_eq!(server.fetches(), ["a", "b", "c"].map(status));
+    let status = |fetch: FetchStatus| (fetch.id.name, fetch.fetched, fetch.total);
+    let fetches: Vec<_> = server.fetches().into_iter().map(status).collect();
+    assert_eq!(fetches, ["a", "b", "c"].map(|name| (name.to_owned(), 40, 100)));
     assert!(changes.next().now_or_never().is_some());
     begin_load(&server, "now").recv_timeout(LONG).unwrap().unwrap();
     source.permits.add_permits(3);

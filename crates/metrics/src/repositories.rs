@@ -1,0 +1,63 @@
+//! Repositories that are not on this machine, and the fetches of models from them.
+
+use nereid_core::Server;
+
+use crate::text::{Labels, Text};
+
+const REACHABLE: &str = "nereid_repository_reachable";
+const FETCHED: &str = "nereid_repository_fetched_bytes";
+const MODEL_FETCHED: &str = "nereid_model_fetch_bytes";
+const MODEL_TOTAL: &str = "nereid_model_fetch_total_bytes";
+
+/// The names of all families here.
+pub(crate) const NAMES: [&str; 4] = [REACHABLE, FETCHED, MODEL_FETCHED, MODEL_TOTAL];
+
+/// A repository that is not on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteRepository {
+    /// Its address.
+    pub location: String,
+    /// Whether it could be listed the last time.
+    pub is_reachable: bool,
+    /// How many bytes of files came from it since the server's start.
+    pub fetched: u64,
+}
+
+impl RemoteRepository {
+    fn labels(&self) -> Labels {
+        Labels::default().and("repository", &self.location)
+    }
+}
+
+pub(crate) fn write_counters(text: &mut Text, repositories: &[RemoteRepository]) {
+    if repositories.is_empty() {
+        return;
+    }
+    text.family(FETCHED, "counter", "Bytes of files fetched from a repository");
+    for repository in repositories {
+        text.sample(FETCHED, "", &repository.labels(), repository.fetched);
+    }
+}
+
+pub(crate) fn write_gauges(text: &mut Text, repositories: &[RemoteRepository], server: &Server) {
+    if repositories.is_empty() {
+        return;
+    }
+    text.family(REACHABLE, "gauge", "Whether a repository could be listed the last time, 1 or 0");
+    for repository in repositories {
+        text.sample(REACHABLE, "", &repository.labels(), u8::from(repository.is_reachable));
+    }
+    let fetches = server.fetches();
+    for (name, help, is_total) in [
+        (MODEL_FETCHED, "Bytes of a model that is being fetched that are there", false),
+        (MODEL_TOTAL, "Bytes of a model that is being fetched", true),
+    ] {
+        if !fetches.is_empty() {
+            text.family(name, "gauge", help);
+        }
+        for fetch in &fetches {
+            let bytes = if is_total { fetch.total } else { fetch.fetched };
+            text.sample(name, "", &Labels::default().and("model", &fetch.id), bytes);
+        }
+    }
+}
