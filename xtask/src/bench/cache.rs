@@ -14,10 +14,11 @@ use clap::Args;
 use super::client::{Request, get, post};
 use super::load::Load;
 use super::nvidia::Nvidia;
+use super::programs;
 use super::reference::setup::request;
 use super::server::Server;
 use super::summary::{Pair, Run, heading, median, rows};
-use crate::project::{Project, show};
+use crate::project::Project;
 
 /// Bytes in the tensor of a small request, and of a large one.
 const SMALL: usize = 64;
@@ -108,13 +109,7 @@ impl Target {
 
 /// Measures, and prints a table for each comparison.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     let bench = Bench { folder: folder.path(), options, runs: Cell::new(0) };
     bench.beside_no_cache(&binary)?;

@@ -14,14 +14,12 @@ use clap::{Args, ValueEnum};
 use super::http::write_repository;
 use super::load::{Seen, read_seen};
 use super::server::Server;
-use super::summary::{Pair, Run, heading, rows};
-use crate::project::{Project, show};
+use super::summary::{heading, rows};
+use super::{pairs, programs};
+use crate::project::Project;
 
 /// Requests in flight on one connection, as clients of gRPC have it that share one.
 const EACH: u32 = 8;
-
-/// Enough for connections, caches and branch predictors to settle.
-const WARM_UP_SECONDS: u32 = 1;
 
 /// How to measure.
 #[derive(Args)]
@@ -68,15 +66,8 @@ struct Load<'a> {
 
 /// Runs the whole comparison and prints its table.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
-    let program = project.target.join("release/examples/traffic");
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let program = programs::traffic(project)?;
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     let nereid = Server::nereid(&binary, &write_repository(folder.path())?, &options.server_arg)?;
     let echo = Server::grpc_echo(&program)?;
@@ -87,27 +78,14 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
         for way in &options.ways {
             for in_flight in &options.in_flight {
                 let load = Load { program: &program, way: *way, in_flight: *in_flight, bytes: *bytes };
-                let pairs = measure(&nereid, &echo, &load, options)?;
+                let run =
+                    |server: &Server, seconds| load.run(server, seconds).with_context(|| load.to_string());
+                let pairs = pairs::measure(&nereid, &echo, options.pairs, options.seconds, run)?;
                 print!("{}", rows(&load.to_string(), echo.name, &pairs));
             }
         }
     }
     Ok(())
-}
-
-fn measure(nereid: &Server, echo: &Server, load: &Load<'_>, options: &Options) -> Result<Vec<Pair>> {
-    for server in [nereid, echo] {
-        load.run(server, WARM_UP_SECONDS)
-            .with_context(|| format!("warming up {} with {load}", server.name))?;
-    }
-    let once = |server: &Server| {
-        let before = server.cpu()?;
-        let seen = load
-            .run(server, options.seconds)
-            .with_context(|| format!("measuring {} with {load}", server.name))?;
-        anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
-    };
-    (0..options.pairs).map(|_| Ok(Pair { nereid: once(nereid)?, yardstick: once(echo)? })).collect()
 }
 
 impl Load<'_> {

@@ -16,7 +16,8 @@ use clap::Args;
 use super::client::{Answer, Request, header, post};
 use super::load::Load;
 use super::server::{FixedAnswer, Server};
-use super::summary::{Pair, Run, heading, rows};
+use super::summary::{heading, rows};
+use super::{pairs, programs};
 use crate::project::{Project, show};
 
 /// The model that hands back what it gets.
@@ -32,9 +33,6 @@ const SMALL: usize = 16;
 
 /// Elements in the tensor of a large one: 1 MiB.
 const LARGE: usize = 1 << 18;
-
-/// Enough for connections, caches and branch predictors to settle.
-const WARM_UP_SECONDS: u32 = 1;
 
 /// How to measure.
 #[derive(Args)]
@@ -60,13 +58,7 @@ pub struct Options {
 pub fn run(project: &Project, options: &Options) -> Result<()> {
     require("wrk", "-v")?;
     require("nginx", "-v")?;
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve-http", "--example", "echo"]))?;
     let cores = thread::available_parallelism()?.get();
     let folder = tempfile::tempdir()?;
@@ -113,28 +105,14 @@ fn compare(
     let load = Load::new(folder, request)?;
     println!("{}", heading("connections"));
     for connections in &options.connections {
-        for server in [nereid, yardstick] {
-            load.run(server.address, *connections, WARM_UP_SECONDS)
-                .with_context(|| format!("warming up {} over {connections} connections", server.name))?;
-        }
-        let mut pairs = Vec::new();
-        for _ in 0..options.pairs {
-            pairs.push(Pair {
-                nereid: measure(nereid, &load, *connections, options.seconds)?,
-                yardstick: measure(yardstick, &load, *connections, options.seconds)?,
-            });
-        }
+        let run = |server: &Server, seconds| {
+            load.run(server.address, *connections, seconds)
+                .with_context(|| format!("over {connections} connections"))
+        };
+        let pairs = pairs::measure(nereid, yardstick, options.pairs, options.seconds, run)?;
         print!("{}", rows(&connections.to_string(), yardstick.name, &pairs));
     }
     Ok(())
-}
-
-fn measure(server: &Server, load: &Load, connections: u32, seconds: u32) -> Result<Run> {
-    let before = server.cpu()?;
-    let seen = load
-        .run(server.address, connections, seconds)
-        .with_context(|| format!("measuring {} over {connections} connections", server.name))?;
-    Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
 }
 
 fn require(program: &str, version_flag: &str) -> Result<()> {

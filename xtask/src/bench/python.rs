@@ -19,11 +19,9 @@ use self::setup::{LARGE, SMALL, Setup};
 use super::load::{Load, Seen, read_seen};
 use super::report;
 use super::server::Server;
-use super::summary::{Pair, Run, median};
-use crate::project::{Project, show};
-
-/// Enough for connections, caches and branch predictors to settle.
-const WARM_UP_SECONDS: u32 = 1;
+use super::summary::median;
+use super::{pairs, programs};
+use crate::project::Project;
 
 /// How long a server idles before the memory of its processes is read.
 const REST: Duration = Duration::from_millis(500);
@@ -73,15 +71,8 @@ struct Servers {
 
 /// Measures, and prints the tables.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
-    let traffic = project.target.join("release/examples/traffic");
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let traffic = programs::traffic(project)?;
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     let setup = Setup::new(project, folder.path(), &binary, options.python.as_deref(), options.library)?;
 
@@ -100,7 +91,10 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     for kind in &options.loads {
         println!("{kind}: {} pairs of {} s", options.pairs, options.seconds);
         let load = Prepared::new(*kind, folder.path(), &traffic)?;
-        measured.push((kind.title(), compare(&servers, &load, options)?));
+        let run = |server: &Server, seconds| load.run(server, seconds);
+        let (nereid, reference) = (&servers.nereid, &servers.reference);
+        let pairs = pairs::measure(nereid, reference, options.pairs, options.seconds, run)?;
+        measured.push((kind.title(), pairs));
     }
     println!("\n{} cores, shared by the server and the load (1 thread)\n", thread::available_parallelism()?);
     let rows: Vec<_> = measured.iter().map(|(title, pairs)| (*title, &pairs[..])).collect();
@@ -128,19 +122,6 @@ fn start(server: impl FnOnce() -> Result<Server>) -> Result<Started> {
     let bytes = server.resident_bytes_of_children()?;
     ensure!(bytes.len() == 8, "{} has {} processes for 8 instances", server.name, bytes.len());
     Ok(Started { took_ms, mebibytes_each: median(bytes.iter().map(|bytes| *bytes as f64 / 1_048_576.0)) })
-}
-
-fn compare(servers: &Servers, load: &Prepared, options: &Options) -> Result<Vec<Pair>> {
-    for server in [&servers.nereid, &servers.reference] {
-        load.run(server, WARM_UP_SECONDS)?;
-    }
-    let once = |server: &Server| {
-        let before = server.cpu()?;
-        let seen = load.run(server, options.seconds)?;
-        anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
-    };
-    let pair = |_| Ok(Pair { nereid: once(&servers.nereid)?, yardstick: once(&servers.reference)? });
-    (0..options.pairs).map(pair).collect()
 }
 
 /// A load, ready to run against either server.

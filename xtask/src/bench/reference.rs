@@ -20,11 +20,9 @@ use super::client::Request;
 use super::load::{Load, Seen, read_seen};
 use super::report;
 use super::server::Server;
-use super::summary::{Pair, Run};
-use crate::project::{Project, show};
-
-/// Enough for connections, caches and branch predictors to settle.
-const WARM_UP_SECONDS: u32 = 1;
+use super::summary::Pair;
+use super::{pairs, programs};
+use crate::project::Project;
 
 /// How long a server idles before its memory at rest is read.
 const REST: Duration = Duration::from_millis(500);
@@ -98,15 +96,8 @@ pub(super) struct Footprint {
 
 /// Measures, and prints the tables.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
-    let traffic = project.target.join("release/examples/traffic");
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let traffic = programs::traffic(project)?;
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     let setup = Setup::new(project, folder.path(), &binary, options.python.as_deref())?;
 
@@ -123,7 +114,10 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     for kind in &options.loads {
         println!("{kind}: {} pairs of {} s", options.pairs, options.seconds);
         let load = Prepared::new(*kind, &setup, folder.path(), &traffic, options.in_flight)?;
-        measured.push(Measured { kind: *kind, pairs: compare(&servers, &load, options)? });
+        let run = |server: &Server, seconds| load.run(server, seconds);
+        let (nereid, reference) = (&servers.nereid, &servers.reference);
+        let pairs = pairs::measure(nereid, reference, options.pairs, options.seconds, run)?;
+        measured.push(Measured { kind: *kind, pairs });
     }
     let after_load =
         Both { nereid: servers.nereid.resident_bytes()?, reference: servers.reference.resident_bytes()? };
@@ -145,19 +139,6 @@ fn start(server: impl FnOnce() -> Result<Server>) -> Result<(Duration, u64)> {
     let took = begin.elapsed();
     thread::sleep(REST);
     Ok((took, server.resident_bytes()?))
-}
-
-fn compare(servers: &Both<Server>, load: &Prepared, options: &Options) -> Result<Vec<Pair>> {
-    for server in [&servers.nereid, &servers.reference] {
-        load.run(server, WARM_UP_SECONDS)?;
-    }
-    let once = |server: &Server| {
-        let before = server.cpu()?;
-        let seen = load.run(server, options.seconds)?;
-        anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
-    };
-    let pair = |_| Ok(Pair { nereid: once(&servers.nereid)?, yardstick: once(&servers.reference)? });
-    (0..options.pairs).map(pair).collect()
 }
 
 /// A load, ready to run against either server.

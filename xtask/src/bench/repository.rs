@@ -9,8 +9,9 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::client::{Request, post};
+use super::programs;
 use super::server::Server;
-use crate::project::{Project, show};
+use crate::project::Project;
 
 const MODEL: &str = r#"backend: "identity"
 input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
@@ -36,13 +37,7 @@ pub struct Options {
 
 /// Measures and prints what was found.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
-            project.target.join("release/nereid")
-        }
-    };
+    let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     write_models(folder.path(), options.models)?;
     let flags = ["--model-control-mode=poll", "--repository-poll-secs=1"].map(str::to_owned);
