@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
-use nereid_cuda::{PoolUsage, Pools};
+use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_listener::Connections;
 use nereid_load_report::LoadReports;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
@@ -42,6 +42,8 @@ pub type LoadOutcome = Result<Vec<(String, Error)>>;
 pub struct Running {
     server: Arc<Server>,
     repositories: Opened,
+    exposition: Arc<Exposition>,
+    cuda: Option<Arc<Cuda>>,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
     /// Cancelled with `shutdown`, if not before.
@@ -100,7 +102,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let cuda = platform.gpus.cuda.clone();
     let python = config.platform.backends.settings_of("python");
     let regions = match config.client_shared_memory {
-        true => Regions::new(process.memory_faults, cuda)
+        true => Regions::new(process.memory_faults, cuda.clone())
             .with_reserved(python.get("shm-region-prefix-name").unwrap_or_default()),
         false => Regions::closed(),
     };
@@ -112,7 +114,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         regions: Arc::new(regions),
         log: process.log,
         source: repositories.source.clone(),
-        exposition,
+        exposition: Arc::clone(&exposition),
         connections: Connections::default(),
         load_reports,
         closing: closing.clone(),
@@ -126,7 +128,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
         runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
     }
-    Ok(Running { server, repositories, faces, loaded, closing, shutdown: ends, runtime })
+    Ok(Running { server, repositories, exposition, cuda, faces, loaded, closing, shutdown: ends, runtime })
 }
 
 impl Running {
@@ -138,6 +140,21 @@ impl Running {
     /// The addresses of the faces, by the names of their protocols, with the ports that the system chose.
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         self.faces.iter().map(|face| (face.protocol, face.address))
+    }
+
+    /// Where the models come from.
+    pub fn repositories(&self) -> &Repositories {
+        &self.repositories.source
+    }
+
+    /// The text of the metrics.
+    pub fn exposition(&self) -> &Arc<Exposition> {
+        &self.exposition
+    }
+
+    /// The driver of the GPUs, if there is one.
+    pub fn cuda(&self) -> Option<&Arc<Cuda>> {
+        self.cuda.as_ref()
     }
 
     /// The runtime that the faces run on.

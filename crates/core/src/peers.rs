@@ -1,4 +1,4 @@
-//! The server as its backends ask it: [`Peers`] over a reference that does not keep the server alive.
+//! The server as its backends, or the application around it, ask it: [`Peers`] over a reference that does not keep the server alive.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,26 +16,38 @@ use crate::lifecycle::Done;
 use crate::model::Model;
 use crate::server::Server;
 
-/// A server, for its backends.
-pub(crate) struct ServerPeers(Weak<Server>);
+/// Who makes a server's inner requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A backend, which may need the answers for requests that it executes.
+    Backend,
+    /// The application that the server is in. Its requests are a client's.
+    Application,
+}
+
+/// A server, for its backends or for the application that it is in.
+pub(crate) struct ServerPeers {
+    server: Weak<Server>,
+    asker: Asker,
+}
 
 impl ServerPeers {
-    pub(crate) fn new(server: Weak<Server>) -> Self {
-        Self(server)
+    pub(crate) fn new(server: Weak<Server>, asker: Asker) -> Self {
+        Self { server, asker }
     }
 
     fn server(&self) -> Result<Arc<Server>> {
-        self.0.upgrade().ok_or_else(gone)
+        self.server.upgrade().ok_or_else(gone)
     }
 }
 
 impl Peers for ServerPeers {
     fn resolve(&self, model: &str, version: Option<u64>) -> Pending<Result<Arc<dyn PeerModel>>> {
         let resolving = self.server().map(|server| server.resolve(model, version));
-        let server = Weak::clone(&self.0);
+        let (server, asker) = (Weak::clone(&self.server), self.asker);
         Box::pin(async move {
             let model = resolving?.await?;
-            Ok(Arc::new(Peer { server, model }) as _)
+            Ok(Arc::new(Peer { server, asker, model }) as _)
         })
     }
 
@@ -62,7 +74,7 @@ impl Peers for ServerPeers {
 
     fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>> {
         let model = self.server()?.model(model, version)?;
-        Ok(Arc::new(Peer { server: Weak::clone(&self.0), model }))
+        Ok(Arc::new(Peer { server: Weak::clone(&self.server), asker: self.asker, model }))
     }
 
     fn metrics(&self) -> Result<MetricRegistry> {
@@ -128,9 +140,10 @@ impl Answers for InnerAnswers {
     }
 }
 
-/// A loaded model that a backend asks.
+/// A loaded model that is asked.
 struct Peer {
     server: Weak<Server>,
+    asker: Asker,
     model: Arc<Model>,
 }
 
@@ -138,7 +151,11 @@ impl PeerModel for Peer {
     fn infer(&self, inner: InnerRequest) -> Result<Box<dyn Answers>> {
         let server = self.server.upgrade().ok_or_else(gone)?;
         let (request, parent) = inner.into_parts();
-        let stream = server.infer(&self.model, request, Caller::backend())?;
+        let caller = match self.asker {
+            Asker::Backend => Caller::backend(),
+            Asker::Application => Caller::default(),
+        };
+        let stream = server.infer(&self.model, request, caller)?;
         let parent = parent.and_then(|parent| {
             let waker = Waker::from(Arc::new(CancelInner(stream.canceller())));
             let mut watch = parent.watch();

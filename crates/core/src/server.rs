@@ -23,7 +23,7 @@ use crate::inflight::ResponseStream;
 use crate::interceptors::Interceptors;
 use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
-use crate::peers::ServerPeers;
+use crate::peers::{Asker, ServerPeers};
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::reminder::Reminder;
 use crate::response_cache::ResponseCaching;
@@ -150,7 +150,10 @@ impl Server {
         };
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
         Arc::new_cyclic(|server| {
-            let services = Services { peers: Arc::new(ServerPeers::new(Weak::clone(server))), ..services };
+            let services = Services {
+                peers: Arc::new(ServerPeers::new(Weak::clone(server), Asker::Backend)),
+                ..services
+            };
             let models = LifeCycle::new(backends.into(), source, services, limits);
             Self {
                 options,
@@ -167,7 +170,13 @@ impl Server {
 
     /// The server as its backends ask it. It does not keep the server alive.
     pub fn peers(self: &Arc<Self>) -> Arc<dyn Peers> {
-        Arc::new(ServerPeers::new(Arc::downgrade(self)))
+        Arc::new(ServerPeers::new(Arc::downgrade(self), Asker::Backend))
+    }
+
+    /// The same for the application that the server is in: its requests are those of a client, which are refused once the
+    /// server stops.
+    pub fn peers_of_application(self: &Arc<Self>) -> Arc<dyn Peers> {
+        Arc::new(ServerPeers::new(Arc::downgrade(self), Asker::Application))
     }
 
     /// What was fixed when it started.
@@ -205,6 +214,11 @@ impl Server {
     /// Whether the server works, be it ready or not. It does not where its source cannot be read at start.
     pub fn is_live(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
+    }
+
+    /// Whether shutdown has begun.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// Whether requests are welcome and, with `strict_readiness`, every model is served that is to be: see

@@ -5,9 +5,11 @@ use std::fmt::{self, Write};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, io, panic, process, thread};
 
 use nereid_protocol::{LogControl, LogFormat, LogSettings, REQUEST_LOG};
+use nereid_triton_host::{ApplicationLog, LogRecord};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
@@ -16,7 +18,7 @@ use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{self as subscriber, FmtContext};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
@@ -64,6 +66,48 @@ pub(crate) fn start(control: &Arc<LogControl>) -> Result<(), String> {
         tracing::error!("thread '{}' panicked at {place}: {reason}", thread.name().unwrap_or("unnamed"));
     }));
     Ok(())
+}
+
+/// Starts the log of a library whose servers are an application's: lines and calls of the application's function, as the
+/// process's [`ApplicationLog`] has it. It leaves everything else of the process alone. Only the first call counts.
+pub fn start_for_applications() {
+    let log = ApplicationLog::get();
+    let line =
+        Line { control: Arc::clone(log.control()), escapes: escapes(env::var(UNESCAPED).ok().as_deref()) };
+    let lines = subscriber::layer()
+        .event_format(line)
+        .with_ansi(false)
+        .with_writer(move || log)
+        .with_filter(filter(log.control()));
+    let calls = Calls(log).with_filter(filter(log.control()));
+    // There may be a subscriber where this is linked into a program that has its own.
+    let _ = tracing::subscriber::set_global_default(Registry::default().with(lines).with(calls));
+}
+
+/// Passes messages on to the application's function.
+struct Calls(&'static ApplicationLog);
+
+impl<S: Subscriber> Layer<S> for Calls {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if !self.0.has_callback() {
+            return;
+        }
+        let metadata = event.metadata();
+        let mut message = Message::default();
+        event.record(&mut message);
+        let own = message.file.take();
+        let file = own.as_deref().or(metadata.file()).unwrap_or("unknown");
+        let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
+        let line = message.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0.report(&LogRecord {
+            level: *metadata.level(),
+            file: &file,
+            line,
+            micros: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+            message: &message.text(),
+        });
+    }
 }
 
 /// Passes the events that the current settings want.

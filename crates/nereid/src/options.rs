@@ -44,7 +44,7 @@ use self::logging::LogOptions;
 use self::metrics::MetricsOptions;
 use self::models::ModelOptions;
 use self::sagemaker::SageMakerOptions;
-pub(crate) use self::sources::parse;
+pub(crate) use self::sources::{is_switch, names, options as declared, parse, reason};
 use self::trace::TraceOptions;
 use self::vertex_ai::VertexAiOptions;
 
@@ -356,6 +356,8 @@ fn hold(variable: &str) -> usize {
 
 #[cfg(test)]
 mod documented;
+#[cfg(test)]
+mod embedded;
 #[cfg(test)]
 mod manual;
 #[cfg(test)]

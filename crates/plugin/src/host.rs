@@ -1,7 +1,10 @@
 //! The functions that this program exports to plugins, and whether plugins find them.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Once;
 
+use libloading::os::unix::{RTLD_GLOBAL, RTLD_NOW};
 use nereid_dylib::Library;
 
 use crate::library::PluginError;
@@ -10,16 +13,50 @@ use crate::library::PluginError;
 pub type HostFunction = (&'static str, *const ());
 
 /// Checks that plugins find these functions, and `api_version` among them. A program exports its functions only if it
-/// was linked to do so.
+/// was linked to do so. Those of a library that was loaded for others alone are made visible to plugins first.
 pub(crate) fn check(api_version: &str, host: &[&[HostFunction]]) -> Result<(), PluginError> {
     let functions = || host.iter().flat_map(|table| table.iter());
     if !functions().any(|(name, _)| *name == api_version) {
         return Err(PluginError::NotExported(api_version.to_owned()));
     }
+    if let Some((_, address)) = functions().find(|(name, _)| exported(name).is_none()) {
+        make_visible(*address);
+    }
     // The dynamic loader may also find another function of the same name first.
     let hidden =
         functions().find(|(name, address)| exported(name).is_none_or(|found| found.cast() != *address));
     hidden.map_or(Ok(()), |(name, _)| Err(PluginError::NotExported((*name).to_owned())))
+}
+
+/// Makes the functions of the library that has this one visible to all libraries that are loaded from now on. Python, for
+/// one, loads what a module depends on for that module alone.
+fn make_visible(function: *const ()) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Some(path) = library_of(function) else { return };
+        // SAFETY: the library is loaded already, so nothing of it runs.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL | libc::RTLD_NOLOAD) };
+        // It stays loaded as long as this code may run. Where this fails, the check that follows says what is hidden.
+        std::mem::forget(library);
+    });
+}
+
+/// The file of the library, or of the program, that has a function.
+fn library_of(function: *const ()) -> Option<OsString> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: the address may be any; the result is a place for what is found.
+    let found = unsafe { libc::dladdr(function.cast(), &raw mut info) } != 0;
+    if !found || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: it was found, so the name is a text that the dynamic loader keeps.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(OsStr::from_bytes(name.to_bytes()).to_owned())
 }
 
 /// The address at which libraries find a function.

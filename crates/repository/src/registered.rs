@@ -1,5 +1,7 @@
-//! Repositories that come and go while the server runs, each for the sake of one model, which gets a name of its own.
+//! Repositories that come and go while the server runs: whole ones, and those for the sake of one model, which gets a name
+//! of its own.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,16 +10,44 @@ use nereid_core::backend_api::{Error, ErrorCode, Result};
 use crate::model_folder::{ReadOptions, config_path, entries, is_ensemble, is_of_model};
 use crate::store::{LocalStore, RenamedStore, Store};
 
-/// The repositories that were registered while the server runs.
+/// The repositories that were registered, or removed, while the server runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RegisteredStores(Arc<Mutex<Vec<Registered>>>);
+pub(crate) struct RegisteredStores(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    registered: Vec<Registered>,
+    /// The locations of repositories that the server was started with and that were removed.
+    removed: Vec<String>,
+}
 
 #[derive(Debug)]
 struct Registered {
     path: PathBuf,
-    /// What its model is called.
-    name: String,
+    /// The new names of models.
+    names: Vec<String>,
     store: Arc<dyn Store>,
+}
+
+impl State {
+    /// Adds a repository unless it is there, or one of its names is taken.
+    fn add(&mut self, added: Registered, others: &[Arc<dyn Store>]) -> Result<()> {
+        let location = added.store.location().to_owned();
+        let is_there = self.registered.iter().any(|other| other.path == added.path)
+            || others.iter().any(|other| other.location() == location && !self.removed.contains(&location));
+        if is_there {
+            let path = added.path.display();
+            return Err(already_exists(format!("model repository '{path}' is already registered")));
+        }
+        for name in &added.names {
+            if let Some(other) = self.registered.iter().find(|other| other.names.contains(name)) {
+                let path = other.path.display();
+                return Err(already_exists(format!("model '{name}' is already registered, from '{path}'")));
+            }
+        }
+        self.registered.push(added);
+        Ok(())
+    }
 }
 
 impl RegisteredStores {
@@ -31,33 +61,62 @@ impl RegisteredStores {
     ) -> Result<PathBuf> {
         let (path, model) = find_model(folder, options)?;
         let store = LocalStore::new(path.clone());
-        let mut registered = self.lock();
-        let is_there = registered.iter().any(|other| other.path == path)
-            || others.iter().any(|other| other.location() == store.location());
-        if is_there {
-            let path = path.display();
-            return Err(already_exists(format!("model repository '{path}' is already registered")));
-        }
-        if let Some(other) = registered.iter().find(|other| other.name == name) {
-            let path = other.path.display();
-            return Err(already_exists(format!("model '{name}' is already registered, from '{path}'")));
-        }
-        let store = Arc::new(RenamedStore::new(store, model, name));
-        registered.push(Registered { path: path.clone(), name: name.to_owned(), store });
+        let store = Arc::new(RenamedStore::new(store, [(model.as_str(), name)]));
+        self.lock().add(Registered { path: path.clone(), names: vec![name.to_owned()], store }, others)?;
         Ok(path)
     }
 
-    /// Removes a repository.
-    pub(crate) fn remove(&self, path: &Path) {
-        self.lock().retain(|registered| registered.path != path);
+    /// Adds a whole repository, beside those in `others`. See
+    /// [`Repositories::register_all`](crate::Repositories::register_all).
+    pub(crate) fn add_all(
+        &self,
+        folder: &Path,
+        names: &BTreeMap<String, String>,
+        others: &[Arc<dyn Store>],
+    ) -> Result<()> {
+        if !folder.is_dir() {
+            let folder = folder.display();
+            return Err(Error::invalid_arg(format!("model repository '{folder}' is not a folder")));
+        }
+        let renamed = names.iter().map(|(name, folder)| (folder.as_str(), name.as_str()));
+        let store = Arc::new(RenamedStore::new(LocalStore::new(folder.to_owned()), renamed));
+        let names = names.keys().cloned().collect();
+        self.lock().add(Registered { path: folder.to_owned(), names, store }, others)
     }
 
-    /// The stores as they are now.
-    pub(crate) fn stores(&self) -> Vec<Arc<dyn Store>> {
-        self.lock().iter().map(|registered| Arc::clone(&registered.store)).collect()
+    /// Removes a repository that was registered. Whether there was one.
+    pub(crate) fn remove(&self, path: &Path) -> bool {
+        let registered = &mut self.lock().registered;
+        let before = registered.len();
+        registered.retain(|registered| registered.path != path);
+        registered.len() < before
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Registered>> {
+    /// Removes a repository that was registered, or one of `others`. Whether there was one.
+    pub(crate) fn remove_all(&self, path: &Path, others: &[Arc<dyn Store>]) -> bool {
+        if self.remove(path) {
+            return true;
+        }
+        let location = LocalStore::new(path.to_owned()).location().to_owned();
+        let mut state = self.lock();
+        let is_there =
+            others.iter().any(|other| other.location() == location) && !state.removed.contains(&location);
+        if is_there {
+            state.removed.push(location);
+        }
+        is_there
+    }
+
+    /// The stores as they are now, with those of `others` that were not removed.
+    pub(crate) fn stores(&self, others: &[Arc<dyn Store>]) -> Vec<Arc<dyn Store>> {
+        let state = self.lock();
+        let is_left =
+            |store: &&Arc<dyn Store>| !state.removed.iter().any(|removed| removed == store.location());
+        let registered = state.registered.iter().map(|registered| &registered.store);
+        others.iter().filter(is_left).chain(registered).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

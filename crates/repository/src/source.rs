@@ -133,9 +133,33 @@ impl Repositories {
         self.registered.remove(path);
     }
 
+    /// Adds the repository in a folder, with all its models, while the server runs. `names` has the models that are not
+    /// called as their folders are: name, then folder.
+    ///
+    /// # Errors
+    /// `InvalidArg` if there is no such folder or a name cannot be a model's; `AlreadyExists` if the repository is there or
+    /// another one was registered under one of these names.
+    pub fn register_all(&self, folder: &Path, names: &BTreeMap<String, String>) -> Result<()> {
+        if let Some(name) = names.keys().find(|name| !is_model_name(name)) {
+            return Err(Error::invalid_arg(format!("'{name}' cannot be the name of a model")));
+        }
+        self.registered.add_all(folder, names, &self.stores)
+    }
+
+    /// Removes a repository that was registered, or one that the server was started with. Its models are served until they
+    /// are unloaded.
+    ///
+    /// # Errors
+    /// `InvalidArg` if there is no such repository.
+    pub fn unregister_all(&self, folder: &Path) -> Result<()> {
+        let missing =
+            || Error::invalid_arg(format!("model repository '{}' is not registered", folder.display()));
+        self.registered.remove_all(folder, &self.stores).then_some(()).ok_or_else(missing)
+    }
+
     /// All stores, those that were registered while the server runs included.
     fn stores(&self) -> impl Iterator<Item = Arc<dyn Store>> {
-        self.stores.iter().cloned().chain(self.registered.stores())
+        self.registered.stores(&self.stores).into_iter()
     }
 
     /// The names of the models in a repository.

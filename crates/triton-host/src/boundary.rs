@@ -59,6 +59,11 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read() })
     }
 
+    /// Checks that there is a place for a required result, before something is made for it.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.0.is_null() { Err(null("a result is to be written to")) } else { Ok(()) }
+    }
+
     /// The elements of an array, where that is what the header has in this place.
     pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
         List(self.0.cast_const()).elements(count)
@@ -189,7 +194,7 @@ plain! {
     *mut TRITONSERVER_BufferAttributes, *mut TRITONSERVER_InferenceRequest, *mut TRITONSERVER_InferenceTrace,
     *mut TRITONSERVER_Message, *mut TRITONSERVER_Metric, *mut TRITONSERVER_MetricArgs,
     *mut TRITONSERVER_MetricFamily, *mut TRITONSERVER_Metrics, *mut TRITONSERVER_ResponseAllocator,
-    *mut TRITONSERVER_Server, *const TRITONSERVER_Parameter,
+    *mut TRITONSERVER_Server, *mut TRITONSERVER_ServerOptions, *const TRITONSERVER_Parameter,
     TRITONBACKEND_ArtifactType, TRITONBACKEND_ExecutionPolicy, TRITONSERVER_DataType, TRITONSERVER_InstanceGroupKind,
     TRITONSERVER_MemoryType, TRITONSERVER_MetricKind, TRITONSERVER_ParameterType,
     TRITONREPOAGENT_ArtifactType,
@@ -216,8 +221,9 @@ as_it_is! {
     *mut c_void,
     TRITONBACKEND_ExecutionPolicy, TRITONREPOAGENT_ArtifactType, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
     TRITONSERVER_InferenceTraceActivity, TRITONSERVER_InferenceTraceLevel, TRITONSERVER_InstanceGroupKind,
-    TRITONSERVER_LogLevel, TRITONSERVER_MemoryType, TRITONSERVER_MetricFormat, TRITONSERVER_MetricKind,
-    TRITONSERVER_ParameterType,
+    TRITONSERVER_LogCallbackFn_t, TRITONSERVER_LogFormat, TRITONSERVER_LogLevel, TRITONSERVER_MemoryType,
+    TRITONSERVER_MetricFormat, TRITONSERVER_MetricKind, TRITONSERVER_ModelControlMode, TRITONSERVER_ParameterType,
+    TRITONSERVER_RateLimitMode,
     TRITONSERVER_InferenceRequestReleaseFn_t, TRITONSERVER_InferenceResponseCompleteFn_t,
     TRITONSERVER_InferenceTraceActivityFn_t, TRITONSERVER_InferenceTraceReleaseFn_t,
     TRITONSERVER_InferenceTraceTensorActivityFn_t, TRITONSERVER_ResponseAllocatorAllocFn_t,

@@ -21,7 +21,9 @@ pub(crate) fn model(server: &Server, name: &str, version: Option<u64>) -> Result
 pub(crate) fn statistics(server: &Server, name: &str, version: Option<u64>) -> Result<String> {
     json(&match name {
         "" => Statistics::of_all(server),
-        name => Statistics::of(server, name, version)?,
+        // As the reference's functions have it.
+        name => Statistics::of(server, name, version)
+            .map_err(|error| Error::invalid_arg(error.message().to_owned()))?,
     })
 }
 

@@ -5,6 +5,7 @@ use nereid_plugin::HostFunction;
 pub(crate) const TABLES: &[&[HostFunction]] = &[
     crate::agent::EXPORTS,
     crate::allocator::EXPORTS,
+    crate::application::EXPORTS,
     crate::attributes::EXPORTS,
     crate::backend::EXPORTS,
     crate::cache::EXPORTS,
@@ -23,6 +24,7 @@ pub(crate) const TABLES: &[&[HostFunction]] = &[
     crate::metrics::EXPORTS,
     crate::model::EXPORTS,
     crate::names::VALUES,
+    crate::options::EXPORTS,
     crate::outcome::EXPORTS,
     crate::outcome::VALUES,
     crate::parameter::VALUES,

@@ -208,6 +208,7 @@ objects! {
     crate::metrics::Snapshot = TRITONSERVER_Metrics, 23, "set of metrics";
     crate::trace::TraceObject = TRITONSERVER_InferenceTrace, 24, "trace";
     crate::state::State = TRITONBACKEND_State, 25, "state";
+    crate::options::ServerOptions = TRITONSERVER_ServerOptions, 27, "set of server options";
     crate::agent::AgentObject = TRITONREPOAGENT_Agent, 28, "repository agent";
     crate::agent::AgentModelObject = TRITONREPOAGENT_AgentModel, 29, "repository agent's model";
     crate::cache::CacheEntryObject = TRITONCACHE_CacheEntry, 30, "cache entry";

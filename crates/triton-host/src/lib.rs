@@ -5,11 +5,15 @@
 //! libraries it is a set of C functions, which the program that this crate is linked into has to export: its build
 //! script passes [`--export-dynamic-symbol`](https://sourceware.org/binutils/docs/ld/Options.html) to the linker.
 //!
+//! Applications that have a server inside call the same functions, and those that make, configure and end servers. Who
+//! makes them is an [`Embedder`], which a program or library of ours provides; without one, no server can be made.
+//!
 //! Few places deal with C directly: `boundary.rs` checks arguments, `handle.rs` knows which objects are alive, and
 //! calls of library functions. Everything else is safe code. It knows no protocol and no face.
 
 mod agent;
 mod allocator;
+mod application;
 mod attributes;
 mod backend;
 mod batching;
@@ -37,6 +41,7 @@ mod metrics;
 mod model;
 mod names;
 pub mod offline;
+mod options;
 mod outcome;
 mod parameter;
 mod reply;
@@ -50,7 +55,10 @@ mod thrown;
 mod trace;
 
 pub use agent::LibraryAgents;
+pub use application::{Embedded, Embedder, embed};
 pub use cache::LibraryCache;
 pub use exports::names as exported_names;
 pub use loader::{LibraryBackends, LibraryOptions, PythonRunner};
+pub use log::{ApplicationLog, LogRecord};
 pub use metrics::metric_registry;
+pub use options::{SETTERS, Settings};

@@ -100,7 +100,7 @@ impl LibraryBackends {
 
     /// Sets the server that backends may ask, and the text format of its metrics. Without a server they get an error.
     pub fn attach(&self, server: &Arc<Server>, metrics: impl Fn(&Server) -> String + Send + Sync + 'static) {
-        self.server_object.attach(server, Box::new(metrics));
+        self.server_object.attach(server, Box::new(move |server| Ok(metrics(server))));
     }
 
     fn places(&self, context: &ModelContext, backend: &str) -> Places {

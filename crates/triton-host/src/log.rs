@@ -1,12 +1,130 @@
-//! The log, for backends: their messages appear with their own file and line.
+//! The log: messages of backends and applications appear with their own file and line.
+//!
+//! Where applications make servers, the log is the process's, as C's functions have it: see [`ApplicationLog`]. What
+//! subscribes to events and writes them there is up to the program or library that this crate is linked into.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use nereid_backend_api::Error;
+use nereid_backend_api::{Error, Result};
+use nereid_protocol::{LogControl, LogFormat, LogUpdate};
 use tracing::Level;
 use triton_sys::*;
 
 use crate::boundary::{exports, values};
+use crate::text::c_string;
+
+/// The log of a process whose servers applications make. Its settings change at any time, and for all servers.
+#[derive(Default)]
+pub struct ApplicationLog {
+    control: Arc<LogControl>,
+    /// Where lines go; standard error without one.
+    file: Mutex<Option<File>>,
+    callback: RwLock<Option<Callback>>,
+}
+
+/// A function of the application that hears of every message.
+struct Callback {
+    call: unsafe extern "C" fn(TRITONSERVER_LogLevel, *const c_char, c_int, u64, *const c_char, *mut c_void),
+    /// Handed back to the function.
+    userp: AtomicPtr<c_void>,
+}
+
+/// A message, for the application's function.
+#[derive(Clone, Copy, Debug)]
+pub struct LogRecord<'a> {
+    /// Its level.
+    pub level: Level,
+    /// The name of the file it is from.
+    pub file: &'a str,
+    /// The line there.
+    pub line: i64,
+    /// Microseconds since 1970.
+    pub micros: u64,
+    /// What it says.
+    pub message: &'a str,
+}
+
+static APPLICATION_LOG: LazyLock<ApplicationLog> = LazyLock::new(ApplicationLog::default);
+
+impl ApplicationLog {
+    /// The process's.
+    pub fn get() -> &'static Self {
+        &APPLICATION_LOG
+    }
+
+    /// Its settings.
+    pub fn control(&self) -> &Arc<LogControl> {
+        &self.control
+    }
+
+    /// Whether a function of the application hears of messages.
+    pub fn has_callback(&self) -> bool {
+        self.callback().is_some()
+    }
+
+    /// Calls the application's function, if there is one. Nothing is locked meanwhile: the function may log, change the log
+    /// or wait for a thread that does. So a thread may still call it shortly after it was taken back.
+    pub fn report(&self, record: &LogRecord<'_>) {
+        let callback = |callback: &Callback| (callback.call, callback.userp.load(Ordering::Relaxed));
+        let Some((call, userp)) = self.callback().as_ref().map(callback) else { return };
+        let level = match record.level {
+            Level::ERROR => TRITONSERVER_LOG_ERROR,
+            Level::WARN => TRITONSERVER_LOG_WARN,
+            Level::INFO => TRITONSERVER_LOG_INFO,
+            _ => TRITONSERVER_LOG_VERBOSE,
+        };
+        let line = c_int::try_from(record.line).unwrap_or(0);
+        let (file, message) = (c_string(record.file), c_string(record.message));
+        // SAFETY: the function was given for this call, with these arguments; the texts live until it returns.
+        unsafe { call(level, file.as_ptr(), line, record.micros, message.as_ptr(), userp) }
+    }
+
+    /// Logs to a file from here on, or to standard error if the path is empty.
+    fn set_file(&self, path: &str) -> Result<()> {
+        let file = match path {
+            "" => None,
+            path => {
+                let failed = |error: io::Error| Error::internal(format!("cannot log to {path}: {error}"));
+                Some(File::options().create(true).append(true).open(path).map_err(failed)?)
+            }
+        };
+        *self.file() = file;
+        Ok(())
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn callback(&self) -> RwLockReadGuard<'_, Option<Callback>> {
+        self.callback.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for &ApplicationLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut *self.file() {
+            Some(file) => file.write_all(bytes),
+            None => io::stderr().write_all(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn update(update: LogUpdate) {
+    APPLICATION_LOG.control.update(update);
+}
 
 fn level(level: TRITONSERVER_LogLevel) -> Option<Level> {
     match level {
@@ -48,5 +166,50 @@ exports! {
             Level::INFO => tracing::info!(log.file = file, log.line = line, "{message}"),
             _ => tracing::debug!(log.file = file, log.line = line, "{message}"),
         }
+    }
+
+    // The log is the process's: none of these needs the options, which may be null.
+
+    fn TRITONSERVER_ServerOptionsSetLogFile(_options: *mut TRITONSERVER_ServerOptions, file: *const c_char) {
+        APPLICATION_LOG.set_file(&file.read_if_given().unwrap_or_default())?;
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogInfo(_options: *mut TRITONSERVER_ServerOptions, log: bool) {
+        update(LogUpdate { info: Some(log), ..LogUpdate::default() });
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogWarn(_options: *mut TRITONSERVER_ServerOptions, log: bool) {
+        update(LogUpdate { warning: Some(log), ..LogUpdate::default() });
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogError(_options: *mut TRITONSERVER_ServerOptions, log: bool) {
+        update(LogUpdate { error: Some(log), ..LogUpdate::default() });
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogVerbose(_options: *mut TRITONSERVER_ServerOptions, level: c_int) {
+        // Below zero is none.
+        let level = u32::try_from(level).unwrap_or(0);
+        update(LogUpdate { verbose_level: Some(level), ..LogUpdate::default() });
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogFormat(
+        _options: *mut TRITONSERVER_ServerOptions,
+        format: TRITONSERVER_LogFormat,
+    ) {
+        let format = match format {
+            TRITONSERVER_LOG_DEFAULT => LogFormat::Default,
+            TRITONSERVER_LOG_ISO8601 => LogFormat::Iso8601,
+            other => return Err(Error::invalid_arg(format!("unknown log format {}", other.0))),
+        };
+        update(LogUpdate { format: Some(format), ..LogUpdate::default() });
+    }
+
+    fn TRITONSERVER_ServerOptionsSetLogCallback(
+        _options: *mut TRITONSERVER_ServerOptions,
+        callback: TRITONSERVER_LogCallbackFn_t,
+        userp: *mut c_void,
+    ) {
+        let callback = callback.map(|call| Callback { call, userp: AtomicPtr::new(userp) });
+        *APPLICATION_LOG.callback.write().unwrap_or_else(PoisonError::into_inner) = callback;
     }
 }

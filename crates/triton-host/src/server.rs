@@ -1,4 +1,4 @@
-//! The server as C's backends ask it: [`Peers`] as functions of C, and its documents.
+//! The server as backends in C and applications ask it: [`Peers`] as functions of C, and its documents.
 
 use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use nereid_model_config::to_json;
 use nereid_protocol::repository::LoadParameter;
 use triton_sys::*;
 
+use crate::application::Embedded;
 use crate::boundary::{Out, exports};
 use crate::handle::Handle;
 use crate::inference::version;
@@ -22,14 +23,16 @@ use crate::model::check_version;
 use crate::{call, describe};
 
 /// Renders the metrics of a server as text.
-type RenderMetrics = Box<dyn Fn(&Server) -> String + Send + Sync>;
+type RenderMetrics = Box<dyn Fn(&Server) -> Result<String> + Send + Sync>;
 
-/// The server in C's hands. It does not keep the server alive.
+/// The server in C's hands. It keeps the server alive only where C made it.
 #[derive(Default)]
 pub(crate) struct ServerObject {
     attached: OnceLock<Attached>,
     /// What the memory of GPUs is copied with.
     cuda: Option<Arc<Cuda>>,
+    /// The server as its maker has it, if that is C.
+    owned: Option<Arc<dyn Embedded>>,
 }
 
 struct Attached {
@@ -42,7 +45,28 @@ struct Attached {
 impl ServerObject {
     /// One that is not attached yet.
     pub(crate) fn new(cuda: Option<Arc<Cuda>>) -> Self {
-        Self { attached: OnceLock::new(), cuda }
+        Self { attached: OnceLock::new(), cuda, owned: None }
+    }
+
+    /// A server that an application made.
+    pub(crate) fn owned(server: Arc<dyn Embedded>) -> Self {
+        let core = server.server();
+        let text = Arc::clone(&server);
+        let attached = Attached {
+            peers: core.peers_of_application(),
+            server: Arc::downgrade(core),
+            metrics: Box::new(move |_| text.metrics()),
+        };
+        Self { attached: OnceLock::from(attached), cuda: server.cuda(), owned: Some(server) }
+    }
+
+    /// The server as its maker has it.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is another's: a backend has the server that runs it.
+    pub(crate) fn as_owner(&self) -> Result<&Arc<dyn Embedded>> {
+        let foreign = || Error::unsupported("only the application that made the server can do this");
+        self.owned.as_ref().ok_or_else(foreign)
     }
 
     /// Says which it is, once.
@@ -75,13 +99,24 @@ impl ServerObject {
         self.attached()?.server.upgrade().ok_or_else(|| Error::unavailable("the server has shut down"))
     }
 
+    /// Checks that an application's server has not been stopped, for questions that make no sense then.
+    ///
+    /// # Errors
+    /// `Unavailable` if it has.
+    fn check_not_stopped(&self) -> Result<()> {
+        match &self.owned {
+            Some(owned) if owned.server().is_stopping() => Err(Error::unavailable("the server was stopped")),
+            _ => Ok(()),
+        }
+    }
+
     /// Its metrics, as text.
     ///
     /// # Errors
     /// `Unavailable` if it is not there.
     fn metrics(&self) -> Result<String> {
         let server = self.server()?;
-        Ok((self.attached()?.metrics)(&server))
+        (self.attached()?.metrics)(&server)
     }
 
     fn attached(&self) -> Result<&Attached> {
@@ -132,11 +167,15 @@ exports! {
     }
 
     fn TRITONSERVER_ServerIsLive(server: *mut TRITONSERVER_Server, live: *mut bool) {
-        live.set(server.get()?.server().is_ok())?;
+        let server = server.get()?;
+        server.check_not_stopped()?;
+        live.set(server.server().is_ok_and(|server| server.is_live()))?;
     }
 
     fn TRITONSERVER_ServerIsReady(server: *mut TRITONSERVER_Server, ready: *mut bool) {
-        ready.set(block_on(server.get()?.peers()?.ready())?)?;
+        let server = server.get()?;
+        server.check_not_stopped()?;
+        ready.set(block_on(server.peers()?.ready())?)?;
     }
 
     fn TRITONSERVER_ServerModelIsReady(

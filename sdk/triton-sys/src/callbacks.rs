@@ -1,6 +1,6 @@
 //! Callbacks that the server calls. A null pointer is `None`.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use crate::{enums::*, handles::*};
 
@@ -101,4 +101,16 @@ pub type TRITONSERVER_InferenceRequestReleaseFn_t =
 /// Called with a response, which may be null where the flags say that no more follow.
 pub type TRITONSERVER_InferenceResponseCompleteFn_t = Option<
     unsafe extern "C" fn(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void),
+>;
+
+/// Called with each message that is logged, by any thread; the time is in microseconds since 1970.
+pub type TRITONSERVER_LogCallbackFn_t = Option<
+    unsafe extern "C" fn(
+        level: TRITONSERVER_LogLevel,
+        filename: *const c_char,
+        line: c_int,
+        timestamp_us: u64,
+        message: *const c_char,
+        userp: *mut c_void,
+    ),
 >;

@@ -1,6 +1,7 @@
 //! Declarations of Triton's C interface: what a backend, a repository agent or a cache and their server call of each other.
 //!
-//! These are `tritonserver.h` 1.34, `tritonbackend.h` 1.19, `tritonrepoagent.h` 0.1 and `tritoncache.h` 0.1 in Rust, under the names of C and without any logic. The
+//! These are `tritonserver.h` 1.34 with the function that release 2.73 added, `tritonbackend.h` 1.19, `tritonrepoagent.h` 0.1 and
+//! `tritoncache.h` 0.1 in Rust, under the names of C and without any logic. The
 //! headers say what each function does and who owns what; here each group has a line. The crate links nothing: the
 //! functions come from the server that loads the backend.
 //!

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::{enums::*, handles::*};
+use crate::{callbacks::*, enums::*, handles::*};
 
 declare! {
     // What the server says of itself and its models.
@@ -251,6 +251,12 @@ declare! {
     fn TRITONSERVER_ServerOptionsSetLogVerbose(
         options: *mut TRITONSERVER_ServerOptions,
         level: c_int,
+    ) -> *mut TRITONSERVER_Error;
+    // Newer than 1.34: since release 2.73.
+    fn TRITONSERVER_ServerOptionsSetLogCallback(
+        options: *mut TRITONSERVER_ServerOptions,
+        callback: TRITONSERVER_LogCallbackFn_t,
+        userp: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
     fn TRITONSERVER_ServerOptionsSetMetrics(
         options: *mut TRITONSERVER_ServerOptions,

@@ -1,11 +1,15 @@
-//! The C header of the tests' own backends says what this crate says.
+//! The C headers of the tests' own backends, and of applications with a server inside, say what this crate says.
 //!
-//! It is made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites it.
+//! They are made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites them.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/backends/triton.h");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+/// The header of the tests' own backends.
+const BACKENDS: &str = "tests/backends/triton.h";
+/// The header that is installed with the library, under the name that applications include.
+const APPLICATIONS: &str = "crates/tritonserver/include/triton/core/tritonserver.h";
 
 const FUNCTIONS: [(&str, &str); 6] = [
     ("values", include_str!("../src/values.rs")),
@@ -17,13 +21,16 @@ const FUNCTIONS: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn the_header_of_the_test_backends_is_up_to_date() {
-    let made = header();
-    if std::env::var_os("UPDATE_HEADER").is_some() {
-        std::fs::write(HEADER, &made).unwrap();
+fn the_headers_are_up_to_date() {
+    for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header())] {
+        let file = Path::new(ROOT).join(path);
+        if std::env::var_os("UPDATE_HEADER").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, &made).unwrap();
+        }
+        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(found == made, "{path} differs from triton-sys; UPDATE_HEADER=1 writes it anew");
     }
-    let found = std::fs::read_to_string(Path::new(HEADER)).unwrap();
-    assert!(found == made, "tests/backends/triton.h differs from triton-sys; UPDATE_HEADER=1 writes it anew");
 }
 
 #[test]
@@ -38,6 +45,60 @@ fn everything_is_in_the_header() {
     }
     assert!(made.contains("typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;"));
     assert!(made.contains("TRITONSERVER_TYPE_BF16 = 14"));
+    let installed = installed_header();
+    for name in triton_sys::signatures::SERVER.into_iter().flatten() {
+        assert!(installed.contains(&format!(" {name}(")), "{name}");
+    }
+    assert!(!installed.contains("TRITONBACKEND_"));
+}
+
+/// What `tritonserver.h` declares, for C and C++.
+fn installed_header() -> String {
+    let mut text = String::from(
+        "/* The C interface of libtritonserver.so, for applications with a server inside. Made from sdk/triton-sys by its\n \
+         * tests. Not to be edited. docs/c-abi.md says more. */\n\
+         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n\
+         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+    );
+    let version = [
+        ("MAJOR", triton_sys::TRITONSERVER_API_VERSION_MAJOR),
+        ("MINOR", triton_sys::TRITONSERVER_API_VERSION_MINOR),
+    ];
+    for (part, number) in version {
+        writeln!(text, "#define TRITONSERVER_API_VERSION_{part} {number}").unwrap();
+    }
+    text.push('\n');
+    opaque_types(&mut text, "TRITONSERVER_");
+    let mut enumerated = String::new();
+    enumerations(&mut enumerated);
+    for piece in enumerated.split_inclusive(";\n").filter(|piece| !piece.contains("TRITONBACKEND_")) {
+        text.push_str(piece);
+    }
+    callbacks(&mut text);
+    for (group, source) in FUNCTIONS {
+        if ["values", "inference", "server"].contains(&group) {
+            text.push('\n');
+            declarations(&mut text, source);
+        }
+    }
+    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text
+}
+
+fn opaque_types(text: &mut String, prefix: &str) {
+    for line in include_str!("../src/handles.rs").lines() {
+        let name = line.strip_prefix("    ").and_then(|rest| rest.strip_suffix(';'));
+        if let Some(name) = name.filter(|name| name.starts_with(prefix)) {
+            writeln!(text, "typedef struct {name} {name};").unwrap();
+        }
+    }
+    text.push('\n');
+}
+
+fn declarations(text: &mut String, source: &str) {
+    for (name, arguments, result) in functions(&without_comments(source), "fn ") {
+        writeln!(text, "{} {name}({});", result_type(&result), parameters(&arguments)).unwrap();
+    }
 }
 
 fn header() -> String {
@@ -45,19 +106,12 @@ fn header() -> String {
         "/* Triton's C interface for backends and repository agents, made from sdk/triton-sys by its tests. Not to be edited. */\n\
          #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
     );
-    for line in include_str!("../src/handles.rs").lines() {
-        if let Some(name) = line.strip_prefix("    TRITON").and_then(|rest| rest.strip_suffix(';')) {
-            writeln!(text, "typedef struct TRITON{name} TRITON{name};").unwrap();
-        }
-    }
-    text.push('\n');
+    opaque_types(&mut text, "TRITON");
     enumerations(&mut text);
     callbacks(&mut text);
     for (_, source) in FUNCTIONS {
         text.push('\n');
-        for (name, arguments, result) in functions(&without_comments(source), "fn ") {
-            writeln!(text, "{} {name}({});", result_type(&result), parameters(&arguments)).unwrap();
-        }
+        declarations(&mut text, source);
     }
     text
 }

@@ -90,7 +90,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "nereid-plugin",
         workspace: Allowed::Only(&["nereid-dylib"]),
-        libraries: Allowed::Only(&["libloading", "object", "rustix", "thiserror"]),
+        libraries: Allowed::Only(&["libc", "libloading", "object", "rustix", "thiserror"]),
         never: &[],
         why: "plugin loads Triton's libraries of every kind and knows nothing of what they do",
     },
@@ -395,7 +395,14 @@ const RULES: &[Rule] = &[
         workspace: Allowed::Any,
         libraries: Allowed::Any,
         never: &[],
-        why: "the binary turns options into a configuration and owns the process",
+        why: "nereid turns options into a configuration, and its command owns the process",
+    },
+    Rule {
+        krate: "nereid-tritonserver",
+        workspace: Allowed::Only(&["nereid", "nereid-core", "nereid-cuda", "nereid-triton-host"]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "tritonserver joins the C interface with the crate nereid, and does nothing itself",
     },
     Rule {
         krate: "xtask",

@@ -21,6 +21,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/plugin",
     "crates/shared-memory",
     "crates/triton-host",
+    "crates/tritonserver",
     "crates/worker-protocol",
     "sdk/triton-backend",
     "sdk/triton-sys",

@@ -133,18 +133,18 @@ impl Scope<'_> {
 }
 
 /// The options of a command that take a value or switch something.
-pub(super) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let prints = |option: &Arg| matches!(option.get_action(), ArgAction::Help | ArgAction::Version);
     command.get_arguments().filter(move |option| option.get_long().is_some() && !prints(option))
 }
 
 /// The names of an option.
-pub(super) fn names(option: &Arg) -> impl Iterator<Item = &str> {
+pub(crate) fn names(option: &Arg) -> impl Iterator<Item = &str> {
     option.get_long().into_iter().chain(option.get_visible_aliases().unwrap_or_default())
 }
 
 /// Whether an option takes no value.
-pub(super) fn is_switch(option: &Arg) -> bool {
+pub(crate) fn is_switch(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::SetTrue)
 }
 
@@ -169,7 +169,7 @@ fn lines(option: &Arg, value: OsString) -> Vec<OsString> {
 }
 
 /// What is wrong, without clap's frame around it.
-fn reason(error: &clap::Error) -> String {
+pub(crate) fn reason(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     first.strip_prefix("error: ").unwrap_or(first).trim_end().to_owned()

@@ -1,4 +1,4 @@
-//! A store in which one folder of models has another name.
+//! A store in which some folders of models have other names.
 
 use std::time::Instant;
 
@@ -7,20 +7,36 @@ use nereid_core::{ModelLocation, SourceFuture};
 
 use super::{Entry, Fetch, Fetched, Object, Store};
 
-/// A store in which one folder has another name. A folder that had the new name before is hidden.
+/// A store in which some folders have other names. A folder that had a new name before is hidden.
 #[derive(Clone, Debug)]
 pub(crate) struct RenamedStore<S> {
     store: S,
-    /// The folder in `store`.
+    renamed: Vec<Renamed>,
+}
+
+/// A folder with another name.
+#[derive(Clone, Debug)]
+struct Renamed {
+    /// What the store calls it.
     folder: String,
     /// What it is called.
     name: String,
 }
 
 impl<S: Store> RenamedStore<S> {
-    /// `store` with its `folder` called `name`.
-    pub(crate) fn new(store: S, folder: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { store, folder: folder.into(), name: name.into() }
+    /// `store` with each of these folders called by the name beside it.
+    pub(crate) fn new<'a>(store: S, renamed: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let renamed = renamed.into_iter().map(|(folder, name)| (folder.to_owned(), name.to_owned()));
+        Self { store, renamed: renamed.map(|(folder, name)| Renamed { folder, name }).collect() }
+    }
+
+    /// The new name of a folder of the store: its own unless it was renamed, and none if another folder has that.
+    fn name(&self, folder: &str) -> Option<String> {
+        if let Some(renamed) = self.renamed.iter().find(|renamed| renamed.folder == folder) {
+            return Some(renamed.name.clone());
+        }
+        let hidden = self.renamed.iter().any(|renamed| renamed.name == folder);
+        (!hidden).then(|| folder.to_owned())
     }
 
     /// What the store calls a folder.
@@ -29,13 +45,13 @@ impl<S: Store> RenamedStore<S> {
             Some((first, rest)) => (first, Some(rest)),
             None => (folder, None),
         };
-        if first == self.name {
-            return Ok(rest.map_or_else(|| self.folder.clone(), |rest| format!("{}/{rest}", self.folder)));
+        if let Some(Renamed { folder, .. }) = self.renamed.iter().find(|renamed| renamed.name == first) {
+            return Ok(rest.map_or_else(|| folder.clone(), |rest| format!("{folder}/{rest}")));
         }
-        if first == self.folder {
-            return Err(Error::not_found(format!("'{folder}' is called '{}'", self.name)));
+        match self.renamed.iter().find(|renamed| renamed.folder == first) {
+            Some(renamed) => Err(Error::not_found(format!("'{folder}' is called '{}'", renamed.name))),
+            None => Ok(folder.to_owned()),
         }
-        Ok(folder.to_owned())
     }
 }
 
@@ -49,14 +65,9 @@ impl<S: Store> Store for RenamedStore<S> {
             if !folder.is_empty() {
                 return self.store.list(&self.original(folder)?, as_of).await;
             }
-            let mut entries = self.store.list(folder, as_of).await?;
-            if self.folder != self.name {
-                entries.retain(|entry| entry.name != self.name);
-            }
-            for entry in entries.iter_mut().filter(|entry| entry.name == self.folder) {
-                entry.name.clone_from(&self.name);
-            }
-            Ok(entries)
+            let entries = self.store.list(folder, as_of).await?;
+            let named = |entry: Entry| Some(Entry { name: self.name(&entry.name)?, ..entry });
+            Ok(entries.into_iter().filter_map(named).collect())
         })
     }
 
@@ -89,13 +100,13 @@ mod tests {
     use crate::store::conformance::{StoreUnderTest, check_store};
 
     /// A folder in which `original` is called `other`.
-    struct Renamed(TempDir);
+    struct Folder(TempDir);
 
-    impl StoreUnderTest for Renamed {
+    impl StoreUnderTest for Folder {
         type Store = RenamedStore<LocalStore>;
 
         fn store(&self) -> Self::Store {
-            RenamedStore::new(LocalStore::new(self.0.path().to_owned()), "original", "other")
+            RenamedStore::new(LocalStore::new(self.0.path().to_owned()), [("original", "other")])
         }
 
         fn put(&self, path: &str, contents: &[u8]) {
@@ -111,12 +122,12 @@ mod tests {
 
     #[test]
     fn it_is_a_store() {
-        check_store(|| Renamed(tempfile::tempdir().unwrap()));
+        check_store(|| Folder(tempfile::tempdir().unwrap()));
     }
 
     #[test]
     fn the_folder_is_found_under_its_new_name_alone() {
-        let folder = Renamed(tempfile::tempdir().unwrap());
+        let folder = Folder(tempfile::tempdir().unwrap());
         folder.put("original/1/model", b"a");
         folder.put("other/1/hidden", b"b");
         folder.put("third/1/model", b"c");
@@ -143,5 +154,29 @@ mod tests {
         };
         let fetched = block_on(store.fetch(fetch)).unwrap();
         assert_eq!(fetched.path, folder.0.path().join("original"));
+    }
+
+    #[test]
+    fn folders_may_exchange_their_names() {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        for (path, contents) in [("a/1/of-a", b"a"), ("b/1/of-b", b"b"), ("c/1/of-c", b"c")] {
+            folder.put(path, contents);
+        }
+        for (renamed, expected) in [
+            (
+                vec![("a", "b"), ("b", "a")],
+                vec![("a", Some("of-b")), ("b", Some("of-a")), ("c", Some("of-c"))],
+            ),
+            (vec![("a", "b")], vec![("a", None), ("b", Some("of-a")), ("c", Some("of-c"))]),
+            (vec![("a", "a")], vec![("a", Some("of-a")), ("b", Some("of-b"))]),
+            (vec![], vec![("a", Some("of-a")), ("b", Some("of-b")), ("d", None)]),
+        ] {
+            let store = RenamedStore::new(LocalStore::new(folder.0.path().to_owned()), renamed.clone());
+            for (name, file) in expected {
+                let found = block_on(store.stat(&format!("{name}/1"), Instant::now())).ok();
+                let found = found.and_then(|objects| Some(objects.first()?.path.clone()));
+                assert_eq!(found.as_deref(), file, "{renamed:?}: {name}");
+            }
+        }
     }
 }

@@ -1,0 +1,39 @@
+//! The command: reads options, and runs a server, checks a repository or prints completions. It owns the process: log, signals and exit.
+//! Everything else is done by the crates it puts together.
+
+use std::env;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use nereid_protocol::LogControl;
+
+use crate::{check, completions, logging, options, run};
+
+/// Runs the command line of this process, to its end.
+pub(crate) fn main() -> ExitCode {
+    let options = options::parse(env::args_os().collect(), |name| env::var_os(name))
+        .unwrap_or_else(|error| error.exit());
+    match &options.command {
+        Some(options::Command::Check(options)) => return check::run(options),
+        Some(options::Command::Completions(options)) => return completions::print(options.shell),
+        None => {}
+    }
+    if let Some(reason) = options.contradiction() {
+        options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
+    }
+    let log = Arc::new(LogControl::new(options.log.settings()));
+    if let Err(reason) = logging::start(&log) {
+        eprintln!("error: {reason}");
+        return ExitCode::FAILURE;
+    }
+    if let Err(reason) = run::run(&options, log) {
+        tracing::error!("{reason}");
+        // Threads that load or execute may still be running, in libraries whose destructors would wait for them.
+        nereid_dylib::leave_now(1);
+    }
+    // A load that was interrupted may still be running.
+    nereid_dylib::leave(0);
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,151 @@
+//! Servers that an application makes and ends: their life, and the repositories they serve from.
+//!
+//! Knows what C may ask for, and not how a server is made: an [`Embedder`] does that.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_uint};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nereid_backend_api::{Error, Result};
+use nereid_core::Server;
+use nereid_cuda::Cuda;
+use triton_sys::*;
+
+use crate::boundary::{Out, exports};
+use crate::handle::Handle;
+use crate::options::Settings;
+use crate::parameter::Parameter;
+use crate::server::ServerObject;
+
+/// Makes servers for applications that this library is linked or loaded into.
+pub trait Embedder: Send + Sync {
+    /// Makes a server, and waits until the models to load at start are loaded or have failed. Nothing but the options
+    /// decides what it serves, and it opens no port.
+    ///
+    /// # Errors
+    /// What is wrong with the options, or why the server did not start.
+    fn start(&self, settings: Settings) -> Result<Arc<dyn Embedded>>;
+}
+
+/// A server within an application, as its maker has it. Calls may come on any thread.
+pub trait Embedded: Send + Sync {
+    /// The server.
+    fn server(&self) -> &Arc<Server>;
+
+    /// The driver of the GPUs, if there is one.
+    fn cuda(&self) -> Option<Arc<Cuda>>;
+
+    /// Its metrics, as text.
+    ///
+    /// # Errors
+    /// `Unsupported` if it keeps none.
+    fn metrics(&self) -> Result<String>;
+
+    /// Stops in order: answers what is in progress, and unloads the models. A server that has stopped stays as it is.
+    ///
+    /// # Errors
+    /// It takes longer than the exit timeout. It may be tried again.
+    fn stop(&self) -> Result<()>;
+
+    /// Sets the time that stopping may take.
+    fn set_exit_timeout(&self, timeout: Duration);
+
+    /// Takes up what has changed in the repositories.
+    ///
+    /// # Errors
+    /// `Unavailable` unless models are controlled by polling; otherwise why the repositories cannot be read.
+    fn poll(&self) -> Result<()>;
+
+    /// Adds a repository. `names` has the models whose names are not those of their folders: name, then folder.
+    ///
+    /// # Errors
+    /// `Unsupported` unless models are controlled explicitly; otherwise why it cannot be added.
+    fn register(&self, repository: PathBuf, names: BTreeMap<String, String>) -> Result<()>;
+
+    /// Removes a repository.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register), and if there is no such repository.
+    fn unregister(&self, repository: PathBuf) -> Result<()>;
+}
+
+static EMBEDDER: OnceLock<&'static dyn Embedder> = OnceLock::new();
+
+/// Lets applications make servers, by `embedder`. The first call counts.
+pub fn embed(embedder: &'static dyn Embedder) {
+    EMBEDDER.get_or_init(|| embedder);
+}
+
+/// The models of a repository to be registered, by their new names.
+fn names(mapping: &Out<*const TRITONSERVER_Parameter>, count: u32) -> Result<BTreeMap<String, String>> {
+    let mut names = BTreeMap::new();
+    for parameter in mapping.elements(count.into())? {
+        let parameter = Handle::<Parameter>::of(parameter.cast_mut()).get()?;
+        let folder = parameter.name().to_string_lossy().into_owned();
+        let no_text = || Error::invalid_arg(format!("the name of the model in '{folder}' is not a string"));
+        let name = parameter.as_text().ok_or_else(no_text)?;
+        if let Some(other) = names.insert(name.clone(), folder.clone()) {
+            return Err(Error::invalid_arg(format!("both '{other}' and '{folder}' are mapped to '{name}'")));
+        }
+    }
+    Ok(names)
+}
+
+exports! {
+    fn TRITONSERVER_ServerNew(
+        server: *mut *mut TRITONSERVER_Server,
+        options: *mut TRITONSERVER_ServerOptions,
+    ) {
+        server.check()?;
+        let settings = options.get()?.settings();
+        let none = || Error::unsupported("this program runs a server itself, and makes no others");
+        let embedder = EMBEDDER.get().ok_or_else(none)?;
+        server.give(Arc::new(ServerObject::owned(embedder.start(settings)?)))?;
+    }
+
+    fn TRITONSERVER_ServerDelete(server: *mut TRITONSERVER_Server) {
+        if server.is_null() {
+            return Ok(());
+        }
+        server.get()?.as_owner()?.stop()?;
+        server.take()?;
+    }
+
+    fn TRITONSERVER_ServerStop(server: *mut TRITONSERVER_Server) {
+        if server.is_null() {
+            return Ok(());
+        }
+        server.get()?.as_owner()?.stop()?;
+    }
+
+    fn TRITONSERVER_ServerSetExitTimeout(server: *mut TRITONSERVER_Server, timeout: c_uint) {
+        if server.is_null() {
+            return Ok(());
+        }
+        server.get()?.as_owner()?.set_exit_timeout(Duration::from_secs(timeout.into()));
+    }
+
+    fn TRITONSERVER_ServerRegisterModelRepository(
+        server: *mut TRITONSERVER_Server,
+        repository_path: *const c_char,
+        name_mapping: *mut *const TRITONSERVER_Parameter,
+        mapping_count: u32,
+    ) {
+        let (path, names) = (PathBuf::from(&*repository_path.read()?), names(&name_mapping, mapping_count)?);
+        server.get()?.as_owner()?.register(path, names)?;
+    }
+
+    fn TRITONSERVER_ServerUnregisterModelRepository(
+        server: *mut TRITONSERVER_Server,
+        repository_path: *const c_char,
+    ) {
+        let path = PathBuf::from(&*repository_path.read()?);
+        server.get()?.as_owner()?.unregister(path)?;
+    }
+
+    fn TRITONSERVER_ServerPollModelRepository(server: *mut TRITONSERVER_Server) {
+        server.get()?.as_owner()?.poll()?;
+    }
+}
