@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_backend_api::{
     Error, Instance, InstanceContext, Metric, MetricKind, Model, ModelCapabilities, ModelConfig,
     ModelContext, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{adopt_completed, from_json};
-use nereid_worker::{Launch, Limits, Process, Worker, WorkerEvents, WorkerInstance};
+use nereid_worker::{Launch, Limits, Process, Worker, WorkerEvents, WorkerInstance, Workers};
 use nereid_worker_protocol::call;
 
 use crate::arguments::{self, Arguments};
@@ -24,7 +25,7 @@ pub(crate) struct PythonModel {
     completed: Option<ModelConfig>,
     /// The process that completed the configuration. The first instance takes it.
     spare: Mutex<Option<Spare>>,
-    workers: Mutex<Vec<Weak<Worker>>>,
+    workers: Workers,
 }
 
 struct Shared {
@@ -62,17 +63,14 @@ impl PythonModel {
             restarts,
             reports_readiness: AtomicBool::new(false),
         });
-        let mut model = Self { completed: None, spare: Mutex::default(), workers: Mutex::default(), shared };
+        let mut model =
+            Self { completed: None, spare: Mutex::default(), workers: Workers::default(), shared };
         if complete {
             let spare = model.shared.spare()?;
             model.completed = model.shared.complete(&spare.process)?;
             model.spare = Mutex::new(Some(spare));
         }
         Ok(model)
-    }
-
-    fn workers(&self) -> Vec<Arc<Worker>> {
-        lock(&self.workers).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -144,12 +142,13 @@ impl Model for PythonModel {
         let name = context.name.clone();
         let events = Starts { shared: Arc::clone(&self.shared), instance: context, spare };
         let worker = Worker::start(&name, Box::new(events))?;
-        let mut workers = lock(&self.workers);
-        workers.retain(|worker| worker.strong_count() > 0);
-        workers.push(Arc::downgrade(&worker));
+        self.workers.add(&worker);
         let config = lock(&self.shared.config);
         let outputs = config.output.iter().map(|output| output.name.clone()).collect();
-        Ok(Box::new(WorkerInstance::new(worker, outputs)))
+        let instance = WorkerInstance::new(worker, outputs);
+        // The requests of a sequence belong to one instance, which may keep something of them.
+        let is_bound = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
+        Ok(Box::new(if is_bound { instance } else { instance.helped_by(self.workers.clone()) }))
     }
 
     fn capabilities(&self) -> ModelCapabilities {
@@ -162,7 +161,7 @@ impl Model for PythonModel {
 
     fn ready(&self) -> Result<()> {
         let asks = self.shared.reports_readiness.load(Ordering::Relaxed);
-        self.workers().iter().try_for_each(|worker| worker.ready(asks))
+        self.workers.all().iter().try_for_each(|worker| worker.ready(asks))
     }
 }
 

@@ -9,25 +9,36 @@ use nereid_worker_protocol::{Incoming, Malformed};
 
 use crate::convert;
 use crate::process::{CallError, Process};
-use crate::worker::Worker;
+use crate::worker::{Worker, Workers};
 
 /// An instance that runs in a process. When the process dies, it is started again.
 pub struct WorkerInstance {
     worker: Arc<Worker>,
     /// The outputs that a request asks for if it names none.
     outputs: Vec<String>,
+    /// Those whose processes may execute in place of this one's.
+    others: Workers,
 }
 
 impl WorkerInstance {
     /// An instance in the process of a worker. `outputs` are those of the model: what a process returns besides is dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
-        Self { worker, outputs }
+        Self { worker, outputs, others: Workers::default() }
+    }
+
+    /// While its process starts again, the instance executes in the processes of these. For models whose requests may go to
+    /// any instance.
+    #[must_use]
+    pub fn helped_by(mut self, others: Workers) -> Self {
+        self.others = others;
+        self
     }
 }
 
 impl Instance for WorkerInstance {
     fn execute(&mut self, batch: Batch) {
-        match self.worker.running() {
+        let process = self.worker.running_now().or_else(|| self.others.running_now());
+        match process.map_or_else(|| self.worker.running(), Ok) {
             Ok(process) => {
                 Execution { process: &process, outputs: &self.outputs, batch, started: Instant::now() }.run();
                 if process.ended().is_some() {

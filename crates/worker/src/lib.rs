@@ -27,4 +27,4 @@ mod worker;
 pub use instance::WorkerInstance;
 pub use launch::Launch;
 pub use process::{Limits, Process};
-pub use worker::{State, Worker, WorkerEvents};
+pub use worker::{State, Worker, WorkerEvents, Workers};

@@ -189,6 +189,15 @@ impl Worker {
         self.check()
     }
 
+    /// The process, if it runs now.
+    pub(crate) fn running_now(self: &Arc<Self>) -> Option<Arc<Process>> {
+        self.notice();
+        match &self.lock().state {
+            State::Running(process) => Some(Arc::clone(process)),
+            State::Restarting { .. } | State::Stopped => None,
+        }
+    }
+
     fn check(&self) -> Result<Arc<Process>> {
         match &self.lock().state {
             State::Running(process) => Ok(Arc::clone(process)),
@@ -240,6 +249,34 @@ impl Worker {
         {
             tracing::error!("model instance '{}' was not finalised: {error}", self.name);
         }
+    }
+}
+
+/// The workers of a model's instances. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Workers(Arc<Mutex<Vec<Weak<Worker>>>>);
+
+impl Workers {
+    /// Adds one. It leaves when it is dropped.
+    pub fn add(&self, worker: &Arc<Worker>) {
+        let mut workers = self.lock();
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.push(Arc::downgrade(worker));
+    }
+
+    /// Those that are there.
+    pub fn all(&self) -> Vec<Arc<Worker>> {
+        self.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A process that runs now.
+    pub(crate) fn running_now(&self) -> Option<Arc<Process>> {
+        self.all().iter().find_map(Worker::running_now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Worker>>> {
+        // Nothing panics under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

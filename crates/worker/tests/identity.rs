@@ -12,7 +12,7 @@ use nereid_backend_api::{
 };
 use nereid_model_config::to_json;
 use nereid_testkit::{Executions, Recorder, conformance};
-use nereid_worker::{Launch, Limits, Process, State, Worker, WorkerEvents, WorkerInstance};
+use nereid_worker::{Launch, Limits, Process, State, Worker, WorkerEvents, WorkerInstance, Workers};
 use nereid_worker_protocol::call;
 
 const MODEL: &str = r#"
@@ -235,6 +235,31 @@ fn a_process_that_keeps_dying_is_started_after_pauses_and_its_requests_do_not_wa
     }
     worker.stop();
     let answer = execute(&mut instance, &[""]).remove(0).remove(0);
+    assert_eq!(answer, Err("model instance 'm_0' has ended".to_owned()));
+}
+
+#[test]
+fn while_a_process_starts_again_its_instance_executes_in_those_of_others() {
+    let workers = Workers::default();
+    let instances = |behaviour: &str| {
+        let (instance, worker, _) = instance_that(behaviour, Limits::default());
+        workers.add(&worker);
+        (instance.helped_by(workers.clone()), worker)
+    };
+    let (mut one, one_worker) = instances("");
+    let (other, other_worker) = instances("");
+    // It starts at once after its first death, and after growing pauses later.
+    for _ in 0..3 {
+        assert!(execute(&mut one, &["aborts"])[0][0].is_err());
+        assert_eq!(execute(&mut one, &[""]), [[Ok(20_000)]]);
+    }
+    one_worker.stop();
+    for _ in 0..3 {
+        assert_eq!(execute(&mut one, &[""]), [[Ok(20_000)]], "the other process executes");
+    }
+    assert_eq!(other_worker.ready(true), Ok(()));
+    drop(other);
+    let answer = execute(&mut one, &[""]).remove(0).remove(0);
     assert_eq!(answer, Err("model instance 'm_0' has ended".to_owned()));
 }
 
