@@ -12,11 +12,12 @@ pub mod module;
 mod options;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
 use nereid_model_config::backend_name;
 use nereid_model_files::{FileError, hint_at_missing};
-use nereid_python_env::{Environments, Requested};
+use nereid_python_env::{Environments, InUse, Requested};
 use nereid_worker::Launch;
 
 use crate::library::Library;
@@ -59,8 +60,8 @@ impl PythonBackend {
         Ok(Self { options, directory: directory.to_owned(), environments, library: Library::new()? })
     }
 
-    /// The interpreter of a model, started with the module.
-    fn launch(&self, context: &ModelContext) -> Result<Launch> {
+    /// The interpreter of a model, started with the module; and what keeps its environment.
+    fn launch(&self, context: &ModelContext) -> Result<(Launch, Option<Arc<InUse>>)> {
         let parameter = context.config.parameters.get(EXECUTION_ENVIRONMENT);
         let requested = Requested {
             model_folder: &context.directory,
@@ -72,11 +73,12 @@ impl PythonBackend {
             .prepare(&requested, &|line| tracing::info!("model '{name}': {line}"))
             .map_err(|error| Error::invalid_arg(format!("model '{name}': {error}")))?;
         tracing::info!("model '{name}' runs with {}", environment.origin);
-        Ok(Launch {
+        let launch = Launch {
             program: environment.interpreter,
             arguments: vec!["-I".into(), "-c".into(), module::BOOTSTRAP.into(), self.library.path().into()],
             variables: environment.variables,
-        })
+        };
+        Ok((launch, environment.in_use))
     }
 
     /// The file with the model's class: the model's own, or that of its backend if that is written in Python.
@@ -104,8 +106,8 @@ impl Backend for PythonBackend {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let file = self.model_file(&context)?;
         check_parameters(&context)?;
-        let launch = self.launch(&context)?;
-        Ok(Box::new(PythonModel::load(context, file, launch, self.options.limits)?))
+        let (launch, environment) = self.launch(&context)?;
+        Ok(Box::new(PythonModel::load(context, file, launch, environment, self.options.limits)?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {

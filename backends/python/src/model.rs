@@ -11,6 +11,7 @@ use nereid_backend_api::{
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{adopt_completed, from_json};
+use nereid_python_env::InUse;
 use nereid_worker::{Launch, Limits, Process, Worker, WorkerEvents, WorkerInstance, Workers};
 use nereid_worker_protocol::call;
 
@@ -32,6 +33,8 @@ struct Shared {
     context: ModelContext,
     file: PathBuf,
     launch: Launch,
+    /// Keeps the environment of the processes.
+    _environment: Option<Arc<InUse>>,
     limits: Limits,
     /// As it is completed, and with the instances of now.
     config: Mutex<ModelConfig>,
@@ -51,7 +54,13 @@ struct Spare {
 
 impl PythonModel {
     /// Loads the model in a file: has its class complete the configuration, if it may.
-    pub(crate) fn load(context: ModelContext, file: PathBuf, launch: Launch, limits: Limits) -> Result<Self> {
+    pub(crate) fn load(
+        context: ModelContext,
+        file: PathBuf,
+        launch: Launch,
+        environment: Option<Arc<InUse>>,
+        limits: Limits,
+    ) -> Result<Self> {
         let restarts = restarts(&context);
         let complete = context.complete;
         let shared = Arc::new(Shared {
@@ -59,6 +68,7 @@ impl PythonModel {
             context,
             file,
             launch,
+            _environment: environment,
             limits,
             restarts,
             reports_readiness: AtomicBool::new(false),

@@ -3,6 +3,9 @@
 //! An entry is a folder `<key>` with the environment in `env`, and a file `complete`, which is written last. A lock on
 //! `<key>.lock` lets one process at a time make it; the system releases the lock when the process ends, so what an
 //! interrupted one left is removed and made again by the next.
+//!
+//! Whoever uses an entry holds a shared lock on `<key>.used`, whose time of change is that of the last use. When an entry is made,
+//! those that nobody has used for [`UNUSED`] are removed. The files for locks stay, so that all processes lock the same ones.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -10,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use ring::digest::{Context, SHA256};
 
@@ -65,6 +69,13 @@ fn check_owner(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// How long an entry is kept that nobody uses.
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Keeps an environment in the cache.
+#[derive(Debug)]
+pub struct InUse(#[expect(dead_code, reason = "holds a lock")] File);
+
 /// A folder of entries.
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -77,7 +88,20 @@ impl Cache {
     }
 
     pub(crate) fn entry(&self, key: &str) -> Entry<'_> {
-        Entry { cache: self, folder: self.folder.join(key), lock: self.folder.join(format!("{key}.lock")) }
+        let file = |suffix: &str| self.folder.join(format!("{key}.{suffix}"));
+        Entry { cache: self, folder: self.folder.join(key), lock: file("lock"), used: file("used") }
+    }
+
+    /// Removes what nobody has used for long.
+    fn remove_unused(&self, progress: &dyn Fn(&str)) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if let Some(key) = entry.file_name().to_str()
+                && entry.path().is_dir()
+                && self.entry(key).remove_unused().is_ok_and(|removed| removed)
+            {
+                progress(&format!("removed {}, which no model has used for 30 days", entry.path().display()));
+            }
+        }
     }
 }
 
@@ -87,6 +111,7 @@ pub(crate) struct Entry<'a> {
     cache: &'a Cache,
     folder: PathBuf,
     lock: PathBuf,
+    used: PathBuf,
 }
 
 /// Fills an empty folder. The file is the entry's lock: a process that has it open keeps others away, also when this one
@@ -94,7 +119,8 @@ pub(crate) struct Entry<'a> {
 pub(crate) type Make<'a> = &'a dyn Fn(&Path, &File) -> Result<(), Error>;
 
 impl Entry<'_> {
-    /// Uses the environment, which is made before if it is not there, and made again if `open` finds it damaged.
+    /// Uses the environment, which is made before if it is not there, and made again if `open` finds it damaged. It stays as long
+    /// as what comes with it.
     ///
     /// # Errors
     /// It cannot be made, or `open` fails, which leaves no entry that was just made.
@@ -103,12 +129,13 @@ impl Entry<'_> {
         make: Make<'_>,
         progress: &dyn Fn(&str),
         open: &dyn Fn(&Path) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    ) -> Result<(T, InUse), Error> {
+        let in_use = self.in_use()?;
         let environment = self.folder.join("env");
         if self.is_complete() {
             match open(&environment) {
                 Err(error) if error.is_damage() => {}
-                outcome => return outcome,
+                outcome => return outcome.map(|opened| (opened, in_use)),
             }
         }
         let lock = self.lock(progress)?;
@@ -117,16 +144,50 @@ impl Entry<'_> {
                 Err(error) if error.is_damage() => {
                     progress(&format!("{} is damaged and made again: {error}", environment.display()));
                 }
-                outcome => return outcome,
+                outcome => return outcome.map(|opened| (opened, in_use)),
             }
         }
         self.remove()?;
         let made = self.make(&environment, make, &lock).and_then(|()| open(&environment));
+        drop(lock);
         if made.is_err() {
             // The first error says more than that of the removal.
             let _ = self.remove();
         }
-        made
+        self.cache.remove_unused(progress);
+        made.map(|opened| (opened, in_use))
+    }
+
+    /// Keeps it from being removed as unused.
+    fn in_use(&self) -> Result<InUse, Error> {
+        let unusable = |cause: io::Error| self.unusable(&cause);
+        let file = self.open(&self.used).map_err(unusable)?;
+        // Waits for nothing but a removal.
+        file.lock_shared().map_err(unusable)?;
+        file.set_modified(SystemTime::now()).map_err(unusable)?;
+        Ok(InUse(file))
+    }
+
+    /// Removes it if nobody has used it for long; whether it was removed.
+    fn remove_unused(&self) -> io::Result<bool> {
+        let used = self.used.metadata().or_else(|_| self.folder.metadata())?;
+        if used.modified()?.elapsed().is_ok_and(|age| age > UNUSED) {
+            let (used, lock) = (self.open(&self.used)?, self.open(&self.lock)?);
+            if used.try_lock().is_ok() && lock.try_lock().is_ok() {
+                return Ok(self.remove().is_ok());
+            }
+        }
+        Ok(false)
+    }
+
+    fn unusable(&self, cause: &io::Error) -> Error {
+        Error::Cache { folder: self.cache.folder.clone(), cause: cause.to_string() }
+    }
+
+    /// Opens a file for locks.
+    fn open(&self, path: &Path) -> io::Result<File> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.cache.folder)?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
     }
 
     fn is_complete(&self) -> bool {
@@ -134,16 +195,8 @@ impl Entry<'_> {
     }
 
     fn lock(&self, progress: &dyn Fn(&str)) -> Result<File, Error> {
-        let unusable =
-            |cause: io::Error| Error::Cache { folder: self.cache.folder.clone(), cause: cause.to_string() };
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.cache.folder).map_err(unusable)?;
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&self.lock)
-            .map_err(unusable)?;
+        let unusable = |cause: io::Error| self.unusable(&cause);
+        let file = self.open(&self.lock).map_err(unusable)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -58,7 +58,7 @@ impl Interpreter {
         variables: Vec<(OsString, Option<OsString>)>,
         origin: String,
     ) -> Environment {
-        Environment { interpreter: self.program, version: self.version, variables, origin }
+        Environment { interpreter: self.program, version: self.version, variables, origin, in_use: None }
     }
 
     /// The program in an environment's folder. A link that leads nowhere counts: the environment is damaged then.

@@ -16,6 +16,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 mod activation;
@@ -28,7 +29,7 @@ mod requested;
 mod requirements;
 
 pub use archive::ArchiveLimits;
-pub use cache::cache_folder;
+pub use cache::{InUse, cache_folder};
 pub use error::Error;
 pub use interpreter::{OLDEST, Version};
 
@@ -90,6 +91,8 @@ pub struct Environment {
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// What it is and where it comes from, for the log.
     pub origin: String,
+    /// Keeps it in the cache, if it is there.
+    pub in_use: Option<Arc<InUse>>,
 }
 
 /// The environments of a server's models. Remembers which archives it has read, so that a reload reads none again.
@@ -140,9 +143,8 @@ impl Environments {
                     |folder: &Path, _: &File| archive::unpack(&archive, &digest, folder, limits, progress);
                 let origin =
                     |folder: &Path| format!("{}, unpacked to {}", archive.display(), folder.display());
-                cache
-                    .entry(&format!("archive-{digest}"))
-                    .with(&unpack, progress, &|folder| self.activated(folder, origin(folder)))
+                let entry = cache.entry(&format!("archive-{digest}"));
+                entry.with(&unpack, progress, &|folder| self.activated(folder, origin(folder))).map(kept)
             }
         }
     }
@@ -171,7 +173,7 @@ impl Environments {
         let install = |folder: &Path, lock: &File| {
             requirements::install(model, &base, folder, lock, self.settings.installation, progress)
         };
-        cache.entry(&key).with(&install, progress, &|folder| {
+        let opened = cache.entry(&key).with(&install, progress, &|folder| {
             let variables = requirements::variables(folder);
             let program = Interpreter::in_environment(folder).ok_or_else(|| Error::NoInterpreter {
                 name: "bin/python3".to_owned(),
@@ -184,7 +186,8 @@ impl Environments {
                 folder.display()
             );
             Ok(interpreter.into_environment(variables, origin))
-        })
+        });
+        opened.map(kept)
     }
 
     fn cache(&self) -> Result<Cache, Error> {
@@ -193,6 +196,11 @@ impl Environments {
             None => cache_folder("python-environments")?,
         }))
     }
+}
+
+/// An environment of the cache, which keeps it there.
+fn kept((environment, in_use): (Environment, InUse)) -> Environment {
+    Environment { in_use: Some(Arc::new(in_use)), ..environment }
 }
 
 #[cfg(test)]

@@ -205,7 +205,8 @@ fn archives_that_are_no_environments_are_refused_and_leave_nothing() {
         assert!(error.contains(part), "{error}");
         let left: Vec<_> =
             fs::read_dir(place.at("cache")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert!(left.iter().all(|name| name.to_str().unwrap().ends_with(".lock")), "{left:?}");
+        let is_lock = |name: &str| name.ends_with(".lock") || name.ends_with(".used");
+        assert!(left.iter().all(|name| is_lock(name.to_str().unwrap())), "{left:?}");
     }
 }
 

@@ -20,9 +20,72 @@ fn read(cache: &Cache, made: &AtomicUsize) -> Result<String, Error> {
         fs::write(folder.join("content"), "whole").unwrap();
         Ok(())
     };
-    cache.entry("key").with(&make, &|_| {}, &|folder| {
-        fs::read_to_string(folder.join("content")).map_err(|_| damaged(folder))
-    })
+    let open = |folder: &Path| fs::read_to_string(folder.join("content")).map_err(|_| damaged(folder));
+    cache.entry("key").with(&make, &|_| {}, &open).map(|(content, _)| content)
+}
+
+/// Makes an entry, and keeps it in use as long as what this returns.
+fn keep(cache: &Cache, key: &str) -> InUse {
+    let make = |folder: &Path, _: &File| {
+        fs::write(folder.join("content"), key).unwrap();
+        Ok(())
+    };
+    cache.entry(key).with(&make, &|_| {}, &|_| Ok(())).unwrap().1
+}
+
+#[test]
+fn entries_that_nobody_has_used_for_long_go_when_another_one_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::new(folder.path().to_owned());
+    let age = |key: &str, days: u64| {
+        let used = File::options().write(true).open(folder.path().join(format!("{key}.used"))).unwrap();
+        used.set_modified(SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60)).unwrap();
+    };
+    let in_use = keep(&cache, "in use");
+    for key in ["recent", "unused", "used again"] {
+        drop(keep(&cache, key));
+    }
+    // As an earlier version left it.
+    drop(keep(&cache, "without a file"));
+    fs::remove_file(folder.path().join("without a file.used")).unwrap();
+    for (key, days) in [("in use", 31), ("recent", 29), ("unused", 31), ("used again", 31)] {
+        age(key, days);
+    }
+    let is_there = |key: &str| folder.path().join(key).join("env/content").is_file();
+    drop(keep(&cache, "used again"));
+    assert!(is_there("unused"), "nothing was made");
+    let mut reported = std::cell::RefCell::new(Vec::new());
+    let make = |folder: &Path, _: &File| {
+        fs::write(folder.join("content"), "").unwrap();
+        Ok(())
+    };
+    let progress = |line: &str| reported.borrow_mut().push(line.to_owned());
+    cache.entry("new").with(&make, &progress, &|_| Ok(())).unwrap();
+    for (key, expected) in [
+        ("in use", true),
+        ("recent", true),
+        ("unused", false),
+        ("used again", true),
+        ("without a file", true),
+        ("new", true),
+    ] {
+        assert_eq!(is_there(key), expected, "{key}");
+    }
+    let removed = folder.path().join("unused");
+    assert_eq!(
+        *reported.get_mut(),
+        [format!("removed {}, which no model has used for 30 days", removed.display())]
+    );
+    drop(in_use);
+    drop(keep(&cache, "one more"));
+    assert!(!is_there("in use"));
+    assert_eq!(fs::read_to_string(keep_content(&cache, "unused")).unwrap(), "unused", "it is made again");
+}
+
+/// Makes an entry if it is not there; the file in it.
+fn keep_content(cache: &Cache, key: &str) -> PathBuf {
+    drop(keep(cache, key));
+    cache.folder.join(key).join("env/content")
 }
 
 #[test]
