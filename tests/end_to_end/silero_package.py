@@ -1,4 +1,4 @@
-"""The rules of the package silero-vad for what is speech, without the package's dependencies.
+"""The package silero-vad without its dependencies: its rules for what is speech, and its model for PyTorch.
 
 Its module imports torch (half a gigabyte), but the rules are plain Python. It is fetched once for each test environment.
 """
@@ -13,13 +13,14 @@ from pathlib import Path
 
 PACKAGE = "silero-vad==6.2.3"
 _MODULE = "silero_vad/utils_vad.py"
+_TORCHSCRIPT = "silero_vad/data/silero_vad.jit"
 _HOME = Path(sys.prefix) / "silero-vad"
 
 
 def rules():
     """The package's `get_speech_timestamps_from_probs`: from the probabilities of steps to a list of speeches, each with
     `start` and `end` in samples."""
-    module = importlib.util.spec_from_file_location("silero_utils", _fetched())
+    module = importlib.util.spec_from_file_location("silero_utils", _fetched(_MODULE))
     found = importlib.util.module_from_spec(module)
     # What the module's definitions name when it is imported.
     torch = types.ModuleType("torch")
@@ -41,16 +42,21 @@ def rules():
     return found.get_speech_timestamps_from_probs
 
 
-def _fetched():
+def torchscript():
+    """The path of the model as TorchScript."""
+    return _fetched(_TORCHSCRIPT)
+
+
+def _fetched(name):
     _HOME.mkdir(exist_ok=True)
-    module = _HOME / _MODULE
+    found = _HOME / name
     with open(_HOME / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not module.exists():
+        if not found.exists():
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
             subprocess.run([*pip, "download", "--no-deps", "--dest", str(_HOME), PACKAGE], check=True)
             (wheel,) = _HOME.glob("*.whl")
             with zipfile.ZipFile(wheel) as files:
-                files.extract(_MODULE, _HOME)
+                files.extractall(_HOME, [_MODULE, _TORCHSCRIPT])
             wheel.unlink()
-    return module
+    return found

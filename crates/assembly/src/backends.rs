@@ -14,6 +14,7 @@ use crate::onnx_engine;
 use crate::openvino;
 use crate::platform::PlatformConfig;
 use crate::python;
+use crate::pytorch;
 
 /// Backends that only a library built for Triton brings, and what to install.
 const MISSING: &[(&str, &str)] = &[
@@ -26,11 +27,6 @@ const MISSING: &[(&str, &str)] = &[
         "dali",
         "DALI pipelines need NVIDIA DALI and Triton's backend for it: `pip install nvidia-dali-cuda120`, and put \
          libtriton_dali.so into the folder 'dali' of the backend directory (--backend-directory)",
-    ),
-    (
-        "pytorch",
-        "PyTorch models need libtorch and Triton's backend for it: put libtriton_pytorch.so and libtorch's libraries \
-         into the folder 'pytorch' of the backend directory (--backend-directory), or export the model to ONNX",
     ),
 ];
 
@@ -106,6 +102,8 @@ impl InstalledBackends {
         registry.register_lazy("tensorflow", true, move || {
             openvino::open_for_tensorflow(&settings, &openvino, &directory)
         });
+        let (settings, directory) = (config.settings_of("pytorch"), config.directory.clone());
+        registry.register_lazy("pytorch", false, move || pytorch::open(&settings, &directory));
         for (backend, reason) in MISSING {
             registry.refuse(*backend, Error::unavailable(*reason));
         }

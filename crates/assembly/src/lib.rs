@@ -21,6 +21,7 @@ mod openvino;
 mod platform;
 mod poll;
 mod python;
+mod pytorch;
 mod repositories;
 mod running;
 mod traces;

@@ -30,6 +30,54 @@ enum Dims<'a> {
     Any,
 }
 
+impl Signature {
+    /// What a configuration lists, for models whose files declare neither types nor dimensions. All of it then fits, and
+    /// what the model returns is held against it.
+    ///
+    /// # Errors
+    /// `InvalidArg` that names an input or output without a type.
+    pub fn of_config(config: &ModelConfig) -> Result<Self> {
+        let batching = config.max_batch_size > 0;
+        let port = |role: &str, name: &str, data_type: Option<DataType>, dims: &[i64]| {
+            let missing =
+                || Error::invalid_arg(format!("{role} '{name}' has no data_type in the configuration"));
+            let own = dims.iter().map(|&dim| (dim >= 0).then_some(dim));
+            let dims = batching.then_some(None).into_iter().chain(own).collect();
+            Ok(Port { name: name.to_owned(), data_type: data_type.ok_or_else(missing)?, dims: Some(dims) })
+        };
+        let mut inputs = Vec::new();
+        let mut outputs = Vec::new();
+        for input in &config.input {
+            let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+            let mut input_port = port("input", &input.name, DataType::from_proto(input.data_type()), dims)?;
+            if input.allow_ragged_batch {
+                input_port.dims = Some([None].into_iter().collect());
+            }
+            inputs.push(input_port);
+        }
+        for (name, data_type) in controls(config) {
+            inputs.push(port("input", name, data_type, &[1])?);
+        }
+        for batch_input in BatchInput::all(config)? {
+            let name = batch_input.target().to_owned();
+            let dims = batch_input.dims().iter().map(|&dim| (dim >= 0).then_some(dim)).collect();
+            inputs.push(Port { name, data_type: batch_input.data_type(), dims: Some(dims) });
+        }
+        for output in &config.output {
+            let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
+            outputs.push(port("output", &output.name, DataType::from_proto(output.data_type()), dims)?);
+        }
+        for state in states(config) {
+            let data_type = DataType::from_proto(state.data_type());
+            inputs.push(port("input", &state.input_name, data_type, &state.dims)?);
+            if !config.output.iter().any(|output| output.name == state.output_name) {
+                outputs.push(port("output", &state.output_name, data_type, &state.dims)?);
+            }
+        }
+        Ok(Self { inputs, outputs })
+    }
+}
+
 /// Checks that each configured input exists and fits, and that each input that the graph needs is configured.
 ///
 /// # Errors

@@ -267,3 +267,37 @@ fn a_graph_of_a_fixed_batch_gets_zeros_behind_smaller_batches_and_its_answers_to
         assert_eq!(model.runs(), [[Some((vec![4, 2], filled))]], "{sizes:?}");
     }
 }
+
+#[test]
+fn a_configuration_says_what_a_model_takes_whose_file_does_not() {
+    let text = "input [{ name: 'A' data_type: TYPE_FP32 dims: [ 3, -1 ] },
+                       { name: 'B' data_type: TYPE_STRING dims: 4 reshape { shape: [ 2, 2 ] } }]
+                output { name: 'Y' data_type: TYPE_INT8 dims: -1 }
+                sequence_batching {
+                  control_input { name: 'START' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
+                  state { input_name: 'IN' output_name: 'OUT' data_type: TYPE_FP16 dims: 5 } }";
+    for batching in [false, true] {
+        let mut config = parse_text(&format!("max_batch_size: {} {text}", u8::from(batching))).unwrap();
+        normalise(&mut config);
+        let signature = Signature::of_config(&config).unwrap();
+        let dims = |own: &[Option<i64>]| [&[None][usize::from(!batching)..], own].concat();
+        let expected = [
+            ("A", DataType::Fp32, dims(&[Some(3), None])),
+            ("B", DataType::Bytes, dims(&[Some(2), Some(2)])),
+            ("START", DataType::Int32, dims(&[Some(1)])),
+            ("IN", DataType::Fp16, dims(&[Some(5)])),
+            ("Y", DataType::Int8, dims(&[None])),
+            ("OUT", DataType::Fp16, dims(&[Some(5)])),
+        ];
+        let ports = signature.inputs.iter().chain(&signature.outputs);
+        let found: Vec<_> = ports
+            .map(|port| (port.name.as_str(), port.data_type, port.dims.clone().unwrap().to_vec()))
+            .collect();
+        assert_eq!(found, expected);
+        GraphModel::new("m", &config, signature, &[]).expect("it fits itself");
+    }
+    let mut config = parse_text("input { name: 'A' dims: 1 }").unwrap();
+    normalise(&mut config);
+    let error = Signature::of_config(&config).unwrap_err();
+    assert_eq!(error.message(), "input 'A' has no data_type in the configuration");
+}

@@ -14,6 +14,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "backends/onnxruntime",
     "backends/openvino",
     "backends/python/module",
+    "backends/pytorch",
     "crates/cuda",
     "crates/dylib",
     "crates/heap",

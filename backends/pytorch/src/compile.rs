@@ -1,0 +1,180 @@
+//! Compiles the shim, which calls libtorch, against the headers of the libtorch that was found. The result is kept in the
+//! user's cache, one for each libtorch, so it is compiled once.
+//!
+//! Knows nothing of what the shim does.
+
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use nereid_python_env::cache_folder;
+
+/// The shim's source.
+const SOURCE: &str = include_str!("shim.cpp");
+
+/// The languages that headers of libtorch need, the newest first: 2.15 needs the first, 1.13 the second.
+const STANDARDS: [&str; 2] = ["-std=c++20", "-std=c++17"];
+
+/// Why there is no shim.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The library has no headers.
+    #[error("{library} has no headers: {searched} is missing")]
+    NoHeaders {
+        /// The library.
+        library: PathBuf,
+        /// The header that was searched.
+        searched: PathBuf,
+    },
+    /// There is no compiler.
+    #[error(
+        "the shim for libtorch needs a C++ compiler, but `{compiler}` does not start: {cause} (apt-get install g++)"
+    )]
+    NoCompiler {
+        /// Its name.
+        compiler: String,
+        /// Why it does not start.
+        cause: io::Error,
+    },
+    /// The compiler rejects the source.
+    #[error("`{compiler}` cannot compile the shim for {library}: {reason}")]
+    Rejected {
+        /// Its name.
+        compiler: String,
+        /// The library.
+        library: PathBuf,
+        /// Its first error.
+        reason: String,
+    },
+    /// The shim cannot be kept.
+    #[error("the shim for libtorch cannot be kept: {0}")]
+    Cache(String),
+}
+
+/// The shim for a libtorch, which is compiled if there is none yet.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
+    let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
+    let compiled = folder.join(format!("shim-{:016x}.so", key(library)));
+    if compiled.is_file() {
+        return Ok(compiled);
+    }
+    let includes = includes(library)?;
+    tracing::info!("compiling the shim for {}", library.display());
+    // Under another name first: servers that start at the same time never see a part of it.
+    let part = folder.join(format!("part-{}-{:016x}", process::id(), key(library)));
+    let source = part.with_extension("cpp");
+    let kept = |error: io::Error| CompileError::Cache(format!("{}: {error}", folder.display()));
+    fs::write(&source, SOURCE).map_err(kept)?;
+    let outcome = compile(library, &includes, &source, &part);
+    fs::remove_file(&source).map_err(kept)?;
+    outcome?;
+    fs::rename(&part, &compiled).map_err(kept)?;
+    Ok(compiled)
+}
+
+/// What the compiled shim depends on: the source and the library.
+fn key(library: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (SOURCE, library).hash(&mut hasher);
+    if let Ok(metadata) = library.metadata() {
+        (metadata.len(), metadata.modified().ok()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// The folders of headers: those of the package that has the library in `lib`, or the system's.
+fn includes(library: &Path) -> Result<Vec<PathBuf>, CompileError> {
+    let package = library.parent().and_then(Path::parent).map(|package| package.join("include"));
+    let roots = package.iter().cloned().chain([PathBuf::from("/usr/include")]);
+    for root in roots {
+        if root.join("torch/script.h").is_file() {
+            let api = root.join("torch/csrc/api/include");
+            return Ok(vec![root, api]);
+        }
+    }
+    let searched = package.unwrap_or_default().join("torch/script.h");
+    Err(CompileError::NoHeaders { library: library.to_owned(), searched })
+}
+
+fn compile(library: &Path, includes: &[PathBuf], source: &Path, target: &Path) -> Result<(), CompileError> {
+    let compiler = env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned());
+    let folder = library.parent().unwrap_or(Path::new("."));
+    let mut reason = String::new();
+    for standard in STANDARDS {
+        let mut command = Command::new(&compiler);
+        command.args([standard, "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden"]);
+        command.arg(format!("-D_GLIBCXX_USE_CXX11_ABI={}", u8::from(has_new_strings(library))));
+        command.args(includes.iter().flat_map(|include| [Path::new("-isystem"), include]));
+        command.arg(source).arg("-o").arg(target).arg("-L").arg(folder);
+        command.arg(format!("-Wl,-rpath,{}", folder.display()));
+        // What libtorch itself needs is found when it is loaded.
+        command.args(["-Wl,--unresolved-symbols=ignore-in-shared-libs", "-ltorch_cpu", "-lc10"]);
+        let output = command
+            .output()
+            .map_err(|cause| CompileError::NoCompiler { compiler: compiler.clone(), cause })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let line = text.lines().find(|line| line.contains("error")).or_else(|| text.lines().next());
+        reason = line.unwrap_or("it does not say why").to_owned();
+    }
+    Err(CompileError::Rejected { compiler, library: library.to_owned(), reason })
+}
+
+/// Whether the library has the strings of C++11, as all newer ones do. It names them in its symbols.
+fn has_new_strings(library: &Path) -> bool {
+    const MARK: &[u8] = b"__cxx11";
+    let core = fs::read(library.with_file_name("libc10.so"));
+    core.map_or(true, |bytes| bytes.windows(MARK.len()).any(|word| word == MARK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_those_of_the_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("torch/lib/libtorch_cpu.so");
+        let header = folder.path().join("torch/include/torch/script.h");
+        if !Path::new("/usr/include/torch/script.h").exists() {
+            let error = includes(&library).unwrap_err().to_string();
+            assert!(error.ends_with("torch/include/torch/script.h is missing"), "{error}");
+        }
+        fs::create_dir_all(header.parent().unwrap()).unwrap();
+        fs::write(&header, "").unwrap();
+        let include = folder.path().join("torch/include");
+        assert_eq!(includes(&library).unwrap(), [include.clone(), include.join("torch/csrc/api/include")]);
+    }
+
+    #[test]
+    fn the_strings_of_a_library_are_known_by_its_symbols() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libtorch_cpu.so");
+        assert!(has_new_strings(&library));
+        for (symbols, new) in [("_ZN3c10", false), ("x_ZNSt7__cxx1112basic_stringIc", true)] {
+            fs::write(folder.path().join("libc10.so"), symbols).unwrap();
+            assert_eq!(has_new_strings(&library), new, "{symbols}");
+        }
+    }
+
+    #[test]
+    fn another_library_has_another_shim() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one.so"), folder.path().join("other.so"));
+        assert_ne!(key(&one), key(&other));
+        let before = key(&one);
+        assert_eq!(before, key(&one));
+        fs::write(&one, "a").unwrap();
+        let of_a = key(&one);
+        fs::write(&one, "ab").unwrap();
+        assert!(before != of_a && of_a != key(&one));
+    }
+}

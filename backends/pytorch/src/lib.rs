@@ -1,0 +1,187 @@
+//! Runs TorchScript models on libtorch, which is loaded at run time.
+//!
+//! [`find`] searches for libtorch, which [`Torch::open`] loads. Its interface is C++ and another one in each release, so a
+//! shim of ours (`shim.cpp`) is compiled against the headers that come with it, once, and kept in the user's cache. A
+//! model's file is `model.pt` in its version's folder, or what `default_model_filename` says.
+//!
+//! Each instance has a module of its own, unless they share one (`ENABLE_WEIGHT_SHARING`).
+//!
+//! Unsafe code is in two files: `shim.rs`, which calls the shim, and `engine.rs`, which hands memory to it.
+//!
+//! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
+
+mod compile;
+mod engine;
+mod naming;
+mod options;
+mod shim;
+
+use std::ffi::CString;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use nereid_backend_api::{
+    Backend, BackendCapabilities, DataType, Error, Instance, InstanceContext, InstanceKind, Model,
+    ModelContext, Result,
+};
+use nereid_dylib::{Framework, SearchPlaces};
+use nereid_graph_executor::{Executor, GraphModel, Signature};
+use nereid_model_config::default_model_filename;
+use nereid_model_files as model_files;
+
+use crate::engine::{Plan, TorchEngine};
+use crate::naming::Call;
+use crate::options::Options;
+use crate::shim::Module;
+
+pub use crate::compile::CompileError;
+pub use crate::shim::{OpenError, Torch};
+pub use nereid_dylib::{Found, Place};
+
+const DEFAULT_FILENAME: &str = "model.pt";
+
+/// The platform of models that AOTInductor compiled.
+const AOT_PLATFORM: &str = "torch_aoti";
+
+const FRAMEWORK: Framework = Framework {
+    library: "libtorch_cpu",
+    variable: None,
+    backend: "pytorch",
+    python_packages: &["torch/lib"],
+};
+
+/// Finds libtorch: by the backend's setting `library`, in the backend directory, in the active Python environment or in the
+/// system's places.
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+    FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
+}
+
+/// The backend over an open libtorch.
+pub struct TorchBackend {
+    torch: Arc<Torch>,
+    /// Processors that the threads of a model's instances may take.
+    processors: NonZeroUsize,
+}
+
+impl TorchBackend {
+    /// The backend.
+    pub fn new(torch: Arc<Torch>) -> Self {
+        Self { torch, processors: available_parallelism().unwrap_or(NonZeroUsize::MIN) }
+    }
+
+    fn load_model(&self, context: &ModelContext) -> Result<TorchModel> {
+        let config = &context.config;
+        if config.platform == AOT_PLATFORM {
+            return Err(Error::unsupported(format!(
+                "platform '{AOT_PLATFORM}' is not served; export the model as TorchScript, for platform 'pytorch_libtorch'"
+            )));
+        }
+        let options = Options::of(config, self.processors)?;
+        let path = model_file(context)?;
+        let module = self.module(&path)?;
+        let arguments = module.arguments().map_err(|why| broken(&path, &why))?;
+        let signature = Signature::of_config(config)?;
+        let model = GraphModel::new(&context.name, config, signature, &[])?;
+        let ports = model.inputs.iter().map(|input| &input.port);
+        let inputs: Vec<_> =
+            ports.map(|port| (port.name.as_str(), port.data_type == DataType::Bytes)).collect();
+        let call = naming::call(&inputs, &arguments)?;
+        let is_written = (0..inputs.len()).map(|input| match &call {
+            Call::Arguments(places) => {
+                let argument = places.iter().position(|place| *place == Some(input));
+                argument.is_none_or(|at| arguments[at].is_written)
+            }
+            Call::Dictionary => true,
+        });
+        let is_written = is_written.collect();
+        let keys = inputs.iter().map(|(name, _)| CString::new(*name)).collect::<Result<_, _>>();
+        let keys = keys.map_err(|_| Error::invalid_arg("an input's name contains a zero byte"))?;
+        let outputs: Vec<_> = model.outputs.iter().map(|output| output.port.name.as_str()).collect();
+        let results = naming::results(&outputs)?;
+        let plan = Plan { options: options.run, call, keys, is_written, results, model: Arc::new(model) };
+        Ok(TorchModel {
+            torch: Arc::clone(&self.torch),
+            plan: Arc::new(plan),
+            path,
+            shares_weights: options.shares_weights,
+            first: Mutex::new(Some(Arc::new(module))),
+        })
+    }
+
+    fn module(&self, path: &Path) -> Result<Module> {
+        Module::load(&self.torch, path).map_err(|why| broken(path, &why))
+    }
+}
+
+fn broken(path: &Path, why: &str) -> Error {
+    Error::invalid_arg(format!("PyTorch cannot load {}: {why}", path.display()))
+}
+
+impl Backend for TorchBackend {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: false, runs_on_gpus: false }
+    }
+
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let model = self
+            .load_model(&context)
+            .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
+        let (name, version, threads) = (&context.name, context.version, model.plan.options.threads);
+        tracing::info!(
+            "model '{name}' version {version} is served by PyTorch with {threads} threads to an instance"
+        );
+        Ok(Box::new(model))
+    }
+}
+
+struct TorchModel {
+    torch: Arc<Torch>,
+    plan: Arc<Plan>,
+    path: PathBuf,
+    shares_weights: bool,
+    /// The module by which the model was looked at, for the first instance, or for all that share it.
+    first: Mutex<Option<Arc<Module>>>,
+}
+
+impl Model for TorchModel {
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        if let InstanceKind::Gpu(_) = context.kind {
+            return Err(Error::unsupported(format!(
+                "instance '{}' is configured to run on {}, but PyTorch models run on the CPU only",
+                context.name, context.kind
+            )));
+        }
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = if self.shares_weights { first.clone() } else { first.take() };
+        drop(first);
+        let module = match kept {
+            Some(module) => module,
+            None => Arc::new(Module::load(&self.torch, &self.path).map_err(|why| {
+                broken(&self.path, &why).context(format_args!("instance '{}'", context.name))
+            })?),
+        };
+        let engine = TorchEngine { module, plan: Arc::clone(&self.plan) };
+        Ok(Box::new(Executor::new(Arc::clone(&self.plan.model), engine)))
+    }
+}
+
+/// The path of the model's file.
+fn model_file(context: &ModelContext) -> Result<PathBuf> {
+    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+    let version = context.version_directory();
+    let path = version.join(filename);
+    let found = model_files::inside(&version, filename).and_then(|path| {
+        model_files::check(&path)?;
+        Ok(path)
+    });
+    found.map_err(|error| {
+        let message = format!("cannot read {}: {error}", path.display());
+        if error.is_missing() {
+            Error::not_found(format!("{message}{}", model_files::hint_at_missing(&path)))
+        } else {
+            Error::invalid_arg(message)
+        }
+    })
+}

@@ -1,0 +1,387 @@
+//! The functions of the compiled shim, behind safe interfaces. `shim.cpp` defines the same functions and structures.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+
+use nereid_backend_api::{DataType, Shape};
+use nereid_dylib::{Binding, InUse, LoadError, open};
+
+use crate::compile::{self, CompileError};
+use crate::naming::{Argument, Kind};
+
+/// The type of strings, which are no tensors to libtorch.
+const STRINGS: i32 = -1;
+
+/// An argument that keeps its default.
+const ABSENT: i32 = -2;
+
+/// libtorch's numbers of the types of elements, the same in all releases. Unsigned numbers of more than 8 bits came with
+/// 2.3.
+const TYPES: [(DataType, i32); 14] = [
+    (DataType::Uint8, 0),
+    (DataType::Int8, 1),
+    (DataType::Int16, 2),
+    (DataType::Int32, 3),
+    (DataType::Int64, 4),
+    (DataType::Fp16, 5),
+    (DataType::Fp32, 6),
+    (DataType::Fp64, 7),
+    (DataType::Bool, 11),
+    (DataType::Bf16, 15),
+    (DataType::Uint16, 27),
+    (DataType::Uint32, 28),
+    (DataType::Uint64, 29),
+    (DataType::Bytes, STRINGS),
+];
+
+/// Why libtorch cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The dynamic loader rejects the library or the shim.
+    #[error(transparent)]
+    Unloadable(#[from] LoadError),
+    /// There is no shim for it.
+    #[error(transparent)]
+    NoShim(#[from] CompileError),
+    /// The shim lacks a function.
+    #[error("the shim {shim} does not export {function}")]
+    Incomplete {
+        /// The shim.
+        shim: PathBuf,
+        /// The function.
+        function: &'static str,
+    },
+}
+
+#[repr(C)]
+struct RawModel(c_void);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Text {
+    data: *const u8,
+    length: usize,
+}
+
+#[repr(C)]
+struct RawInput {
+    data_type: i32,
+    rank: usize,
+    dims: *const i64,
+    data: *mut c_void,
+    texts: *const Text,
+    text_count: usize,
+    name: *const c_char,
+}
+
+#[repr(C)]
+struct RawOutput {
+    index: usize,
+    name: *const c_char,
+    data_type: i32,
+    rank: usize,
+    dims: *const i64,
+    data: *const u8,
+    byte_size: usize,
+    texts: *const Text,
+    text_count: usize,
+}
+
+/// How a model is run.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunOptions {
+    pub(crate) inference_mode: i32,
+    pub(crate) optimized_execution: i32,
+    pub(crate) threads: i32,
+}
+
+type OnArgument = unsafe extern "C" fn(*mut c_void, *const c_char, i32, i32, i32);
+type OnOutput = unsafe extern "C" fn(*mut c_void, *const RawOutput);
+
+#[derive(Clone, Copy)]
+struct Api {
+    free_text: unsafe extern "C" fn(*mut c_char),
+    load: unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
+    free: unsafe extern "C" fn(*mut RawModel),
+    arguments: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnArgument) -> *mut c_char,
+    run: unsafe extern "C" fn(
+        *mut RawModel,
+        *const RunOptions,
+        *const RawInput,
+        usize,
+        i32,
+        *mut c_void,
+        OnOutput,
+    ) -> *mut c_char,
+}
+
+/// libtorch, opened with its shim. It stays open for the life of the process.
+pub struct Torch {
+    api: Api,
+}
+
+impl Torch {
+    /// Loads libtorch's library `libtorch_cpu.so`, and the shim for it, which is compiled if there is none.
+    ///
+    /// # Errors
+    /// Why this library cannot be used.
+    pub fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
+        let _in_use = InUse::new();
+        // SAFETY: loading runs the library's initialisers. It is the file that the operator names or installed as
+        // libtorch, and trusted as such, as any backend library is.
+        let library = unsafe { open(path, Binding::Lazy) }?;
+        let shim = compile::shim(path)?;
+        // SAFETY: it was compiled from our source into a folder that nobody else can write to.
+        let compiled = unsafe { open(&shim, Binding::Lazy) }?;
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the source declares the function so, and the shim is never closed: below its handle is
+                // forgotten.
+                *unsafe { compiled.get(concat!($name, "\0").as_bytes()) }
+                    .map_err(|_| OpenError::Incomplete { shim: shim.clone(), function: $name })?
+            };
+        }
+        let api = Api {
+            free_text: function!("nereid_torch_free_text"),
+            load: function!("nereid_torch_load"),
+            free: function!("nereid_torch_free"),
+            arguments: function!("nereid_torch_arguments"),
+            run: function!("nereid_torch_run"),
+        };
+        mem::forget((library, compiled));
+        Ok(Arc::new(Self { api }))
+    }
+
+    /// The outcome of a call: what libtorch says of an error, on one line.
+    fn check(&self, error: *mut c_char) -> Result<(), String> {
+        if error.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an error is a text that ends with a zero byte, and the caller's to free.
+        let text = unsafe {
+            let text = CStr::from_ptr(error).to_string_lossy().into_owned();
+            (self.api.free_text)(error);
+            text
+        };
+        Err(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// A TorchScript model.
+pub(crate) struct Module {
+    model: NonNull<RawModel>,
+    torch: Arc<Torch>,
+    /// Dropped after the model is freed.
+    _in_use: InUse,
+}
+
+// SAFETY: a module belongs to no thread.
+unsafe impl Send for Module {}
+// SAFETY: libtorch documents that a module may run in several threads at once.
+unsafe impl Sync for Module {}
+
+/// An input of a run.
+pub(crate) struct Input<'a> {
+    pub(crate) data_type: DataType,
+    pub(crate) shape: &'a [i64],
+    pub(crate) value: InputValue<'a>,
+    /// Its key in a dictionary.
+    pub(crate) name: Option<&'a CStr>,
+}
+
+/// The contents of an input.
+pub(crate) enum InputValue<'a> {
+    /// The address of elements that fit the shape and are aligned.
+    Elements(*mut u8),
+    Texts(&'a [Vec<u8>]),
+    /// None: the argument has its default.
+    Absent,
+}
+
+/// A result of a run.
+pub(crate) struct Output {
+    /// Its key, if the model returns a dictionary.
+    pub(crate) name: Option<String>,
+    /// `None` for a type that the protocol lacks.
+    pub(crate) data_type: Option<DataType>,
+    pub(crate) shape: Shape,
+    pub(crate) contents: OutputContents,
+}
+
+/// The contents of a result.
+pub(crate) enum OutputContents {
+    Elements(Vec<u8>),
+    Texts(Vec<Vec<u8>>),
+}
+
+impl Module {
+    /// Reads a model's file.
+    ///
+    /// # Errors
+    /// What libtorch says of it.
+    pub(crate) fn load(torch: &Arc<Torch>, path: &Path) -> Result<Self, String> {
+        let in_use = InUse::new();
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        let mut model = ptr::null_mut();
+        // SAFETY: the path lives, and the place is valid to write.
+        torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) })?;
+        let model = NonNull::new(model).ok_or("libtorch returned no model")?;
+        Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
+    }
+
+    /// The arguments of its `forward`.
+    ///
+    /// # Errors
+    /// It has none, for example.
+    pub(crate) fn arguments(&self) -> Result<Vec<Argument>, String> {
+        let mut arguments: Vec<Argument> = Vec::new();
+        let context: *mut Vec<Argument> = &raw mut arguments;
+        // SAFETY: the model lives, and the context is what the function expects, for as long as the call lasts.
+        let error = unsafe { (self.torch.api.arguments)(self.model.as_ptr(), context.cast(), on_argument) };
+        self.torch.check(error)?;
+        Ok(arguments)
+    }
+
+    /// Runs it on its arguments in order, or on the entries of its one dictionary. Gives its results in order.
+    ///
+    /// # Errors
+    /// What the model throws, or libtorch.
+    ///
+    /// # Safety
+    /// Addresses of elements are valid while this runs, and may be written where the model [writes](Argument::is_written)
+    /// to the argument.
+    pub(crate) unsafe fn run(
+        &self,
+        options: &RunOptions,
+        inputs: &[Input<'_>],
+        is_dictionary: bool,
+    ) -> Result<Vec<Output>, String> {
+        let texts: Vec<Vec<Text>> = inputs
+            .iter()
+            .map(|input| match &input.value {
+                InputValue::Texts(texts) => {
+                    texts.iter().map(|text| Text { data: text.as_ptr(), length: text.len() }).collect()
+                }
+                _ => Vec::new(),
+            })
+            .collect();
+        let raw = inputs.iter().zip(&texts).map(|(input, texts)| RawInput {
+            data_type: match input.value {
+                InputValue::Absent => ABSENT,
+                _ => number(input.data_type),
+            },
+            rank: input.shape.len(),
+            dims: input.shape.as_ptr(),
+            data: match input.value {
+                InputValue::Elements(data) => data.cast(),
+                _ => ptr::null_mut(),
+            },
+            texts: texts.as_ptr(),
+            text_count: texts.len(),
+            name: input.name.map_or(ptr::null(), CStr::as_ptr),
+        });
+        let raw: Vec<_> = raw.collect();
+        let mut outputs: Vec<Output> = Vec::new();
+        let context: *mut Vec<Output> = &raw mut outputs;
+        // SAFETY: model, options, inputs and what these point to live, and the context is what the function expects, for as
+        // long as the call lasts. The caller states that elements fit their shapes, and may be written where the model does.
+        self.torch.check(unsafe {
+            (self.torch.api.run)(
+                self.model.as_ptr(),
+                options,
+                raw.as_ptr(),
+                raw.len(),
+                i32::from(is_dictionary),
+                context.cast(),
+                on_output,
+            )
+        })?;
+        Ok(outputs)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim, and freed once.
+        unsafe { (self.torch.api.free)(self.model.as_ptr()) };
+    }
+}
+
+fn number(data_type: DataType) -> i32 {
+    TYPES.iter().find(|(known, _)| *known == data_type).map_or(ABSENT, |(_, number)| *number)
+}
+
+/// Takes an argument of a model.
+///
+/// # Safety
+/// Called by the shim, with the context of [`Module::arguments`] and a name that ends with a zero byte.
+unsafe extern "C" fn on_argument(
+    context: *mut c_void,
+    name: *const c_char,
+    kind: i32,
+    is_required: i32,
+    is_written: i32,
+) {
+    // SAFETY: the context is the one given to the call, and the name ends with a zero byte.
+    let (arguments, name) = unsafe { (&mut *context.cast::<Vec<Argument>>(), CStr::from_ptr(name)) };
+    let kind = match kind {
+        0 => Kind::Tensor,
+        1 => Kind::TensorsByName,
+        2 => Kind::Texts,
+        3 => Kind::Number,
+        _ => Kind::Unknown,
+    };
+    let name = name.to_string_lossy().into_owned();
+    arguments.push(Argument { name, kind, is_required: is_required != 0, is_written: is_written != 0 });
+}
+
+/// Takes a result of a run, which is copied.
+///
+/// # Safety
+/// Called by the shim, with the context of [`Module::run`] and an output that lives until it returns.
+unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
+    // SAFETY: the context is the one given to the call, and the output lives until this function returns.
+    let (outputs, output) = unsafe { (&mut *context.cast::<Vec<Output>>(), &*output) };
+    // SAFETY: lists have as many entries as the output says, and names end with a zero byte. Empty lists may be null.
+    let (shape, data, texts) = unsafe {
+        (
+            list(output.dims, output.rank),
+            list(output.data, output.byte_size),
+            list(output.texts, output.text_count),
+        )
+    };
+    let name = (!output.name.is_null()).then(|| {
+        // SAFETY: as above.
+        unsafe { CStr::from_ptr(output.name) }.to_string_lossy().into_owned()
+    });
+    let contents = if output.data_type == STRINGS {
+        // SAFETY: as above, of each text.
+        OutputContents::Texts(
+            texts.iter().map(|text| unsafe { list(text.data, text.length) }.to_vec()).collect(),
+        )
+    } else {
+        OutputContents::Elements(data.to_vec())
+    };
+    debug_assert_eq!(output.index, outputs.len(), "results come in order");
+    let known = TYPES.iter().find(|(_, number)| *number == output.data_type);
+    let data_type = known.map(|(data_type, _)| *data_type);
+    outputs.push(Output { name, data_type, shape: shape.iter().copied().collect(), contents });
+}
+
+/// A list of C's.
+///
+/// # Safety
+/// It has that many entries, which outlive the result, unless it is empty.
+unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
+    if start.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller states it.
+    unsafe { slice::from_raw_parts(start, len) }
+}
