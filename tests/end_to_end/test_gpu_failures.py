@@ -220,6 +220,29 @@ def test_groups_on_gpus_take_gpus_that_the_driver_has(repository, library, monke
     assert "GPU 1 is not available" in server.log
 
 
+@pytest.mark.parametrize(
+    ("limit", "instances", "loaded"),
+    [
+        ("0:0.75", "kind: KIND_GPU gpus: [ 0 ]", True),
+        ("0:0.7", "kind: KIND_GPU gpus: [ 0 ]", False),
+        ("0:0", "kind: KIND_GPU gpus: [ 1 ]", True),
+        ("1:0.7", "kind: KIND_GPU gpus: [ 0 ]", True),
+        ("1:0.7", "kind: KIND_GPU", False),
+        ("0:0", "kind: KIND_CPU", True),
+    ],
+)
+def test_models_are_not_loaded_onto_gpus_that_are_too_full(repository, library, limit, instances, loaded):
+    write_identity(repository, "m", ["FP32"])
+    config = repository / "m" / "config.pbtxt"
+    text = config.read_text()
+    config.write_text(text.replace("count: 1 kind: KIND_CPU", instances))
+    environment = os.environ | {"STANDIN_DEVICES": "9.0,9.0", "STANDIN_USED": str(3 << 30)}
+    flags = [f"--cuda-driver-library={library}", f"--model-load-gpu-limit={limit}", "--exit-on-error=false"]
+    with nereid_server.running(repository, *flags, ready=False, env=environment) as server:
+        assert (request(server, "GET", "/v2/models/m/ready").status == 200) == loaded
+        assert ("75.0 % of its memory is in use, more than the limit of" in server.log) != loaded
+
+
 def test_a_configured_driver_library_must_exist(repository):
     write_identity(repository, "m", ["FP32"])
     server = nereid_server.refused_start(repository, "--cuda-driver-library=/nowhere/libcuda.so.1")

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
@@ -202,6 +203,16 @@ def test_a_request_without_parameters_is_one_without_a_body(explicit, body):
     for action, ready in (("load", True), ("unload", False)):
         answer = request(server, "POST", f"/v2/repository/models/scale/{action}", body.encode())
         assert answer.status == 200 and client.is_model_ready("scale") == ready
+
+
+@pytest.mark.parametrize("name", ["..", ".", "..%2Fscale", "a%2Fb", "%2Fscale"])
+def test_paths_are_not_names_of_models(explicit, name):
+    _, server = explicit
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as by_grpc:
+        for action in ("load", "unload"):
+            assert_refused(request(server, "POST", f"/v2/repository/models/{name}/{action}"), 400)
+            with pytest.raises(InferenceServerException, match="INVALID_ARGUMENT"):
+                getattr(by_grpc, f"{action}_model")(name.replace("%2F", "/"))
 
 
 def test_unknown_parameters_of_an_unload_are_ignored(explicit):

@@ -9,6 +9,7 @@
  *
  * Told by the environment, when it is initialised:
  *   STANDIN_DEVICES  the compute capability of each device, as "9.0,5.2"; as compiled (-DDEVICES) if it is not set
+ *   STANDIN_USED     bytes of each device's 4 GiB that others use; none if it is not set
  *   STANDIN_FAIL     a file that is read at each call; its lines "call code" make that call fail with that code
  *   STANDIN_LOG      a file that takes a line "call bytes" for each copy and allocation
  * By standin_fail, a thread has a call of its own fail.
@@ -363,6 +364,16 @@ int cuMemFree_v2(uint64_t address)
     if (found) unmap(memory);
     pthread_mutex_unlock(&lock);
     return found ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMemGetInfo_v2(size_t* free, size_t* total)
+{
+    MAY_FAIL;
+    if (current() == NULL) return INVALID_CONTEXT;
+    const char* used = getenv("STANDIN_USED");
+    *total = (size_t)1 << 32;
+    *free = *total - (used == NULL ? 0 : strtoul(used, NULL, 10));
+    return SUCCESS;
 }
 
 int cuMemGetAddressRange_v2(uint64_t* base, size_t* size, uint64_t address)

@@ -35,7 +35,7 @@ pub struct Config {
     pub models_at_start: Option<Vec<String>>,
     /// How the repositories are polled, if they are.
     pub poll: Option<PollConfig>,
-    /// The server itself. `gpus` are those of `platform`, `metrics` those of the process; without a `trace_store`, `trace` says where traces go.
+    /// The server itself. `gpus` and `gpu_limits` are those of `platform`, `metrics` those of the process; without a `trace_store`, `trace` says where traces go.
     pub server: ServerOptions,
     /// Where responses are cached, if they are. `server.response_cache` is made of it.
     pub response_cache: Option<CacheConfig>,

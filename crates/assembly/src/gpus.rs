@@ -2,11 +2,12 @@
 //!
 //! GPUs are numbered as CUDA numbers them: from 0, and only those in `CUDA_VISIBLE_DEVICES`, if it is set.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::{env, fs};
 
+use nereid_core::GpuLimits;
 use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, PoolSizes, Pools};
 use nereid_triton_host::LibraryOptions;
 
@@ -25,6 +26,8 @@ pub struct GpusConfig {
     pub min_compute_capability: f64,
     /// How much memory backends may borrow.
     pub pools: PoolSizes,
+    /// The share of a GPU's memory, from 0 to 1, above which no model is loaded onto it.
+    pub load_limits: BTreeMap<i32, f64>,
 }
 
 impl Default for GpusConfig {
@@ -33,6 +36,7 @@ impl Default for GpusConfig {
             driver: DriverLibrary::default(),
             min_compute_capability: LibraryOptions::MIN_COMPUTE_CAPABILITY,
             pools: PoolSizes::default(),
+            load_limits: BTreeMap::new(),
         }
     }
 }
@@ -59,6 +63,15 @@ pub struct Gpus {
 }
 
 impl Gpus {
+    /// How full they may be when a model is loaded. Where their driver was not loaded, nobody knows how full they are.
+    pub(crate) fn limits(&self, limits: &BTreeMap<i32, f64>) -> GpuLimits {
+        let Some(cuda) = self.cuda.clone() else { return GpuLimits::default() };
+        GpuLimits::new(limits.clone(), move |gpu| {
+            let used = cuda.memory_in_use(gpu);
+            used.inspect_err(|error| tracing::warn!("cannot tell how full GPU {gpu} is: {error}")).ok()
+        })
+    }
+
     /// Finds the GPUs.
     ///
     /// # Errors

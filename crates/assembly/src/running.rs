@@ -83,6 +83,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         trace_store,
         response_cache,
         gpus: platform.gpus.numbers.clone(),
+        gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),
         metrics: process.backend_metrics.clone(),
         ..config.server
     };

@@ -86,6 +86,12 @@ fn group_name(model: &str, index: usize, group: &ModelInstanceGroup) -> String {
     if group.name.is_empty() { format!("{model}_{index}") } else { group.name.clone() }
 }
 
+/// The GPUs, of those of the machine, that instances of a model run on.
+pub(crate) fn gpus_of<'a>(config: &'a ModelConfig, gpus: &'a [i32]) -> impl Iterator<Item = i32> + 'a {
+    let groups = config.instance_group.iter().filter(|group| group.kind() == Kind::Gpu);
+    groups.flat_map(move |group| if group.gpus.is_empty() { gpus } else { &group.gpus }).copied()
+}
+
 /// What the instances of a group run on: as many on each of these as the group counts.
 fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<InstanceKind>> {
     match group.kind() {

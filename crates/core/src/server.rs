@@ -18,6 +18,7 @@ use crate::bodies::BodyBudget;
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::events::{Changes, Events};
+use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::interceptors::Interceptors;
@@ -78,6 +79,8 @@ pub struct ServerOptions {
     pub hold_backlog: usize,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,
+    /// How full GPUs may be when a model is loaded onto them.
+    pub gpu_limits: GpuLimits,
     /// Where instances run, by the names of their host policies.
     pub host_policies: HostPolicies,
     /// Where backends keep metrics of their own.
@@ -132,6 +135,7 @@ impl Server {
             limiter,
             hold_batches: (options.hold_batches, options.hold_backlog),
             gpus: options.gpus.clone(),
+            gpu_limits: options.gpu_limits.clone(),
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
             latencies: options.latencies,
@@ -355,14 +359,14 @@ impl Server {
     /// models that an ensemble consists of are loaded, too.
     ///
     /// # Errors
-    /// `Unavailable` where clients do not control models.
+    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
     pub fn load_model(
         &self,
         name: &str,
         overrides: Overrides,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        self.check_control()?;
+        self.check_control(name)?;
         let task = Task::Load { overrides, with_members: true, is_required: false, as_of: Instant::now() };
         self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
@@ -372,7 +376,7 @@ impl Server {
     /// they have are still answered.
     ///
     /// # Errors
-    /// `Unavailable` where clients do not control models.
+    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
     pub fn unload_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.unload(name, false, done)
     }
@@ -381,7 +385,7 @@ impl Server {
     /// for them and no other ensemble does.
     ///
     /// # Errors
-    /// `Unavailable` where clients do not control models.
+    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
     pub fn unload_model_and_dependents(
         &self,
         name: &str,
@@ -396,17 +400,20 @@ impl Server {
         with_members: bool,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        self.check_control()?;
+        self.check_control(name)?;
         self.models.submit(name.to_owned(), Task::Unload { with_members }, Box::new(done));
         Ok(())
     }
 
-    fn check_control(&self) -> Result<()> {
+    fn check_control(&self, name: &str) -> Result<()> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(stopping("loads and unloads"));
         }
         match self.options.model_control {
-            ModelControl::Explicit => Ok(()),
+            ModelControl::Explicit if is_folder_name(name) => Ok(()),
+            ModelControl::Explicit => Err(Error::invalid_arg(format!(
+                "invalid model name '{name}': it must be the name of a folder, not a path"
+            ))),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
                 "loading and unloading models by request is not allowed without --model-control-mode=explicit",
             )),
@@ -568,6 +575,11 @@ fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<Mo
     }
     index.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
+}
+
+/// Whether a model's folder may be called so.
+fn is_folder_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
 #[cfg(test)]

@@ -78,6 +78,19 @@ impl Cuda {
         self.devices.iter().map(|state| &state.device)
     }
 
+    /// The share of a GPU's memory that is in use, by whatever process, from 0 to 1.
+    ///
+    /// # Errors
+    /// There is no such GPU, or the driver fails.
+    pub fn memory_in_use(&self, device: i32) -> Result<f64, CudaError> {
+        let (mut free, mut total) = (0, 0);
+        self.within(device.into(), |driver| {
+            // SAFETY: it writes to the given places only.
+            unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
+        })?;
+        Ok(if total == 0 { 0.0 } else { 1.0 - free as f64 / total as f64 })
+    }
+
     /// Calls the driver in the context of a device, on whatever thread this is. The context that the thread has is back
     /// in its place afterwards.
     pub(crate) fn within<T>(

@@ -69,6 +69,7 @@ functions! {
     cuCtxPopCurrent_v2 => fn context_pop(context: *mut RawContext);
     cuMemAlloc_v2 => fn mem_alloc(address: *mut u64, byte_size: usize);
     cuMemFree_v2 => fn mem_free(address: u64);
+    cuMemGetInfo_v2 => fn mem_get_info(free: *mut usize, total: *mut usize);
     cuMemGetAddressRange_v2 => fn mem_get_address_range(base: *mut u64, byte_size: *mut usize, address: u64);
     cuMemHostAlloc => fn mem_host_alloc(address: *mut *mut c_void, byte_size: usize, flags: c_uint);
     cuMemFreeHost => fn mem_free_host(address: *mut c_void);

@@ -1,6 +1,7 @@
 //! Health, metadata and statistics of the server and its models.
 
-use hyper::StatusCode;
+use hyper::header::ACCEPT;
+use hyper::{HeaderMap, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
@@ -10,18 +11,30 @@ use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
 
 use crate::routes::Target;
 
-pub(crate) fn server_live(server: &Server) -> Reply {
-    // The reference's status for a server that is not live.
-    reply::empty(if server.is_live() { StatusCode::OK } else { StatusCode::BAD_REQUEST })
+pub(crate) fn server_live(server: &Server, headers: &HeaderMap) -> Reply {
+    health(server.is_live(), headers, r#"{"live":true}"#)
 }
 
-pub(crate) async fn server_ready(server: &Server) -> Reply {
-    if server.ready().await {
-        reply::empty(StatusCode::OK)
-    } else {
-        // The reference's status for a server that is not ready.
-        reply::empty(StatusCode::BAD_REQUEST)
+pub(crate) async fn server_ready(server: &Server, headers: &HeaderMap) -> Reply {
+    health(server.ready().await, headers, r#"{"ready":true}"#)
+}
+
+/// Triton's replies to health checks have no body. KServe's have one, which its clients read: clients that say they take
+/// JSON, as Triton's do not, get it.
+fn health(is_good: bool, headers: &HeaderMap, body: &'static str) -> Reply {
+    match is_good {
+        true if accepts_json(headers) => reply::json_bytes(StatusCode::OK, body),
+        true => reply::empty(StatusCode::OK),
+        // The reference's status for a server that is not live, or not ready.
+        false => reply::empty(StatusCode::BAD_REQUEST),
     }
+}
+
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(ACCEPT).iter().filter_map(|list| list.to_str().ok());
+    let mut ranges = lists.flat_map(|list| list.split(',')).filter_map(|range| range.split(';').next());
+    let json = ["*/*", "application/*", "application/json"];
+    ranges.any(|range| json.iter().any(|json| json.eq_ignore_ascii_case(range.trim())))
 }
 
 pub(crate) fn server(server: &Server) -> Reply {
@@ -57,4 +70,29 @@ pub(crate) fn statistics(server: &Server, target: Option<&Target<'_>>) -> Result
         Some(target) => Statistics::of(server, &target.model, target.version()?).map_err(as_invalid_arg)?,
     };
     Ok(reply::json(StatusCode::OK, &statistics))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_clients_that_take_json_get_the_body_of_a_health_check() {
+        for (accepted, expected) in [
+            (&[][..], false),
+            (&["*/*"], true),
+            (&["application/json"], true),
+            (&["Application/JSON; q=0.5"], true),
+            (&["text/html, application/*;q=0.8"], true),
+            (&["text/html", "*/*"], true),
+            (&["text/html, application/jsonl"], false),
+            (&[""], false),
+        ] {
+            let headers = accepted.iter().map(|list| (ACCEPT, HeaderValue::from_static(list)));
+            let headers: HeaderMap = headers.collect();
+            assert_eq!(accepts_json(&headers), expected, "{accepted:?}");
+        }
+    }
 }

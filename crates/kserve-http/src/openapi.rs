@@ -141,8 +141,8 @@ enum Answer {
 fn described(action: Action) -> (&'static str, Option<(&'static str, bool)>, Answer) {
     use Answer::{Events, Json, Nothing, Tensors};
     match action {
-        Action::Live => ("Whether the server is up", None, Nothing),
-        Action::Ready => ("Whether the server is ready", None, Nothing),
+        Action::Live => ("Whether the server is up", None, Json("Live")),
+        Action::Ready => ("Whether the server is ready", None, Json("Ready")),
         Action::ServerMetadata => ("The server's name, version and extensions", None, Json("ServerMetadata")),
         Action::OpenApi => ("This document", None, Json("Object")),
         Action::ModelMetadata => ("A model's inputs and outputs", None, Json("ModelMetadata")),
@@ -199,6 +199,8 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
             json!({ "name": text, "datatype": text, "shape": { "type": "array", "items": { "type": "integer" } } }),
             json!(["name", "datatype", "shape"])),
         "Statistics": object(json!({ "model_stats": list("Object") }), json!(["model_stats"])),
+        "Live": object(json!({ "live": flag }), json!(["live"])),
+        "Ready": object(json!({ "ready": flag }), json!(["ready"])),
         "Index": object(json!({ "ready": flag }), json!([])),
         "IndexAnswer": list("IndexEntry"),
         "IndexEntry": object(

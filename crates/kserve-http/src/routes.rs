@@ -222,8 +222,8 @@ async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<R
         Action::RepositoryIndex => Box::pin(repository::index(server, body)).await,
         Action::LoadModel => Box::pin(repository::load(server, target, body)).await,
         Action::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
-        Action::Live => Ok(metadata::server_live(server)),
-        Action::Ready => Ok(Box::pin(metadata::server_ready(server)).await),
+        Action::Live => Ok(metadata::server_live(server, call.headers)),
+        Action::Ready => Ok(Box::pin(metadata::server_ready(server, call.headers)).await),
         Action::ServerMetadata => Ok(metadata::server(server)),
         Action::OpenApi => {
             let examples = openapi::examples::of(server);

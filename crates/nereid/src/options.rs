@@ -227,6 +227,8 @@ impl Options {
             self.vertex_ai.face(&self.http, |name| env::var(name).ok())?.map(boxed),
             self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
         ];
+        let mut platform = self.configurations.platform(self.pools.sizes());
+        platform.gpus.load_limits = self.devices.load_limits();
         Ok(Config {
             repositories: self.models.repositories(),
             clouds: CloudOptions { cache: self.models.cache(), ..CloudOptions::default() },
@@ -237,7 +239,7 @@ impl Options {
             poll: self.models.poll(),
             server: self.server_options()?,
             response_cache: self.cache.cache(),
-            platform: self.configurations.platform(self.pools.sizes()),
+            platform,
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),

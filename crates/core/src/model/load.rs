@@ -14,6 +14,7 @@ use crate::completion;
 use crate::ensemble::{Fitted, Graph};
 use crate::events::Events;
 use crate::executor::{Executor, Instances};
+use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::interceptors::{Gate, Interceptors};
@@ -39,6 +40,8 @@ pub(crate) struct Services {
     pub hold_batches: (usize, usize),
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
+    /// See [`ServerOptions::gpu_limits`](crate::ServerOptions::gpu_limits).
+    pub gpu_limits: GpuLimits,
     /// See [`ServerOptions::host_policies`](crate::ServerOptions::host_policies).
     pub host_policies: HostPolicies,
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
@@ -89,6 +92,7 @@ impl Model {
         if let Some((_, refused)) = refused_groups(&spec.id.name, &spec.config, &services.gpus).next() {
             return Err(refused);
         }
+        services.gpu_limits.check(&spec.id.name, &spec.config, &services.gpus)?;
         let begin = Instant::now();
         let (model, config) = completion::load(spec, version, backend, &services.peers)?;
         let statistics = Self::statistics_after(before, &config, services);

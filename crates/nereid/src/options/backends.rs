@@ -78,6 +78,7 @@ impl ConfigurationOptions {
                 driver: self.driver.library(),
                 min_compute_capability: self.driver.min_supported_compute_capability,
                 pools,
+                ..GpusConfig::default()
             },
         }
     }

@@ -1,5 +1,7 @@
 //! The options about GPUs: which are used, and how much memory backends may borrow.
 
+use std::collections::BTreeMap;
+
 use clap::{ArgAction, Args};
 use nereid_assembly::DriverLibrary;
 use nereid_cuda::PoolSizes;
@@ -60,7 +62,7 @@ impl PoolOptions {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "GPUs")]
 pub(crate) struct DeviceOptions {
-    /// Let GPUs reach the memory of each other. Accepted, without effect yet.
+    /// Accepted, without effect: no GPU reads the memory of another, and backends may let theirs do so by themselves.
     #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
     enable_peer_access: Option<bool>,
 
@@ -69,28 +71,29 @@ pub(crate) struct DeviceOptions {
     #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
     cuda_virtual_address_size: Vec<(i32, u64)>,
 
-    /// Refuse to load models onto a GPU of whose memory more than this fraction is in use. Accepted, without effect yet.
-    /// May be given several times.
+    /// Refuse to load models onto a GPU of whose memory more than this fraction is in use. May be given several times; of the
+    /// same GPU the last one counts.
     #[arg(long, value_name = "GPU:FRACTION", value_parser = load_limit, action = ArgAction::Append)]
     model_load_gpu_limit: Vec<(i32, f64)>,
 }
 
 impl DeviceOptions {
+    /// The share of a GPU's memory above which no model is loaded onto it, by GPU.
+    pub(super) fn load_limits(&self) -> BTreeMap<i32, f64> {
+        self.model_load_gpu_limit.iter().copied().collect()
+    }
+
     /// What was given and has no effect.
     pub(super) fn advice(&self) -> impl Iterator<Item = String> {
-        let limits = without_effect(
-            "models are loaded however much of a GPU's memory is in use, for now",
-            [(!self.model_load_gpu_limit.is_empty(), "--model-load-gpu-limit")],
-        );
         let access = without_effect(
-            "GPUs do not reach the memory of each other yet",
+            "no GPU reads the memory of another, and backends may let theirs do so by themselves",
             [(self.enable_peer_access == Some(true), "--enable-peer-access")],
         );
         let states = without_effect(
             "no address space is set apart for states",
             [(!self.cuda_virtual_address_size.is_empty(), "--cuda-virtual-address-size")],
         );
-        limits.chain(access).chain(states)
+        access.chain(states)
     }
 }
 
@@ -150,13 +153,19 @@ mod tests {
             // That is how it is.
             ("--enable-peer-access=False", None),
             ("--cuda-virtual-address-size=0:1048576", Some("--cuda-virtual-address-size has no effect: ")),
-            ("--model-load-gpu-limit=0:0.5", Some("--model-load-gpu-limit has no effect: ")),
-            ("--model-load-gpu-limit=1:1", Some("--model-load-gpu-limit has no effect: ")),
+            ("--model-load-gpu-limit=0:0.5", None),
         ] {
             let advice: Vec<_> = parsed(&[argument]).unwrap().devices.advice().collect();
             assert_eq!(advice.len(), usize::from(reported.is_some()), "{argument}: {advice:?}");
             assert!(advice.iter().all(|line| line.starts_with(reported.unwrap())), "{advice:?}");
         }
+    }
+
+    #[test]
+    fn of_limits_of_the_same_gpu_the_last_one_counts() {
+        let flags = ["0:0.5", "1:1", "0:0"].map(|limit| format!("--model-load-gpu-limit={limit}"));
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        assert_eq!(parsed(&flags).unwrap().devices.load_limits(), [(0, 0.0), (1, 1.0)].into());
     }
 
     #[test]

@@ -189,6 +189,32 @@ async fn clients_load_and_unload_a_model() {
 }
 
 #[test]
+fn only_names_of_folders_are_loaded_and_unloaded() {
+    let World { server, .. } = world(ModelControl::Explicit);
+    server.start(Some(Vec::new())).unwrap();
+    for (name, is_taken) in [
+        ("m", true),
+        ("no-such", true),
+        ("a..b", true),
+        ("...", true),
+        ("", false),
+        (".", false),
+        ("..", false),
+        ("../m", false),
+        ("a/b", false),
+        ("/m", false),
+        ("m\0", false),
+    ] {
+        let outcomes =
+            [server.load_model(name, Overrides::default(), |_| ()), server.unload_model(name, |_| ())];
+        for outcome in outcomes {
+            let refused = outcome.err().map(|error| error.code());
+            assert_eq!(refused, (!is_taken).then_some(ErrorCode::InvalidArg), "{name:?}");
+        }
+    }
+}
+
+#[test]
 fn only_what_has_changed_is_loaded_anew() {
     let world = world(ModelControl::Explicit);
     world.source.set(1, &[(1, 1), (2, 1)]);
