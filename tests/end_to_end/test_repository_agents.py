@@ -228,7 +228,7 @@ def test_a_refusal_is_told_in_the_agents_words(tmp_path, repository):
     with nereid(repository, agents.flags) as control:
         for name, words in [
             ("refused", "repository agent 'two': two refuses LOAD"),
-            ("missing", "repository agent 'three' is not installed"),
+            ("missing", "repository agent 'three' is neither built in (checksum, dragonfly) nor installed"),
         ]:
             status, answer = control.load(name)
             assert status == 500 and words in answer

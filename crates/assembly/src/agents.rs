@@ -1,10 +1,13 @@
 //! The repository agents, by the names that configurations use.
 
+use std::env;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nereid_core::MetricRegistry;
 use nereid_core::backend_api::{Error, Result};
 use nereid_repository::{Agent, AgentDefault, Agents, Store};
+use nereid_repository_agents::{Checksum, DragonflyRoutes};
 use nereid_triton_host::LibraryAgents;
 
 use crate::repositories::LazyClouds;
@@ -12,11 +15,14 @@ use crate::repositories::LazyClouds;
 /// Which agents there are, and which see models that name none.
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// The folder with a folder for each installed agent, if one was named.
+    /// The folder with a folder for each installed agent, if one was named. What is there goes before the built-in ones.
     pub directory: Option<PathBuf>,
     /// The agents of models that name none, in their order.
     pub defaults: Vec<AgentDefault>,
 }
+
+/// The names of the built-in agents.
+const BUILT_IN: [&str; 2] = ["checksum", "dragonfly"];
 
 /// Where Triton's agents are installed, unless an option says otherwise.
 const DIRECTORY: &str = "/opt/tritonserver/repoagents";
@@ -27,28 +33,36 @@ pub(crate) struct AllAgents {
     named: Option<LibraryAgents>,
     /// Those that are installed for Triton.
     installed: LibraryAgents,
+    dragonfly: DragonflyRoutes,
     clouds: Arc<LazyClouds>,
 }
 
 impl AllAgents {
-    /// Those in a folder, and those that are installed for Triton.
-    pub(crate) fn new(directory: Option<PathBuf>, clouds: Arc<LazyClouds>) -> Self {
+    /// The built-in agents, those in a folder, and those that are installed for Triton.
+    pub(crate) fn new(directory: Option<PathBuf>, clouds: Arc<LazyClouds>, metrics: MetricRegistry) -> Self {
         let named = directory.map(LibraryAgents::new);
-        Self { named, installed: LibraryAgents::new(DIRECTORY.into()), clouds }
+        let dragonfly = DragonflyRoutes::new(metrics);
+        Self { named, installed: LibraryAgents::new(DIRECTORY.into()), dragonfly, clouds }
     }
 }
 
 impl Agents for AllAgents {
-    fn agent(&self, name: &str, _: &[(String, String)]) -> Result<Agent> {
+    fn agent(&self, name: &str, parameters: &[(String, String)]) -> Result<Agent> {
         if let Some(named) = self.named.as_ref().filter(|named| named.has(name)) {
             return Ok(Agent::Hooks(named.agent(name)?));
         }
         match name {
+            "checksum" => Ok(Agent::Hooks(Arc::new(Checksum))),
+            "dragonfly" => {
+                let variable = |name: &str| env::var(name).ok();
+                Ok(Agent::Route(self.dragonfly.route(parameters, variable)?))
+            }
             _ if self.installed.has(name) => Ok(Agent::Hooks(self.installed.agent(name)?)),
             _ => {
                 let searched = self.named.as_ref().unwrap_or(&self.installed);
                 Err(Error::invalid_arg(format!(
-                    "repository agent '{name}' is not installed: {}",
+                    "repository agent '{name}' is neither built in ({}) nor installed: {}",
+                    BUILT_IN.join(", "),
                     searched.missing(name)
                 )))
             }

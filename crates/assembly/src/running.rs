@@ -68,7 +68,11 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let platform = Platform::find(&config.platform, config.reading.complete)?;
     let repositories = Opened::new(&config.repositories, config.clouds, platform.reading(config.reading));
     let mut repositories = repositories.map_err(StartError::Repository)?;
-    let agents = AllAgents::new(config.agents.directory, Arc::clone(repositories.clouds()));
+    let agents = AllAgents::new(
+        config.agents.directory,
+        Arc::clone(repositories.clouds()),
+        process.backend_metrics.clone(),
+    );
     repositories.source = repositories
         .source
         .with_namespacing(config.namespacing)

@@ -20,6 +20,11 @@ pub trait RepositoryAgent: Send + Sync {
     /// # Errors
     /// The agent does not take the model, which fails its load.
     fn begin(&self, context: AgentContext) -> Result<Box<dyn AgentModel>>;
+
+    /// Whether the agent has to find a model's files on this machine. Those of models in clouds are fetched before then.
+    fn needs_files(&self) -> bool {
+        false
+    }
 }
 
 /// A model in an agent's hands.

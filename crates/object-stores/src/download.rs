@@ -85,7 +85,9 @@ impl Downloader {
                     if let Some(wrong) = self.wrong_digest(object, digest, other_digest.as_deref()) {
                         self.cache.discard(partial);
                         // What is wrong on the route may be right where it is kept.
-                        route = route.filter(|route| !route.may_fall_back());
+                        if let Some(routed) = route.as_mut().filter(|routed| routed.may_fall_back()) {
+                            routed.give_up();
+                        }
                         if other_digest.replace(wrong).is_some() {
                             let message = format!("what arrives of '{}' is damaged", object.location);
                             return Err(Failure::new(FailureKind::Unavailable, message));
@@ -176,6 +178,7 @@ impl Downloader {
         mut route: Option<Routed>,
     ) -> Result<(), Failure> {
         let counting = route.clone();
+        route = route.filter(Routed::is_used);
         let mut from = index as u64 * RANGE;
         let end = from + length(object, index);
         let (mut attempts, mut is_renewed) = (0, false);

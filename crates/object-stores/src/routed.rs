@@ -14,7 +14,10 @@ use crate::locator::Locator;
 
 /// A route that objects come by.
 #[derive(Clone)]
-pub(crate) struct Routed(Arc<dyn Route>);
+pub(crate) struct Routed {
+    route: Arc<dyn Route>,
+    is_used: bool,
+}
 
 /// A range that is to be written to a file.
 pub(crate) struct Range<'a> {
@@ -35,17 +38,27 @@ pub(crate) enum RoutedError {
 
 impl Routed {
     pub(crate) fn new(route: Arc<dyn Route>) -> Self {
-        Self(route)
+        Self { route, is_used: true }
+    }
+
+    /// Whether objects come this way.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// From now on they come from the bucket.
+    pub(crate) fn give_up(&mut self) {
+        self.is_used = false;
     }
 
     /// Whether what does not come is fetched from the bucket.
     pub(crate) fn may_fall_back(&self) -> bool {
-        self.0.may_fall_back()
+        self.route.may_fall_back()
     }
 
     /// Counts bytes that had to come from the bucket.
     pub(crate) fn count_from_store(&self, bytes: u64) {
-        self.0.count(Way::Store, bytes);
+        self.route.count(Way::Store, bytes);
     }
 
     /// Reads a range.
@@ -59,7 +72,7 @@ impl Routed {
         }
         outcome.inspect_err(|error| {
             if let RoutedError::Route(message) = error {
-                let name = self.0.name();
+                let name = self.route.name();
                 tracing::debug!(
                     "'{}' does not come by {name} from byte {before}: {message}",
                     object.location
@@ -75,7 +88,7 @@ impl Routed {
         unreported: &mut u64,
     ) -> Result<(), RoutedError> {
         let Range { object, from, end, file, progress } = range;
-        let failed = |message: String| RoutedError::Route(format!("{}: {message}", self.0.name()));
+        let failed = |message: String| RoutedError::Route(format!("{}: {message}", self.route.name()));
         let url = locator.url(&object.location).await.map_err(|error| {
             // The library's words may hold an address with a signature.
             failed(match error {
@@ -89,7 +102,7 @@ impl Routed {
             size: object.size,
             range: (*from > 0 || end < object.size).then_some(*from..end),
         };
-        let mut answer = self.0.get(asked).await.map_err(|error| failed(error.to_string()))?;
+        let mut answer = self.route.get(asked).await.map_err(|error| failed(error.to_string()))?;
         if answer.size.is_some_and(|size| size != object.size) {
             return Err(failed("brings another size than that of the object".into()));
         }
@@ -105,7 +118,7 @@ impl Routed {
             file.write_all_at(&bytes, *from).map_err(RoutedError::Write)?;
             *from += bytes.len() as u64;
             *unreported += bytes.len() as u64;
-            self.0.count(Way::Route, bytes.len() as u64);
+            self.route.count(Way::Route, bytes.len() as u64);
             if *unreported >= REPORTED {
                 progress.advance(std::mem::take(unreported));
             }

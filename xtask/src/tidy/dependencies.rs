@@ -135,6 +135,13 @@ const RULES: &[Rule] = &[
         why: "object-stores are stores of the repository; TLS is rustls with ring, the client hyper",
     },
     Rule {
+        krate: "nereid-repository-agents",
+        workspace: Allowed::Only(&["nereid-core", "nereid-model-files", "nereid-repository"]),
+        libraries: Allowed::Any,
+        never: &["aws-lc*", "axum*", "object_store", "reqwest", "tonic*", "tract*"],
+        why: "repository-agents see models before they are loaded, and know neither clouds nor faces",
+    },
+    Rule {
         krate: "nereid-cuda",
         workspace: Allowed::Only(&["nereid-backend-api"]),
         libraries: Allowed::Only(&["libloading", "range-alloc", "thiserror", "tracing"]),

@@ -59,6 +59,9 @@ impl Seeing<'_> {
                     }
                 }
                 Agent::Hooks(agent) => {
+                    if let (ModelLocation::Remote(_), true) = (&location, agent.needs_files()) {
+                        location = ModelLocation::Folder(self.fetch(&location, None, &chain).await?);
+                    }
                     let context = AgentContext {
                         model: self.model.to_owned(),
                         config: if number == 0 { self.written.clone() } else { self.config_at(&location) },

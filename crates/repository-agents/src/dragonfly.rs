@@ -1,0 +1,159 @@
+//! The agent `dragonfly`: brings the objects of clouds through the proxy of Dragonfly's daemon, which gets them from its peers
+//! and reads the bucket only for what none of them has.
+//!
+//! The proxy gets plain requests for addresses with a signature, and the headers by which it knows which requests are for the same
+//! object. Facts: the proxy of `dragonfly-client`, and the agent of the Dragonfly project.
+
+mod metrics;
+mod proxy;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use nereid_core::MetricRegistry;
+use nereid_core::backend_api::Result;
+use nereid_repository::{Answering, Route, RouteError, RoutedObject, Way};
+use tokio::time::Instant;
+
+use self::metrics::Fetched;
+use self::proxy::Proxy;
+pub use self::settings::DragonflySettings;
+
+/// A proxy that could not be reached is left alone for this long where objects may come from their buckets.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// The daemons that models name, each with connections and counters of its own.
+pub struct DragonflyRoutes {
+    registry: MetricRegistry,
+    /// The counters, from the first route on.
+    fetched: OnceLock<Arc<Fetched>>,
+    routes: Mutex<BTreeMap<DragonflySettings, Arc<Dragonfly>>>,
+}
+
+impl DragonflyRoutes {
+    /// None yet. Bytes that arrive are counted in these metrics.
+    pub fn new(registry: MetricRegistry) -> Self {
+        Self { registry, fetched: OnceLock::new(), routes: Mutex::default() }
+    }
+
+    /// The route by the daemon that an agent's parameters name, or else the environment.
+    ///
+    /// # Errors
+    /// What is wrong with the parameters, or the file that they name.
+    pub fn route(
+        &self,
+        parameters: &[(String, String)],
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Arc<dyn Route>> {
+        let settings = DragonflySettings::read(parameters, variable)?;
+        let mut routes = lock(&self.routes);
+        if let Some(route) = routes.get(&settings) {
+            return Ok(Arc::clone(route) as _);
+        }
+        let fetched = match self.fetched.get() {
+            Some(fetched) => Arc::clone(fetched),
+            None => {
+                let fetched = Arc::new(Fetched::new(&self.registry)?);
+                Arc::clone(self.fetched.get_or_init(|| fetched))
+            }
+        };
+        let route = Arc::new(Dragonfly::new(settings.clone(), fetched));
+        // Those that models do not use any more are forgotten.
+        routes.retain(|_, route| Arc::strong_count(route) > 1);
+        routes.insert(settings, Arc::clone(&route));
+        Ok(route)
+    }
+}
+
+impl fmt::Debug for DragonflyRoutes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DragonflyRoutes").finish_non_exhaustive()
+    }
+}
+
+/// The way by one daemon.
+pub struct Dragonfly {
+    name: String,
+    proxy: Proxy,
+    fallback: bool,
+    fetched: Arc<Fetched>,
+    /// Until when the proxy is left alone, and why.
+    away: Mutex<Option<(Instant, String)>>,
+}
+
+impl Dragonfly {
+    fn new(settings: DragonflySettings, fetched: Arc<Fetched>) -> Self {
+        Self {
+            name: format!("Dragonfly's proxy {}", settings.proxy),
+            fallback: settings.fallback,
+            proxy: Proxy::new(settings),
+            fetched,
+            away: Mutex::default(),
+        }
+    }
+
+    /// Why the proxy is left alone now, if it is.
+    fn away(&self) -> Option<String> {
+        let away = lock(&self.away);
+        let (_, reason) = away.as_ref().filter(|(until, _)| Instant::now() < *until)?;
+        Some(reason.clone())
+    }
+}
+
+impl Route for Dragonfly {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn may_fall_back(&self) -> bool {
+        self.fallback
+    }
+
+    fn get(&self, object: RoutedObject) -> Answering<'_> {
+        Box::pin(async move {
+            if let Some(reason) = self.away().filter(|_| self.fallback) {
+                return Err(RouteError(reason));
+            }
+            match self.proxy.get(object).await {
+                Ok(answer) => {
+                    *lock(&self.away) = None;
+                    Ok(answer)
+                }
+                Err(failure) => {
+                    if failure.is_away {
+                        let first =
+                            lock(&self.away).replace((Instant::now() + AWAY, failure.message.clone()));
+                        if first.is_none() && self.fallback {
+                            tracing::warn!(
+                                "{}: {}; objects come from their buckets instead",
+                                self.name,
+                                failure.message
+                            );
+                        }
+                    }
+                    Err(RouteError(failure.message))
+                }
+            }
+        })
+    }
+
+    fn count(&self, way: Way, bytes: u64) {
+        self.fetched.count(way, bytes);
+    }
+}
+
+impl fmt::Debug for Dragonfly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dragonfly").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

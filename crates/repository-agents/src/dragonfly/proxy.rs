@@ -1,0 +1,180 @@
+//! Requests to the proxy of Dragonfly's daemon.
+//!
+//! The proxy brings by its peers what a GET with the header `X-Dragonfly-Use-P2P` asks for, whatever the scheme of the address: the
+//! request line has the whole address, also one with `https`, which the daemon then speaks to the bucket.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, RANGE};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use nereid_repository::{NextPiece, RouteAnswer, RouteBody, RouteError, RoutedObject};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::settings::DragonflySettings;
+
+/// A proxy is on this machine, or near: it takes connections within this time.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Something arrives within this time: the proxy may have to read a bucket first.
+const STALL: Duration = Duration::from_secs(60);
+
+/// The proxy of a daemon.
+pub(super) struct Proxy {
+    /// `host:port`.
+    address: String,
+    /// Sent with every request.
+    headers: HeaderMap,
+}
+
+/// Why nothing came.
+pub(super) struct Failure {
+    pub message: String,
+    /// Whether there is no proxy to ask.
+    pub is_away: bool,
+}
+
+impl Proxy {
+    pub(super) fn new(settings: DragonflySettings) -> Self {
+        let DragonflySettings { proxy, headers: given, filter, .. } = settings;
+        let uri: Uri = proxy.parse().unwrap_or_default();
+        let host = uri.host().unwrap_or_default();
+        let mut headers = HeaderMap::new();
+        let fixed = [
+            ("x-dragonfly-use-p2p", "true".to_owned()),
+            // The name and form of older daemons, and those of newer ones.
+            ("x-dragonfly-filter", filter.join("&")),
+            ("x-dragonfly-filtered-query-params", filter.join(",")),
+        ];
+        let given = given.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        for (name, value) in fixed.into_iter().chain(given) {
+            // The settings were checked.
+            if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(&value)) {
+                headers.insert(name, value);
+            }
+        }
+        Self { address: format!("{host}:{}", uri.port_u16().unwrap_or(80)), headers }
+    }
+
+    /// Begins to fetch an object, or a range of it.
+    pub(super) async fn get(&self, object: RoutedObject) -> Result<RouteAnswer, Failure> {
+        let request = self.request(&object)?;
+        let away = |message: String| Failure { message, is_away: true };
+        let failed = |message: String| Failure { message, is_away: false };
+        let stream = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let stream = stream.map_err(|_| away("no connection within 5 seconds".into()))?;
+        let stream = stream.map_err(|error| away(error.to_string()))?;
+        // Latency matters for small files only, and without it they are no worse than without this.
+        let _ = stream.set_nodelay(true);
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
+        tokio::spawn(async move {
+            // Its error is also that of the request.
+            let _ = connection.await;
+        });
+        let answer = timeout(STALL, sender.send_request(request)).await;
+        let answer = answer.map_err(|_| failed(format!("no answer within {} seconds", STALL.as_secs())))?;
+        let answer = answer.map_err(|error| failed(error.to_string()))?;
+        read(answer, object.range).map_err(failed)
+    }
+
+    fn request(&self, object: &RoutedObject) -> Result<Request<Empty<Bytes>>, Failure> {
+        let invalid = |what: &str| Failure { message: what.to_owned(), is_away: false };
+        let url: Uri = object.url.parse().map_err(|_| invalid("the object's address is not one of HTTP"))?;
+        let host = url.authority().ok_or_else(|| invalid("the object's address has no host"))?.to_string();
+        let mut request = Request::new(Empty::new());
+        *request.headers_mut() = self.headers.clone();
+        let mut set = |name: HeaderName, value: String| {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                request.headers_mut().insert(name, value);
+            }
+        };
+        set(HOST, host);
+        if let Some(Range { start, end }) = object.range {
+            set(RANGE, format!("bytes={start}-{}", end - 1));
+        }
+        if let Some(etag) = &object.etag {
+            // Otherwise an object that was overwritten would be the same task, and come as it was.
+            let plain = object.url.split('?').next().unwrap_or_default();
+            let name = HeaderName::from_static("x-dragonfly-content-for-calculating-task-id");
+            set(name, format!("{plain}#{etag}"));
+        }
+        *request.uri_mut() = url;
+        Ok(request)
+    }
+}
+
+/// What an answer brings of a range.
+fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAnswer, String> {
+    let (status, headers) = (answer.status(), answer.headers());
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let etag = text(ETAG);
+    // `bytes 0-9/100`
+    let total = |range: String| range.rsplit_once('/').and_then(|(_, total)| total.parse().ok());
+    let (size, skip, length) = match (status, &range) {
+        (StatusCode::PARTIAL_CONTENT, Some(Range { start, end })) => {
+            let content = text(CONTENT_RANGE).unwrap_or_default();
+            if !content.starts_with(&format!("bytes {start}-")) {
+                return Err(format!("brings the range '{content}' in place of {start}-{}", end - 1));
+            }
+            (total(content), 0, end - start)
+        }
+        // Not every proxy knows ranges.
+        (StatusCode::OK, Some(Range { start, end })) => {
+            (text(CONTENT_LENGTH).and_then(|length| length.parse().ok()), *start, end - start)
+        }
+        (StatusCode::OK, None) => (text(CONTENT_LENGTH).and_then(|length| length.parse().ok()), 0, u64::MAX),
+        _ => {
+            let whose = text(HeaderName::from_static("x-dragonfly-error-type"));
+            let whose = whose.map_or_else(String::new, |whose| format!(", an error of the {whose}"));
+            return Err(format!("answers with HTTP status {}{whose}", status.as_u16()));
+        }
+    };
+    Ok(RouteAnswer { etag, size, body: Box::new(Piece { body: answer.into_body(), skip, left: length }) })
+}
+
+/// A part of a body.
+struct Piece {
+    body: Incoming,
+    /// As many bytes come before it.
+    skip: u64,
+    /// As many bytes are still to come of it.
+    left: u64,
+}
+
+impl RouteBody for Piece {
+    fn next(&mut self) -> NextPiece<'_> {
+        Box::pin(async {
+            while self.left > 0 {
+                let frame = match timeout(STALL, self.body.frame()).await {
+                    Ok(None) => return None,
+                    Ok(Some(Ok(frame))) => frame,
+                    Ok(Some(Err(error))) => return Some(Err(RouteError(error.to_string()))),
+                    Err(_) => {
+                        let message = format!("nothing arrived for {} seconds", STALL.as_secs());
+                        return Some(Err(RouteError(message)));
+                    }
+                };
+                let Ok(mut bytes) = frame.into_data() else { continue };
+                let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+                self.skip -= skipped as u64;
+                bytes = bytes.slice(skipped..);
+                bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+                if !bytes.is_empty() {
+                    // Without a range everything is asked for, and whoever does counts.
+                    if self.left != u64::MAX {
+                        self.left -= bytes.len() as u64;
+                    }
+                    return Some(Ok(bytes));
+                }
+            }
+            None
+        })
+    }
+}
