@@ -257,11 +257,15 @@ def test_parameters_reach_the_library(repository, serve):
     }.items():
         openvino_models.write(repository, doubled(name, [-1, 3]), extra)
     server = serve()
-    server.wait_for_log(r"model 'threads' version 1 is served by OpenVINO \S+ on CPU \(threads: 1, streams: 1\)")
-    for name in ("streams", "instances"):
-        server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO \S+ on CPU \(threads: \d+, streams: 2\)")
-    with ThreadPoolExecutor(8) as clients:
-        list(clients.map(lambda _: in_batches(server, "instances", [2]), range(40)))
+    for name, threads, streams, in_flight in (
+        ("threads", "1", 1, 1),
+        ("streams", r"\d+", 2, 2),
+        ("instances", r"\d+", 2, 1),
+    ):
+        details = rf"threads: {threads}, streams: {streams}, in flight: {in_flight} to an instance"
+        server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO \S+ on CPU \({details}\)")
+        with ThreadPoolExecutor(8) as clients:
+            list(clients.map(lambda size: in_batches(server, name, [size]), [1, 2, 3, 4] * 10))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ use nereid_backend_api::{
     ModelConfig, ModelContext, Result,
 };
 use nereid_dylib::{Framework, SearchPlaces};
-use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
+use nereid_graph_executor::{Executor, GraphModel, Lanes, optional_inputs};
+use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{complete_tensors, default_model_filename};
 use nereid_model_files as model_files;
 
@@ -44,6 +45,9 @@ const DEFAULT_FILENAME: &str = "model.xml";
 
 /// The largest network description that is searched for variables.
 const DESCRIPTION_LIMIT: u64 = 1 << 30;
+
+/// The most runs that an instance has in flight.
+const MAX_LANES: usize = 64;
 
 const FRAMEWORK: Framework = Framework {
     library: "libopenvino_c",
@@ -115,6 +119,7 @@ impl OpenVinoBackend {
             core,
             options,
             keeps_values,
+            is_sequential: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
             compiled: Mutex::default(),
             completed: context.complete.then_some(config),
         };
@@ -163,6 +168,7 @@ struct OvModel {
     core: Arc<Core>,
     options: Options,
     keeps_values: bool,
+    is_sequential: bool,
     /// By device.
     compiled: Mutex<HashMap<String, Arc<Compiled>>>,
     completed: Option<ModelConfig>,
@@ -186,13 +192,27 @@ impl OvModel {
         Ok(fresh)
     }
 
+    /// How many runs an instance has in flight: its share of those that keep the device busy, which are more than one where
+    /// `PERFORMANCE_HINT` or `NUM_STREAMS` ask for it. The requests of a sequence build on each other, so they go one by one.
+    fn lanes(&self, compiled: &Compiled) -> usize {
+        if self.is_sequential {
+            return 1;
+        }
+        let optimal = compiled.property("OPTIMAL_NUMBER_OF_INFER_REQUESTS");
+        let optimal: usize = optimal.and_then(|count| count.parse().ok()).unwrap_or(1);
+        (optimal / self.options.instances).clamp(1, MAX_LANES)
+    }
+
     /// For the log.
     fn describe(&self) -> String {
         let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let describe = |(device, compiled): (&String, &Arc<Compiled>)| {
             let property = |key| compiled.property(key).unwrap_or_else(|| "?".to_owned());
             let (threads, streams) = (property("INFERENCE_NUM_THREADS"), property("NUM_STREAMS"));
-            format!(" on {device} (threads: {threads}, streams: {streams})")
+            let lanes = self.lanes(compiled);
+            format!(
+                " on {device} (threads: {threads}, streams: {streams}, in flight: {lanes} to an instance)"
+            )
         };
         compiled.iter().map(describe).collect()
     }
@@ -204,13 +224,19 @@ impl Model for OvModel {
     }
 
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        let engine = self
-            .compiled(context.kind)
-            .and_then(|compiled| {
-                OvEngine::new(&compiled, &self.graph, self.places.clone(), self.keeps_values)
-            })
-            .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?;
-        Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
+        let refused = |error: Error| error.context(format_args!("instance '{}'", context.name));
+        let compiled = self.compiled(context.kind).map_err(refused)?;
+        let executor = || -> Result<Box<dyn Instance>> {
+            let engine = OvEngine::new(&compiled, &self.graph, self.places.clone(), self.keeps_values)?;
+            Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
+        };
+        match self.lanes(&compiled) {
+            1 => executor().map_err(refused),
+            lanes => {
+                let executors = (0..lanes).map(|_| executor()).collect::<Result<_>>().map_err(refused)?;
+                Ok(Box::new(Lanes::new(&context.name, executors).map_err(refused)?))
+            }
+        }
     }
 }
 

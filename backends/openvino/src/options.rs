@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) batching: Batching,
     /// `RESHAPE_IO_LAYERS`: inputs get the dimensions of the configuration.
     pub(crate) reshape: bool,
+    /// How many instances execute side by side.
+    pub(crate) instances: usize,
 }
 
 /// How batches of different sizes go through a network.
@@ -100,6 +102,7 @@ impl Options {
             extension: parameter("CPU_EXTENSION_PATH").map(str::to_owned),
             batching,
             reshape: flag("RESHAPE_IO_LAYERS")?,
+            instances: usize::try_from(instances(config)).unwrap_or(1),
         })
     }
 

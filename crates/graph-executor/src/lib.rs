@@ -18,6 +18,7 @@ mod elements;
 mod engine;
 mod executor;
 mod inputs;
+mod lanes;
 mod model;
 mod signature;
 
@@ -26,5 +27,6 @@ pub use elements::{Elements, Words, fits_address};
 pub use engine::{Engine, RunInput, Target};
 pub use executor::Executor;
 pub use inputs::{Input, Source, optional_inputs};
+pub use lanes::Lanes;
 pub use model::{GraphModel, Output, Shapes};
 pub use signature::{Dims, Port, Signature};

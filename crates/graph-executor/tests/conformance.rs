@@ -1,7 +1,7 @@
 //! A complete engine in a few lines, and what the executor does for it: the contract of `Engine`, from an author's side.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
 use nereid_backend_api::{
@@ -9,7 +9,7 @@ use nereid_backend_api::{
     Responder, Response, ResponseSink, Result, Shape, Tensor,
 };
 use nereid_graph_executor::{
-    Contents, Engine, Executor, GraphModel, Port, RunInput, Signature, Target, optional_inputs,
+    Contents, Engine, Executor, GraphModel, Lanes, Port, RunInput, Signature, Target, optional_inputs,
 };
 use nereid_model_config::{normalise, parse_text};
 
@@ -300,4 +300,45 @@ fn a_configuration_says_what_a_model_takes_whose_file_does_not() {
     normalise(&mut config);
     let error = Signature::of_config(&config).unwrap_err();
     assert_eq!(error.message(), "input 'A' has no data_type in the configuration");
+}
+
+/// An instance whose executions end once as many as the barrier counts are in progress, or panic.
+struct Together(Arc<Barrier>, bool);
+
+impl Instance for Together {
+    fn execute(&mut self, batch: Batch) {
+        self.0.wait();
+        assert!(!self.1, "a lane panics");
+        batch.complete([Ok(Response::default())]);
+    }
+}
+
+#[test]
+fn lanes_execute_as_many_batches_at_once_as_there_are() {
+    for count in [1, 2, 5] {
+        let barrier = Arc::new(Barrier::new(count));
+        let instances = (0..count).map(|_| Box::new(Together(Arc::clone(&barrier), false)) as _).collect();
+        let mut lanes = Lanes::new("m", instances).unwrap();
+        let sinks: Vec<_> = (0..3 * count).map(|_| Arc::<Sink>::default()).collect();
+        for sink in &sinks {
+            let responder = Responder::new(Arc::<Sink>::clone(sink), None);
+            let request = Request::new(InferRequest::default(), 1, responder);
+            lanes.execute(Batch::new(vec![request], Arc::<Sink>::default()));
+        }
+        drop(lanes);
+        assert!(sinks.iter().all(|sink| matches!(&sink.0.lock().unwrap()[..], [Ok(_)])));
+    }
+}
+
+#[test]
+fn a_lane_that_panics_fails_its_batch_and_executes_the_next() {
+    let mut lanes = Lanes::new("m", vec![Box::new(Together(Arc::new(Barrier::new(1)), true))]).unwrap();
+    let sinks: Vec<_> = (0..3).map(|_| Arc::<Sink>::default()).collect();
+    for sink in &sinks {
+        let request =
+            Request::new(InferRequest::default(), 1, Responder::new(Arc::<Sink>::clone(sink), None));
+        lanes.execute(Batch::new(vec![request], Arc::<Sink>::default()));
+    }
+    drop(lanes);
+    assert!(sinks.iter().all(|sink| matches!(&sink.0.lock().unwrap()[..], [Err(_)])));
 }
