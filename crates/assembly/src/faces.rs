@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use nereid_core::Server;
+use nereid_http_transport::End;
 use nereid_kserve_http::HttpOptions;
 use nereid_listener::{Address, Bound, Connections, Listener, Tls, TlsFiles};
 use nereid_load_report::LoadReports;
@@ -64,6 +65,12 @@ impl FaceContext {
     fn http_options(&self, options: HttpOptions) -> HttpOptions {
         let Self { regions, log, load_reports, .. } = self.clone();
         HttpOptions { regions, log, load_reports, ..options }
+    }
+
+    /// When connections of a face on HTTP end. New ones are for the servers that go on; those that are open may be needed to end
+    /// what has begun.
+    fn http_end(&self) -> End {
+        End { closing: self.closing.clone(), shutdown: self.shutdown.clone() }
     }
 }
 

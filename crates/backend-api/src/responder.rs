@@ -20,30 +20,53 @@ pub trait ResponseSink: Any + Send + Sync {
     /// Takes an answer, or none; after `last` no other follows.
     fn deliver(&self, answer: Option<Answer>, last: bool);
 
+    /// The sink behind this one, if there is any: it hears all that this one does not take for itself.
+    fn next(&self) -> Option<&dyn ResponseSink> {
+        None
+    }
+
     /// Records when the request reached a phase of its execution.
-    fn mark(&self, phase: Phase, at: Instant);
+    fn mark(&self, phase: Phase, at: Instant) {
+        if let Some(next) = self.next() {
+            next.mark(phase, at);
+        }
+    }
 
     /// Whether the client has gone away or asked to stop.
-    fn is_cancelled(&self) -> bool;
+    fn is_cancelled(&self) -> bool {
+        self.next().is_some_and(|next| next.is_cancelled())
+    }
 
     /// The name of the model that was asked.
     fn model_name(&self) -> &str {
-        ""
+        self.next().map_or("", |next| next.model_name())
     }
 
     /// Wakes tasks that wait for the cancellation; `None` if it cannot be waited for.
     fn cancel_signal(&self) -> Option<&CancelSignal> {
-        None
+        self.next()?.cancel_signal()
     }
 
     /// The backend will report how long the execution and its responses took, perhaps after the last answer.
-    fn await_report(&self) {}
+    fn await_report(&self) {
+        if let Some(next) = self.next() {
+            next.await_report();
+        }
+    }
 
     /// Reports how long the execution took.
-    fn report(&self, _times: ExecutionTimes) {}
+    fn report(&self, times: ExecutionTimes) {
+        if let Some(next) = self.next() {
+            next.report(times);
+        }
+    }
 
     /// Reports how long a response took, in the order of the responses.
-    fn report_response(&self, _kind: ResponseKind, _times: ResponseTimes) {}
+    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
+        if let Some(next) = self.next() {
+            next.report_response(kind, times);
+        }
+    }
 }
 
 /// What a response of a decoupled model holds.

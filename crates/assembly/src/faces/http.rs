@@ -1,6 +1,6 @@
 //! HTTP: KServe's protocol with Triton's extensions.
 
-use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
+use nereid_http_transport::{PROTOCOLS, TransportOptions};
 use nereid_kserve_http::{HttpOptions, KserveHttp};
 use nereid_listener::{Address, Listener, TlsFiles};
 
@@ -49,10 +49,8 @@ impl Face for Http {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let options = context.http_options(self.options);
+        let (options, end) = (context.http_options(self.options), context.http_end());
         let face = KserveHttp::new(context.server, options);
-        // New connections are for the servers that go on; those that are open may be needed to end what has begun.
-        let end = End { closing: context.closing, shutdown: context.shutdown };
         Box::pin(nereid_http_transport::serve(listener, face, self.transport, end))
     }
 }

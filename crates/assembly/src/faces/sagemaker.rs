@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_core::backend_api::Result;
-use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
+use nereid_http_transport::{PROTOCOLS, TransportOptions};
 use nereid_kserve_http::{HttpOptions, KserveHttp};
 use nereid_listener::{Address, Listener, TlsFiles};
 use nereid_repository::Repositories;
@@ -43,11 +43,10 @@ impl Face for SageMaker {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let http = context.http_options(self.http);
+        let (http, end) = (context.http_options(self.http), context.http_end());
         let kserve = KserveHttp::new(context.server, http);
         let folders = Arc::new(FoldersOf(context.source));
         let face = nereid_sagemaker::SageMaker::new(kserve, self.options, folders);
-        let end = End { closing: context.closing, shutdown: context.shutdown };
         Box::pin(nereid_http_transport::serve(listener, face, TransportOptions::default(), end))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nereid_http_transport::{End, PROTOCOLS, TransportOptions};
+use nereid_http_transport::{PROTOCOLS, TransportOptions};
 use nereid_kserve_http::{HttpOptions, KserveHttp};
 use nereid_listener::{Address, Listener, TlsFiles};
 use nereid_metrics::Metrics;
@@ -41,11 +41,10 @@ impl Face for VertexAi {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let http = context.http_options(self.http);
+        let (http, end) = (context.http_options(self.http), context.http_end());
         let metrics = Metrics::new(Arc::clone(&context.server), context.exposition);
         let face =
             nereid_vertex_ai::VertexAi::new(KserveHttp::new(context.server, http), metrics, self.options);
-        let end = End { closing: context.closing, shutdown: context.shutdown };
         Box::pin(nereid_http_transport::serve(listener, face, TransportOptions::default(), end))
     }
 }

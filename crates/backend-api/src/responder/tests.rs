@@ -16,10 +16,6 @@ impl ResponseSink for Recorder {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         self.0.lock().unwrap().push((answer, last));
     }
-    fn mark(&self, _: Phase, _: Instant) {}
-    fn is_cancelled(&self) -> bool {
-        false
-    }
 }
 
 /// Hands out memory that reports its contents when it comes back.
@@ -228,4 +224,65 @@ fn outputs_left_on_a_device_reach_those_who_cannot_read_it() {
     let answers = answers(|responder| responder.finish_with(Ok(Response::new(vec![left]))));
     let [(Some(Ok(response)), true)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(response.outputs[0].buffers[0].as_host().unwrap(), "abc");
+}
+
+/// Notes the names of the calls, and is cancelled.
+#[derive(Default)]
+struct Calls(Mutex<Vec<&'static str>>, CancelSignal);
+
+impl ResponseSink for Calls {
+    fn deliver(&self, _: Option<Answer>, _: bool) {
+        self.0.lock().unwrap().push("deliver");
+    }
+    fn mark(&self, _: Phase, _: Instant) {
+        self.0.lock().unwrap().push("mark");
+    }
+    fn is_cancelled(&self) -> bool {
+        true
+    }
+    fn model_name(&self) -> &'static str {
+        "m"
+    }
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        Some(&self.1)
+    }
+    fn await_report(&self) {
+        self.0.lock().unwrap().push("await_report");
+    }
+    fn report(&self, _: ExecutionTimes) {
+        self.0.lock().unwrap().push("report");
+    }
+    fn report_response(&self, _: ResponseKind, _: ResponseTimes) {
+        self.0.lock().unwrap().push("report_response");
+    }
+}
+
+/// Takes answers, and nothing else.
+struct Before(Option<Arc<dyn ResponseSink>>);
+
+impl ResponseSink for Before {
+    fn deliver(&self, _: Option<Answer>, _: bool) {}
+    fn next(&self) -> Option<&dyn ResponseSink> {
+        self.0.as_deref()
+    }
+}
+
+#[test]
+fn what_a_sink_does_not_take_goes_to_the_next_one() {
+    let now = Instant::now();
+    let times = ExecutionTimes { started: now, inputs_ready: now, outputs_ready: now, ended: now };
+    let response = ResponseTimes { started: now, output_started: None, ended: now };
+    let call_all = |sink: &dyn ResponseSink| {
+        sink.deliver(None, true);
+        sink.mark(Phase::Started, now);
+        sink.await_report();
+        sink.report(times);
+        sink.report_response(ResponseKind::Nothing, response);
+        (sink.is_cancelled(), sink.model_name().to_owned(), sink.cancel_signal().is_some())
+    };
+    let calls = Arc::new(Calls::default());
+    let sink = Before(Some(Arc::new(Before(Some(Arc::clone(&calls) as _)))));
+    assert_eq!(call_all(&sink), (true, "m".to_owned(), true));
+    assert_eq!(*calls.0.lock().unwrap(), ["mark", "await_report", "report", "report_response"]);
+    assert_eq!(call_all(&Before(None)), (false, String::new(), false));
 }

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Instant;
 
 use nereid_backend_api::{
-    Answer, Backend, Batch, CancelSignal, DataType, ErrorCode, ExecutionTimes, InferRequest, Instance,
-    InstanceContext, ModelContext, Phase, Response, ResponseKind, ResponseTimes, SequenceFlags, Tensor,
+    Answer, Backend, Batch, DataType, ErrorCode, InferRequest, Instance, InstanceContext, ModelContext,
+    Response, SequenceFlags, Tensor,
 };
 use tokio::sync::Semaphore;
 
@@ -119,32 +118,8 @@ impl nereid_backend_api::ResponseSink for Storing {
         self.client.deliver(answer, last);
     }
 
-    fn mark(&self, phase: Phase, at: Instant) {
-        self.client.mark(phase, at);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.client.is_cancelled()
-    }
-
-    fn model_name(&self) -> &str {
-        self.client.model_name()
-    }
-
-    fn cancel_signal(&self) -> Option<&CancelSignal> {
-        self.client.cancel_signal()
-    }
-
-    fn await_report(&self) {
-        self.client.await_report();
-    }
-
-    fn report(&self, times: ExecutionTimes) {
-        self.client.report(times);
-    }
-
-    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
-        self.client.report_response(kind, times);
+    fn next(&self) -> Option<&dyn nereid_backend_api::ResponseSink> {
+        Some(&*self.client)
     }
 }
 

@@ -3,10 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::{
-    Answer, CancelSignal, ExecutionTimes, ParameterValue, Phase, Response, ResponseKind, ResponseSink,
-    ResponseTimes,
-};
+use nereid_backend_api::{Answer, ParameterValue, Response, ResponseSink};
 
 use super::caching::Shared;
 use super::entry::{CacheEntry, size_of_response};
@@ -126,31 +123,7 @@ impl ResponseSink for Storing {
         self.client.deliver(answer, last);
     }
 
-    fn mark(&self, phase: Phase, at: Instant) {
-        self.client.mark(phase, at);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.client.is_cancelled()
-    }
-
-    fn model_name(&self) -> &str {
-        self.client.model_name()
-    }
-
-    fn cancel_signal(&self) -> Option<&CancelSignal> {
-        self.client.cancel_signal()
-    }
-
-    fn await_report(&self) {
-        self.client.await_report();
-    }
-
-    fn report(&self, times: ExecutionTimes) {
-        self.client.report(times);
-    }
-
-    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
-        self.client.report_response(kind, times);
+    fn next(&self) -> Option<&dyn ResponseSink> {
+        Some(&*self.client)
     }
 }

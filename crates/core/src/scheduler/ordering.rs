@@ -2,11 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
-use nereid_backend_api::{
-    Answer, CancelSignal, ExecutionTimes, Phase, Request, ResponseKind, ResponseSink, ResponseTimes,
-};
+use nereid_backend_api::{Answer, Request, ResponseSink};
 
 /// The requests of one model that are not answered completely, in their order.
 #[derive(Default)]
@@ -69,32 +66,8 @@ impl ResponseSink for InTurn {
         self.order.deliver(self.number, answer, last);
     }
 
-    fn mark(&self, phase: Phase, at: Instant) {
-        self.sink.mark(phase, at);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.sink.is_cancelled()
-    }
-
-    fn model_name(&self) -> &str {
-        self.sink.model_name()
-    }
-
-    fn cancel_signal(&self) -> Option<&CancelSignal> {
-        self.sink.cancel_signal()
-    }
-
-    fn await_report(&self) {
-        self.sink.await_report();
-    }
-
-    fn report(&self, times: ExecutionTimes) {
-        self.sink.report(times);
-    }
-
-    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
-        self.sink.report_response(kind, times);
+    fn next(&self) -> Option<&dyn ResponseSink> {
+        Some(&*self.sink)
     }
 }
 
@@ -118,10 +91,6 @@ mod tests {
             };
             let entry = format!("{}: {answer}{}", self.name, if last { ", the last" } else { "" });
             self.entries.lock().unwrap().push(entry);
-        }
-        fn mark(&self, _: Phase, _: Instant) {}
-        fn is_cancelled(&self) -> bool {
-            false
         }
     }
 
