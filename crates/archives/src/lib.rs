@@ -85,20 +85,27 @@ impl Format {
     }
 }
 
-/// Unpacks an archive of any format into a folder, which need not be empty: files take the place of those that are there.
+/// Unpacks an archive of any format into a folder, which need not be empty: files take the place of those that are there. With
+/// `only`, what is not below that folder of a tar file is passed over, whatever it is.
 ///
 /// # Errors
 /// It is no archive, is larger than the limits, has an entry that is refused, or cannot be written. The folder may then hold a
 /// part of it.
-pub fn unpack(mut file: File, folder: &Path, limits: ArchiveLimits, links: Links) -> Result<(), String> {
+pub fn unpack(
+    mut file: File,
+    folder: &Path,
+    limits: ArchiveLimits,
+    links: Links,
+    only: Option<&Path>,
+) -> Result<(), String> {
     let format =
         Format::of(&mut file).map_err(|other| format!("neither a tar file nor a zip file, but {other}"))?;
     if format == Format::Zip {
         return zip::unpack_zip(file, folder, limits);
     }
-    inspect_tar(format.tar_reader(&file), limits)?;
+    inspect_tar(format.tar_reader(&file), limits, only)?;
     file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
-    unpack_tar(format.tar_reader(&file), folder, links, &|_| {})
+    unpack_tar(format.tar_reader(&file), folder, links, only, &|_| {})
 }
 
 #[cfg(test)]

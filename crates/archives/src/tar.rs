@@ -19,7 +19,7 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// It is no tar file, is larger than the limits, or has an entry that is refused.
-pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits) -> Result<u64, String> {
+pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits, only: Option<&Path>) -> Result<u64, String> {
     let mut archive = Archive::new(reader);
     let (mut bytes, mut entries) = (0_u64, 0_u64);
     for entry in archive.entries().map_err(of_format)?.raw(true) {
@@ -34,7 +34,7 @@ pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits) -> Result<u64, Stri
             if entry.size() > DESCRIPTION_LIMIT {
                 return Err(format!("the description of an entry has {} bytes", entry.size()));
             }
-        } else if !is_kept(kind) {
+        } else if !is_kept(kind) && is_below(&entry.path().map_err(of_format)?, only) {
             return Err(format!("'{}' is not a file, folder or link", name()));
         }
         entries += 1;
@@ -61,6 +61,7 @@ pub fn unpack_tar(
     reader: impl Read,
     folder: &Path,
     links: Links,
+    only: Option<&Path>,
     progress: &dyn Fn(u64),
 ) -> Result<(), String> {
     // The reader of archives compares with this path.
@@ -79,6 +80,9 @@ pub fn unpack_tar(
             continue;
         }
         let path = entry.path().map_err(of_format)?.into_owned();
+        if !is_below(&path, only) {
+            continue;
+        }
         if !is_kept(kind) {
             return Err(format!("'{}' is not a file, folder or link", path.display()));
         }
@@ -111,6 +115,14 @@ pub fn unpack_tar(
         }
     }
     Ok(())
+}
+
+/// Whether an entry is below a folder of the archive, however its path is written.
+fn is_below(path: &Path, folder: Option<&Path>) -> bool {
+    let Some(folder) = folder else { return true };
+    let is_named = |part: &Component<'_>| !matches!(part, Component::CurDir | Component::RootDir);
+    let mut parts = path.components().filter(is_named);
+    folder.components().all(|part| parts.next() == Some(part))
 }
 
 /// How deep a path is below the folder that it is relative to; nothing for an absolute path, and for one that leads out.

@@ -70,7 +70,7 @@ impl Place {
     fn unpack_with(&self, archive: &[u8], limits: ArchiveLimits, links: Links) -> Result<(), String> {
         let path = self.root.path().join("archive");
         fs::write(&path, archive).unwrap();
-        let outcome = unpack(File::open(&path).unwrap(), &self.target(), limits, links);
+        let outcome = unpack(File::open(&path).unwrap(), &self.target(), limits, links, None);
         fs::remove_file(path).unwrap();
         outcome
     }
@@ -232,6 +232,33 @@ fn absolute_links_are_refused_where_they_are_not_wanted() {
         let outcome = Place::new().unpack_with(&gzip(&tar(entries)), ArchiveLimits::default(), Links::Inside);
         assert_eq!(outcome.is_ok(), is_kept, "{entries:?}: {outcome:?}");
     }
+}
+
+#[test]
+fn only_a_folder_of_an_image_is_unpacked() {
+    let entries: Entries<'_> = &[
+        (Symlink, "bin", "/usr/bin", b""),
+        (Char, "dev/null", "", b""),
+        (Regular, "etc/passwd", "", b"x"),
+        (Regular, "models2/x", "", b"x"),
+        (Directory, "./models/", "", b""),
+        (Regular, "models/1/model.onnx", "", b"model"),
+        (Regular, "./models/config.pbtxt", "", b"config"),
+    ];
+    let place = Place::new();
+    let path = place.root.path().join("other/archive");
+    fs::write(&path, gzip(&tar(entries))).unwrap();
+    let only = |folder| {
+        let file = File::open(&path).unwrap();
+        unpack(file, &place.target(), ArchiveLimits::default(), Links::Inside, folder)
+    };
+    only(Some(Path::new("models"))).unwrap();
+    let names: Vec<_> =
+        fs::read_dir(place.target()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["models"]);
+    assert_eq!(fs::read(place.target().join("models/1/model.onnx")).unwrap(), b"model");
+    assert!(place.target().join("models/config.pbtxt").exists());
+    assert!(only(None).is_err());
 }
 
 /// A zip file of files, folders (ending with a slash) and links (`name -> target`).

@@ -41,8 +41,9 @@ impl LazyClouds {
     /// It is no such address, or cannot be used.
     pub(crate) fn open(&self, address: &str) -> Result<Arc<dyn Store>, String> {
         let parsed = Address::parse(address);
-        let parsed =
-            parsed.ok_or_else(|| format!("'{address}' is not an address of s3://, gs:// or as://"))?;
+        let parsed = parsed.ok_or_else(|| {
+            format!("'{address}' is not an address of s3://, gs://, as://, hf://, oci:// or https://")
+        })?;
         self.get()?.open_for_a_while(parsed.map_err(|error| error.to_string())?)
     }
 
@@ -101,10 +102,10 @@ fn check_scheme(location: &Path) -> Result<(), String> {
     let Some((scheme, _)) = location.to_str().and_then(|location| location.split_once("://")) else {
         return Ok(());
     };
-    let is_known = ["abfs", "az", "hdfs", "hf", "http", "https", "oci"].contains(&scheme);
+    let is_known = ["abfs", "az", "hdfs"].contains(&scheme);
     if is_known && !location.exists() {
         return Err(format!(
-            "model repository '{}': addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://)",
+            "model repository '{}': addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://, hf://, oci://, https://)",
             location.display()
         ));
     }

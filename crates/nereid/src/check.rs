@@ -1,11 +1,13 @@
 //! `nereid check`: prints what a check of model repositories finds.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nereid_assembly::Platform;
+use nereid_assembly::{CloudOptions, Platform, is_address, pull};
 use nereid_check::Context;
 use nereid_cuda::PoolSizes;
+use tempfile::TempDir;
 
 use crate::options::CheckOptions;
 
@@ -36,11 +38,45 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
         gpus: platform.gpus.numbers.clone(),
         deep: options.deep,
     };
+    let fetched = Fetched::new(&options.repositories)?;
+    let repositories = fetched.folders();
     if let Some(name) = &options.complete {
-        let text = nereid_check::complete(name, &options.repositories, &context);
-        return Ok((text.map_err(|error| error.to_string())?, ExitCode::SUCCESS));
+        let text = nereid_check::complete(name, &repositories, &context);
+        return Ok((fetched.named(text.map_err(|error| error.to_string())?), ExitCode::SUCCESS));
     }
-    let report = nereid_check::check(&options.repositories, &context);
+    let report = nereid_check::check(&repositories, &context);
     let text = if options.json { report.to_json() } else { report.to_string() };
-    Ok((text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+    Ok((fetched.named(text), if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+}
+
+/// Repositories as folders: those that are elsewhere are in temporary ones.
+struct Fetched(Vec<(PathBuf, Option<TempDir>)>);
+
+impl Fetched {
+    fn new(repositories: &[PathBuf]) -> Result<Self, String> {
+        let fetch = |location: &PathBuf| {
+            if location.exists() || !is_address(location) {
+                return Ok((location.clone(), None));
+            }
+            let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
+            pull(&location.to_string_lossy(), folder.path(), CloudOptions::default(), &|_| {})?;
+            Ok((location.clone(), Some(folder)))
+        };
+        repositories.iter().map(fetch).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let folder = |(location, fetched): &(PathBuf, Option<TempDir>)| {
+            fetched.as_ref().map_or_else(|| location.clone(), |folder| folder.path().to_owned())
+        };
+        self.0.iter().map(folder).collect()
+    }
+
+    /// A text in which repositories are called by their addresses.
+    fn named(&self, text: String) -> String {
+        let fetched = self.0.iter().filter_map(|(location, folder)| Some((location, folder.as_ref()?)));
+        fetched.fold(text, |text, (location, folder)| {
+            text.replace(&*folder.path().to_string_lossy(), &location.to_string_lossy())
+        })
+    }
 }

@@ -1,4 +1,4 @@
-//! The command: reads options, and runs a server, checks a repository or prints completions. It owns the process: log, signals and exit.
+//! The command: reads options, and runs a server, checks or pulls a repository, or prints completions. It owns the process: log, signals and exit.
 //! Everything else is done by the crates it puts together.
 
 use std::env;
@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use nereid_protocol::LogControl;
 
-use crate::{check, completions, logging, options, run};
+use crate::{check, completions, logging, options, pull, run};
 
 /// Runs the command line of this process, to its end.
 pub(crate) fn main() -> ExitCode {
@@ -17,6 +17,7 @@ pub(crate) fn main() -> ExitCode {
         .unwrap_or_else(|error| error.exit());
     match &options.command {
         Some(options::Command::Check(options)) => return check::run(options),
+        Some(options::Command::Pull(options)) => return pull::run(options),
         Some(options::Command::Completions(options)) => return completions::print(options.shell),
         None => {}
     }

@@ -46,6 +46,7 @@ mod descriptors;
 mod inference;
 mod logging;
 mod options;
+mod pull;
 mod run;
 mod server;
 mod signals;

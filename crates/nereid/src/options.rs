@@ -168,6 +168,7 @@ enum LoadReports {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(CheckOptions),
+    Pull(PullOptions),
     Completions(CompletionsOptions),
 }
 
@@ -178,10 +179,22 @@ pub(crate) struct CompletionsOptions {
     pub shell: Shell,
 }
 
+/// Brings the models of a repository into a folder: from s3://, gs://, as://, hf://, oci:// or https://. A pull that was
+/// interrupted goes on where it was.
+#[derive(Debug, Args)]
+pub(crate) struct PullOptions {
+    /// Where the models are.
+    pub address: String,
+
+    /// The folder that they are put into.
+    pub folder: PathBuf,
+}
+
 /// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
-    /// Model repositories, checked together as one server would serve them.
+    /// Model repositories, folders or addresses, checked together as one server would serve them. Those elsewhere are
+    /// fetched, and removed afterwards.
     #[arg(value_name = "REPOSITORY", required = true)]
     pub repositories: Vec<PathBuf>,
 

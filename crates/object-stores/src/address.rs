@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::hubs::web::WebKind;
+
 /// Where a repository is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -31,6 +33,27 @@ pub(crate) enum Cloud {
         /// The storage account.
         account: String,
     },
+    /// Hugging Face's hub. The bucket is the repository, `owner/name`.
+    HuggingFace {
+        /// A branch, tag or commit.
+        revision: String,
+    },
+    /// A file of the web. The bucket is its URL.
+    Web(WebKind),
+    /// A registry of OCI artifacts. The bucket is the artifact's name.
+    Registry {
+        /// Its host, with a port if it has one.
+        host: String,
+        /// A tag or a digest.
+        reference: String,
+    },
+}
+
+impl Cloud {
+    /// Whether the whole of it is looked at at once: it knows no folders.
+    pub(crate) fn is_hub(&self) -> bool {
+        matches!(self, Self::HuggingFace { .. } | Self::Web(_) | Self::Registry { .. })
+    }
 }
 
 /// Why an address cannot be used.
@@ -55,6 +78,9 @@ impl Address {
                 Ok((Cloud::Google, bucket, path))
             }
             "as" => azure(rest),
+            "hf" => hugging_face(rest),
+            "oci" => registry(rest),
+            "http" | "https" => web(text),
             _ => return None,
         };
         let error = |problem| AddressError { address: text.to_owned(), problem };
@@ -67,6 +93,19 @@ impl Address {
             }
             Ok(Self { text: text.to_owned(), cloud, bucket, path })
         }))
+    }
+
+    /// What a model is called whose files are there, and not in a folder for each model; `None` for buckets, where there is
+    /// always a folder.
+    pub(crate) fn model(&self) -> Option<&str> {
+        match &self.cloud {
+            Cloud::S3 { .. } | Cloud::Google | Cloud::Azure { .. } => None,
+            Cloud::Web(WebKind::Archive(name) | WebKind::Model(name, _)) => Some(name),
+            Cloud::HuggingFace { .. } | Cloud::Registry { .. } => {
+                let path = if self.path.is_empty() { &self.bucket } else { &self.path };
+                Some(path.rsplit_once('/').map_or(path, |(_, name)| name))
+            }
+        }
     }
 
     /// As it was written.
@@ -114,6 +153,43 @@ fn azure(rest: &str) -> Parsed {
     Ok((Cloud::Azure { account }, container, path))
 }
 
+/// `owner/name[@revision][/folder]`.
+fn hugging_face(rest: &str) -> Parsed {
+    let missing = "the owner or the name of the repository is missing: hf://owner/model";
+    let (owner, rest) = first_part(rest);
+    let (name, path) = first_part(&rest);
+    let (name, revision) = name.split_once('@').unwrap_or((&name, "main"));
+    if owner.is_empty() || name.is_empty() || revision.is_empty() {
+        return Err(missing);
+    }
+    Ok((Cloud::HuggingFace { revision: revision.to_owned() }, format!("{owner}/{name}"), path))
+}
+
+/// `host/name[:tag]` or `host/name@digest`.
+fn registry(rest: &str) -> Parsed {
+    let (host, name) = first_part(rest);
+    let (name, reference) = match (name.split_once('@'), name.rsplit_once(':')) {
+        (Some(parts), _) | (None, Some(parts)) => parts,
+        (None, None) => (name.as_str(), "latest"),
+    };
+    let is_plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:/".contains(&byte))
+    };
+    if host.is_empty() || !is_plain(name) || !is_plain(reference) || reference.contains('/') {
+        return Err("an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...");
+    }
+    let cloud = Cloud::Registry { host, reference: reference.to_owned() };
+    Ok((cloud, name.to_owned(), String::new()))
+}
+
+/// A URL of an archive, or of a model's only file.
+fn web(url: &str) -> Parsed {
+    let kind = WebKind::of(url).ok_or(
+        "not the address of an archive (.tar.gz, .tgz, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
+    )?;
+    Ok((Cloud::Web(kind), url.to_owned(), String::new()))
+}
+
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
@@ -141,6 +217,9 @@ mod tests {
                     Cloud::S3 { endpoint: Some(endpoint) } => endpoint,
                     Cloud::Google => "Google".into(),
                     Cloud::Azure { account } => format!("Azure {account}"),
+                    Cloud::HuggingFace { revision } => format!("hub {revision}"),
+                    Cloud::Web(kind) => format!("{kind:?}"),
+                    Cloud::Registry { host, reference } => format!("registry {host} {reference}"),
                 };
                 format!("{of} [{bucket}] [{path}]")
             }
@@ -163,6 +242,27 @@ mod tests {
             ("as://account/container/a", "Azure account [container] [a]"),
             ("as://account.blob.core.windows.net/container", "Azure account [container] []"),
             ("as://account/container/a?sas=1", "Azure account [container] [a]"),
+            ("hf://owner/model", "hub main [owner/model] []"),
+            ("hf://owner/model@v1.0/a/b/", "hub v1.0 [owner/model] [a/b]"),
+            ("hf://model", "the owner or the name of the repository is missing: hf://owner/model"),
+            ("hf://owner/model@", "the owner or the name of the repository is missing: hf://owner/model"),
+            ("oci://host:5000/team/model:v1", "registry host:5000 v1 [team/model] []"),
+            ("oci://host/model", "registry host latest [model] []"),
+            ("oci://host/model@sha256:ab", "registry host sha256:ab [model] []"),
+            (
+                "oci://host/model name",
+                "an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...",
+            ),
+            (
+                "oci://host",
+                "an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...",
+            ),
+            ("https://h/m.zip?x=1", "Archive(\"m\") [https://h/m.zip?x=1] []"),
+            ("http://h/m.onnx", "Model(\"m\", \"1/model.onnx\") [http://h/m.onnx] []"),
+            (
+                "https://h/models/",
+                "not the address of an archive (.tar.gz, .tgz, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
+            ),
             ("/models", "local"),
             ("models/s3:/x", "local"),
             ("x://y", "local"),
@@ -180,10 +280,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_an_address_or_not(text in "(s3|gs|as|)(://)?[a-z0-9:/?. -]{0,40}") {
+        fn any_text_is_an_address_or_not(text in "(s3|gs|as|hf|oci|https|)(://)?[a-z0-9@:/?. -]{0,40}(\\.zip)?") {
             if let Some(Ok(address)) = Address::parse(&text) {
                 prop_assert_eq!(address.as_str(), &text);
-                prop_assert!(!address.bucket.is_empty() && !address.bucket.contains('/'));
+                prop_assert!(!address.bucket.is_empty());
+                prop_assert!(address.cloud.is_hub() || !address.bucket.contains('/'));
                 prop_assert!(!address.path.starts_with('/') && !address.path.ends_with('/'));
                 prop_assert!(!address.path.contains("//"));
             }

@@ -13,10 +13,12 @@ use tokio::sync::Semaphore;
 
 use crate::address::{Address, Cloud};
 use crate::bucket::Bucket;
+use crate::bundle::Bundle;
 use crate::cache::{Cache, CacheOptions};
 use crate::download::Downloader;
 use crate::environment::Environment;
 use crate::http::Connector;
+use crate::hubs::web::WebKind;
 use crate::store::ObjectFolder;
 
 /// Ranges of files that are fetched at a time.
@@ -101,6 +103,9 @@ pub struct RepositoryStatus {
     pub fetched: u64,
 }
 
+/// Tells how a repository is.
+type Status = Box<dyn Fn() -> RepositoryStatus + Send + Sync>;
+
 /// Opens repositories in clouds.
 pub struct Clouds {
     options: CloudOptions,
@@ -108,7 +113,7 @@ pub struct Clouds {
     connections: Arc<Semaphore>,
     /// By the folders that temporary ones are in.
     caches: Mutex<BTreeMap<PathBuf, Arc<Cache>>>,
-    folders: Mutex<Vec<ObjectFolder>>,
+    statuses: Mutex<Vec<Status>>,
     runtime: Option<Runtime>,
 }
 
@@ -131,7 +136,7 @@ impl Clouds {
             connector,
             connections: Arc::new(Semaphore::new(CONNECTIONS)),
             caches: Mutex::default(),
-            folders: Mutex::default(),
+            statuses: Mutex::default(),
             runtime: Some(runtime),
         })
     }
@@ -141,9 +146,9 @@ impl Clouds {
     /// # Errors
     /// The cache's folder cannot be used.
     pub fn open(&self, address: Address) -> Result<Arc<dyn Store>, String> {
-        let folder = self.folder(address)?;
-        lock(&self.folders).push(folder.clone());
-        Ok(Arc::new(folder))
+        let (store, status) = self.store(address)?;
+        lock(&self.statuses).push(status);
+        Ok(store)
     }
 
     /// What is at an address that is not a repository, for as long as it is used.
@@ -151,22 +156,31 @@ impl Clouds {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_for_a_while(&self, address: Address) -> Result<Arc<dyn Store>, String> {
-        Ok(Arc::new(self.folder(address)?))
+        Ok(self.store(address)?.0)
     }
 
-    fn folder(&self, address: Address) -> Result<ObjectFolder, String> {
+    fn store(&self, address: Address) -> Result<(Arc<dyn Store>, Status), String> {
         let Some(runtime) = &self.runtime else { return Err("the server is stopping".into()) };
         let CloudOptions { environment, patience, .. } = self.options.clone();
         let cache = self.cache(&address.cloud)?;
         let bucket = Arc::new(Bucket::new(address, environment, self.connector.clone(), patience));
         let downloader =
             Downloader { bucket, cache, connections: Arc::clone(&self.connections), etags: Arc::default() };
-        Ok(ObjectFolder::new(downloader, runtime.handle().clone()))
+        let (cloud, name) = (&downloader.bucket.address.cloud, downloader.bucket.address.model());
+        let is_bundle = matches!(cloud, Cloud::Web(WebKind::Archive(_)) | Cloud::Registry { .. });
+        if let Some(name) = name.filter(|_| is_bundle).map(str::to_owned) {
+            let bundle = Bundle::new(downloader, runtime.handle().clone(), name);
+            let status = bundle.clone();
+            return Ok((Arc::new(bundle), Box::new(move || status.status())));
+        }
+        let folder = ObjectFolder::new(downloader, runtime.handle().clone());
+        let status = folder.clone();
+        Ok((Arc::new(folder), Box::new(move || status.status())))
     }
 
     /// How the repositories are that were opened.
     pub fn status(&self) -> Vec<RepositoryStatus> {
-        lock(&self.folders).iter().map(ObjectFolder::status).collect()
+        lock(&self.statuses).iter().map(|status| status()).collect()
     }
 
     /// Removes temporary files, also those still in use. To be called when no model is loaded any more, in case something
@@ -177,11 +191,12 @@ impl Clouds {
 
     fn cache(&self, cloud: &Cloud) -> Result<Arc<Cache>, String> {
         let variable = match cloud {
-            Cloud::S3 { .. } => "TRITON_AWS_MOUNT_DIRECTORY",
-            Cloud::Google => "TRITON_GCS_MOUNT_DIRECTORY",
-            Cloud::Azure { .. } => "TRITON_AZURE_MOUNT_DIRECTORY",
+            Cloud::S3 { .. } => Some("TRITON_AWS_MOUNT_DIRECTORY"),
+            Cloud::Google => Some("TRITON_GCS_MOUNT_DIRECTORY"),
+            Cloud::Azure { .. } => Some("TRITON_AZURE_MOUNT_DIRECTORY"),
+            Cloud::HuggingFace { .. } | Cloud::Web(_) | Cloud::Registry { .. } => None,
         };
-        let named = self.options.environment.get(variable).map(PathBuf::from);
+        let named = variable.and_then(|name| self.options.environment.get(name)).map(PathBuf::from);
         let temporary = self.options.cache.directory.clone().or(named).unwrap_or_else(env::temp_dir);
         let mut caches = lock(&self.caches);
         if let Some(cache) = caches.get(&temporary) {

@@ -18,6 +18,10 @@ use crate::address::{Address, Cloud};
 use crate::credentials::{CredentialFile, S3Credentials};
 use crate::environment::Environment;
 use crate::http::Connector;
+use crate::hubs::hugging_face::HuggingFace;
+use crate::hubs::registry::Registry;
+use crate::hubs::web::WebFile;
+use crate::hubs::{Client, Hub, HubStore};
 use crate::locator::{Locator, Public};
 use crate::platform::Platform;
 use crate::profiles::Profile;
@@ -65,6 +69,13 @@ pub(crate) async fn connect(
                 file.as_ref().map(|file| file.azure(address.as_str()).ok_or_else(no_match)).transpose()?;
             connecting.azure(account, given).await
         }
+        Cloud::HuggingFace { revision } => Ok(connecting.hugging_face(revision)),
+        Cloud::Registry { host, reference } => Ok(connecting.registry(host, reference)),
+        Cloud::Web(_) => {
+            let client = Client(connector.clone());
+            let hub = WebFile { client, url: address.bucket.clone() };
+            Ok(connecting.hub(hub, None))
+        }
     }
 }
 
@@ -78,6 +89,24 @@ struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
+    fn hugging_face(self, revision: &str) -> Connection {
+        let client = Client(self.connector.clone());
+        let (hub, token) = HuggingFace::new(client, self.environment, &self.address.bucket, revision);
+        self.hub(hub, token)
+    }
+
+    fn registry(self, host: &str, reference: &str) -> Connection {
+        let client = Client(self.connector.clone());
+        let (hub, secret) = Registry::new(client, self.environment, host, &self.address.bucket, reference);
+        self.hub(hub, secret)
+    }
+
+    fn hub(mut self, hub: impl Hub, secret: Option<String>) -> Connection {
+        self.secrets.extend(secret);
+        let store = HubStore { hub: Arc::new(hub), client: Client(self.connector.clone()) };
+        Connection { store: Arc::new(store), locator: Locator::Nowhere, secrets: self.secrets }
+    }
+
     async fn s3(
         mut self,
         endpoint: Option<&str>,

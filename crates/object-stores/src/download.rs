@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -21,7 +21,9 @@ use tokio::time::sleep;
 use crate::address::Cloud;
 use crate::bucket::Bucket;
 use crate::cache::{Cache, Found, Partial};
+use crate::digests::{Algorithm, Expected, digest, hex};
 use crate::errors::{Failure, FailureKind};
+use crate::listing::stamp;
 use crate::routed::{Range, Routed, RoutedError};
 
 /// A file is fetched in ranges of this many bytes.
@@ -126,10 +128,10 @@ impl Downloader {
                 object.size
             );
         }
-        let hashing = self.expected_digest(object).map(|_| {
+        let hashing = self.expected_digest(object).map(|expected| {
             let (ready, hashed) = channel();
             let (file, size) = (Arc::clone(&partial.file), object.size);
-            (ready, spawn_blocking(move || digest(&file, size, &hashed)))
+            (ready, spawn_blocking(move || digest(expected.algorithm, &file, size, &hashed)))
         });
         let ready = hashing.as_ref().map(|(ready, _)| ready.clone());
         let mut hasher = Prefix { ready, sent: 0 };
@@ -238,25 +240,31 @@ impl Downloader {
     fn key(&self, object: &ObjectMeta) -> String {
         let mut hasher = Md5::new();
         let bucket = &self.bucket.address;
-        hasher.update(format!("{:?}\n{}\n{}\n", bucket.cloud, bucket.bucket, object.size));
+        if let Some(Expected { algorithm: Algorithm::Sha256, hex }) = self.expected_digest(object) {
+            // The same, wherever it is from.
+            return hex;
+        }
+        // Revisions of a repository share what did not change.
+        let cloud = if bucket.cloud.is_hub() { "a hub".to_owned() } else { format!("{:?}", bucket.cloud) };
+        hasher.update(format!("{cloud}\n{}\n{}\n", bucket.bucket, object.size));
         match &object.e_tag {
             Some(etag) if bucket.cloud.has_etags_of_contents() => hasher.update(etag),
             Some(etag) => hasher.update(format!("{}\n{etag}", object.location)),
-            None => hasher.update(format!("{}\n{}", object.location, object.last_modified.to_rfc3339())),
+            None => hasher.update(format!("{}\n{}", object.location, stamp(object))),
         }
         hex(&hasher.finalize())
     }
 
-    /// The MD5 that a file should have, if its ETag tells.
-    fn expected_digest<'a>(&self, object: &'a ObjectMeta) -> Option<&'a str> {
-        let etag = bare(object.e_tag.as_deref()?);
-        let is_digest = etag.len() == 32 && etag.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let may_be = self.bucket.address.cloud.has_etags_of_contents();
-        (is_digest && may_be && self.etags.0.load(Ordering::Relaxed) != NO_DIGESTS).then_some(etag)
+    /// The digest that a file should have, if its ETag tells.
+    fn expected_digest(&self, object: &ObjectMeta) -> Option<Expected> {
+        let expected = Expected::of_etag(bare(object.e_tag.as_deref()?))?;
+        let may_be = self.bucket.address.cloud.has_etags_of_contents()
+            && self.etags.0.load(Ordering::Relaxed) != NO_DIGESTS;
+        (may_be || expected.is_certain()).then_some(expected)
     }
 
-    /// The digest of a file, if it is not what it should be. A file that arrives twice with the same contents is whole: its ETag
-    /// is not a digest.
+    /// The digest of a file, if it is not what it should be. A file that arrives twice with the same contents is whole, unless
+    /// its digest is certain: its ETag is not a digest.
     fn wrong_digest(
         &self,
         object: &ObjectMeta,
@@ -265,11 +273,12 @@ impl Downloader {
     ) -> Option<String> {
         let expected = self.expected_digest(object)?;
         let digest = digest?;
-        if digest.eq_ignore_ascii_case(expected) {
+        if digest == expected.hex {
             self.etags.0.store(DIGESTS, Ordering::Relaxed);
             return None;
         }
-        if before == Some(&digest) && self.etags.0.load(Ordering::Relaxed) != DIGESTS {
+        let is_same = before == Some(&digest) && self.etags.0.load(Ordering::Relaxed) != DIGESTS;
+        if is_same && !expected.is_certain() {
             tracing::debug!("the ETags of '{}' are not digests", self.bucket.address);
             self.etags.0.store(NO_DIGESTS, Ordering::Relaxed);
             return None;
@@ -286,6 +295,8 @@ impl Cloud {
             Self::S3 { .. } => true,
             // Google's are of uploads, and Azure's of times.
             Self::Google | Self::Azure { .. } => false,
+            Self::HuggingFace { .. } | Self::Registry { .. } => true,
+            Self::Web(_) => false,
         }
     }
 }
@@ -309,7 +320,8 @@ async fn read(
     // A small file as a whole: some servers know no ranges.
     let range = (*from > 0 || end < object.size).then_some(GetRange::Bounded(*from..end));
     let if_match = object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)));
-    let options = GetOptions { range, if_match, ..GetOptions::default() };
+    let version = object.version.clone();
+    let options = GetOptions { range, if_match, version, ..GetOptions::default() };
     let answer = store.get_opts(&object.location, options).await.map_err(ReadError::Store)?;
     let etags = answer.meta.e_tag.as_deref().zip(object.e_tag.as_deref());
     let is_same =
@@ -354,7 +366,7 @@ pub(crate) fn bare(etag: &str) -> &str {
 
 /// Tells the hasher how many ranges are there from the beginning on.
 struct Prefix {
-    ready: Option<Sender<usize>>,
+    ready: Option<Sender<u64>>,
     sent: usize,
 }
 
@@ -364,29 +376,9 @@ impl Prefix {
         if let Some(ready) = self.ready.as_ref().filter(|_| prefix > self.sent) {
             self.sent = prefix;
             // Where the hasher failed, its error is reported in the end.
-            ready.send(prefix).unwrap_or_default();
+            ready.send(prefix as u64 * RANGE).unwrap_or_default();
         }
     }
-}
-
-/// The MD5 of a file, whose ranges are read as soon as they are there.
-fn digest(file: &File, size: u64, ready: &Receiver<usize>) -> io::Result<String> {
-    let (mut hasher, mut from, mut buffer) = (Md5::new(), 0, vec![0; 1 << 20]);
-    while from < size {
-        let there = ready.recv().map_err(io::Error::other)?;
-        let end = (there as u64 * RANGE).min(size);
-        while from < end {
-            let length = usize::try_from(end - from).unwrap_or(usize::MAX).min(buffer.len());
-            file.read_exact_at(&mut buffer[..length], from)?;
-            hasher.update(&buffer[..length]);
-            from += length as u64;
-        }
-    }
-    Ok(hex(&hasher.finalize()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The length of a range.

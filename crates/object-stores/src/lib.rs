@@ -1,4 +1,5 @@
-//! Model repositories in clouds: buckets of S3, Google Cloud Storage and Azure Blob Storage as stores of the repository crate.
+//! Model repositories in clouds as stores of the repository crate: buckets of S3, Google Cloud Storage and Azure Blob Storage,
+//! Hugging Face's hub, registries of OCI artifacts, and archives of the web.
 //!
 //! An [`Address`] says where a repository is, [`Clouds`] opens it. A listing of a whole repository answers all questions about
 //! its models; the files of a model are brought into a [cache](CacheOptions) on this machine before it is loaded.
@@ -9,14 +10,17 @@
 
 mod address;
 mod bucket;
+mod bundle;
 mod cache;
 mod clouds;
 mod connect;
 mod credentials;
+mod digests;
 mod download;
 mod environment;
 mod errors;
 mod http;
+mod hubs;
 mod listing;
 mod locator;
 mod platform;

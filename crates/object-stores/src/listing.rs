@@ -10,6 +10,8 @@ use std::time::Instant;
 use nereid_repository::{Entry, Object, ObjectKind};
 use object_store::ObjectMeta;
 
+use crate::bundle::is_model;
+
 /// A listing, of the whole repository or of a folder in it.
 #[derive(Debug)]
 pub(crate) struct Listing {
@@ -19,7 +21,7 @@ pub(crate) struct Listing {
     nodes: Arc<BTreeMap<String, Node>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Node {
     Folder,
     File(ObjectMeta),
@@ -49,6 +51,19 @@ impl Listing {
                 nodes.entry(path).or_insert(Node::File(object));
             }
         }
+        Self { as_of, nodes: Arc::new(nodes) }
+    }
+
+    /// The same in a folder of this name, if what is here are the files of a model, and not folders of models.
+    pub(crate) fn in_model(self, name: &str) -> Self {
+        let Self { as_of, nodes } = self;
+        let names = nodes.keys().filter(|path| !path.contains('/')).map(String::as_str);
+        if !is_model(names) {
+            return Self { as_of, nodes };
+        }
+        let nodes = Arc::unwrap_or_clone(nodes).into_iter();
+        let mut nodes: BTreeMap<_, _> = nodes.map(|(path, node)| (format!("{name}/{path}"), node)).collect();
+        nodes.insert(name.to_owned(), Node::Folder);
         Self { as_of, nodes: Arc::new(nodes) }
     }
 
@@ -129,7 +144,7 @@ pub(crate) struct Contents {
 }
 
 /// What differs when the contents do.
-fn stamp(object: &ObjectMeta) -> String {
+pub(crate) fn stamp(object: &ObjectMeta) -> String {
     let version = object.e_tag.as_deref().or(object.version.as_deref());
     version.map_or_else(|| object.last_modified.to_rfc3339(), str::to_owned)
 }
@@ -182,6 +197,24 @@ mod tests {
         for missing in ["x", "m/2", "README", "m/1/a", "models"] {
             assert_eq!(names(&listing, missing), None, "{missing}");
         }
+    }
+
+    #[test]
+    fn the_files_of_a_model_are_in_a_folder_of_its_name() {
+        for (keys, expected) in [
+            (&["config.pbtxt", "1/model.onnx"][..], &["m/"][..]),
+            (&["1/model.onnx", "README.md"], &["m/"]),
+            (&["x/config.pbtxt", "x/1/model.onnx", "README.md"], &["README.md", "x/"]),
+            (&["v1/model.onnx"], &["v1/"]),
+            (&[], &[]),
+        ] {
+            let keys: Vec<_> = keys.iter().map(|key| (*key, 1)).collect();
+            let listing = listing("", &keys).in_model("m");
+            assert_eq!(names(&listing, "").unwrap(), expected);
+        }
+        let listing = listing("a/", &[("a/1/x", 1), ("a/config.pbtxt", 1)]).in_model("m");
+        assert_eq!(names(&listing, "m").unwrap(), ["1/", "config.pbtxt"]);
+        assert_eq!(listing.contents("m/1").unwrap().files[0].0, "x");
     }
 
     #[test]

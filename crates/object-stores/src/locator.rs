@@ -7,7 +7,7 @@ use object_store::path::Path;
 use object_store::signer::{Method, Signer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::address::{Address, Cloud};
+use crate::address::Address;
 
 /// For how long an address with a signature holds. A fetch of one range takes less.
 const VALID: Duration = Duration::from_secs(3600);
@@ -21,6 +21,8 @@ pub(crate) enum Locator {
     Signed(Arc<dyn Signer>),
     /// As they are.
     Public(Public),
+    /// Nobody else can read them.
+    Nowhere,
 }
 
 /// The address of a bucket whose objects need no signature, or all the same.
@@ -33,11 +35,7 @@ impl Public {
     /// Of a bucket at a host such as `https://storage.googleapis.com`.
     pub(crate) fn new(host: &str, address: &Address, query: Option<&str>) -> Self {
         let bucket = utf8_percent_encode(&address.bucket, PATH);
-        let base = match &address.cloud {
-            Cloud::S3 { .. } | Cloud::Google | Cloud::Azure { .. } => {
-                format!("{}/{bucket}", host.trim_end_matches('/'))
-            }
-        };
+        let base = format!("{}/{bucket}", host.trim_end_matches('/'));
         Self { base, query: query.map(str::to_owned) }
     }
 
@@ -55,6 +53,7 @@ impl Locator {
     pub(crate) async fn url(&self, path: &Path) -> Result<String, object_store::Error> {
         match self {
             Self::Public(public) => Ok(public.url(path)),
+            Self::Nowhere => Err(crate::hubs::problem("its files have no addresses for others")),
             Self::Signed(signer) => Ok(signer.signed_url(Method::GET, path, VALID).await?.to_string()),
         }
     }

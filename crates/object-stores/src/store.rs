@@ -120,10 +120,15 @@ impl ObjectFolder {
         let bucket = &self.downloader.bucket;
         let path = &bucket.address.path;
         let repository = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let objects = bucket.list(format!("{repository}{folder}").trim_end_matches('/')).await;
+        // A hub is looked at as a whole, and a model in it may have another name.
+        let listed = if bucket.address.cloud.is_hub() { "" } else { folder };
+        let objects = bucket.list(format!("{repository}{listed}").trim_end_matches('/')).await;
         let objects =
             objects.map_err(|failure| failure.error(&format!("cannot list '{}'", self.location())))?;
-        let listing = Listing::new(began, &repository, objects);
+        let mut listing = Listing::new(began, &repository, objects);
+        if let Some(name) = bucket.address.model() {
+            listing = listing.in_model(name);
+        }
         if listing.is_empty() && !repository.is_empty() && folder.is_empty() {
             return Err(Error::not_found(format!("'{}' does not exist", self.location())));
         }
@@ -205,19 +210,6 @@ impl ObjectFolder {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something on the runtime of the clouds. It is cancelled when what this returns is dropped.
-    fn run<'a, T: Send + 'static>(
-        &'a self,
-        act: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> SourceFuture<'a, T> {
-        Box::pin(async move {
-            let task = AbortOnDrop(self.runtime.spawn(act));
-            task.await.unwrap_or_else(|error| {
-                Err(Error::unavailable(format!("the request was interrupted: {error}")))
-            })
-        })
-    }
-
     /// Whether the repository could not be listed the last time.
     fn is_away(&self) -> bool {
         self.seen().is_away
@@ -239,7 +231,7 @@ impl Store for ObjectFolder {
 
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
         let (this, folder) = (self.clone(), folder.to_owned());
-        self.run(async move {
+        run(&self.runtime, async move {
             let listing = this.listing(&folder, as_of).await?;
             listing.list(&folder).ok_or_else(|| no_folder(&folder, this.location()))
         })
@@ -247,7 +239,7 @@ impl Store for ObjectFolder {
 
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
         let (this, folder) = (self.clone(), folder.to_owned());
-        self.run(async move {
+        run(&self.runtime, async move {
             let listing = this.listing(&folder, as_of).await?;
             listing.stat(&folder).ok_or_else(|| no_folder(&folder, this.location()))
         })
@@ -258,7 +250,7 @@ impl Store for ObjectFolder {
             let mut as_of = fetch.as_of;
             for _ in 0..CHANGES {
                 let (this, folder) = (self.clone(), fetch.folder.to_owned());
-                let contents = self.run(async move {
+                let contents = run(&self.runtime, async move {
                     let listing = this.listing(&folder, as_of).await?;
                     listing.contents(&folder).ok_or_else(|| no_folder(&folder, this.location()))
                 });
@@ -266,8 +258,9 @@ impl Store for ObjectFolder {
                 contents.files.retain(|(path, _)| (fetch.is_needed)(path));
                 let (this, folder) = (self.clone(), fetch.folder.to_owned());
                 let (progress, route) = (fetch.progress.clone(), fetch.route.cloned());
-                let placed =
-                    self.run(async move { this.place(&folder, contents, &progress, route.as_ref()).await });
+                let placed = run(&self.runtime, async move {
+                    this.place(&folder, contents, &progress, route.as_ref()).await
+                });
                 if let Some(fetched) = placed.await? {
                     return Ok(fetched);
                 }
@@ -284,7 +277,7 @@ impl Store for ObjectFolder {
             return Box::pin(async { Ok(None) });
         }
         let (bucket, file) = (Arc::clone(&self.downloader.bucket), file.to_owned());
-        self.run(async move {
+        run(&self.runtime, async move {
             let read = bucket.read(&file, TEXT_LIMIT).await;
             read.map_err(|failure| failure.error(&format!("cannot read '{}/{file}'", bucket.address)))
         })
@@ -295,6 +288,18 @@ impl std::fmt::Debug for ObjectFolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ObjectFolder").field("location", &self.location()).finish_non_exhaustive()
     }
+}
+
+/// Does something on the runtime of the clouds. It is cancelled when what this returns is dropped.
+pub(crate) fn run<'a, T: Send + 'static>(
+    runtime: &'a Handle,
+    act: impl Future<Output = Result<T>> + Send + 'static,
+) -> SourceFuture<'a, T> {
+    Box::pin(async move {
+        let task = AbortOnDrop(runtime.spawn(act));
+        task.await
+            .unwrap_or_else(|error| Err(Error::unavailable(format!("the request was interrupted: {error}"))))
+    })
 }
 
 /// A task that ends with the one who waits for it.

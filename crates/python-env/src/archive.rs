@@ -34,11 +34,11 @@ pub(crate) fn unpack(
         let format = format.map_err(|other| {
             format!("environments must be tar files, compressed by gzip or not; this one is {other}")
         })?;
-        let total = inspect_tar(format.tar_reader(&file), limits)?;
+        let total = inspect_tar(format.tar_reader(&file), limits, None)?;
         file.rewind().map_err(|error| error.to_string())?;
         progress(&format!("unpacking {} ({} MB) to {}", path.display(), total >> 20, folder.display()));
         let mut reader = Digesting { inner: &file, context: Context::new(&SHA256) };
-        unpack_tar(format.tar_reader(&mut reader), folder, Links::Absolute, &|done| {
+        unpack_tar(format.tar_reader(&mut reader), folder, Links::Absolute, None, &|done| {
             progress(&format!("unpacking {}: {} of {} MB", path.display(), done >> 20, total >> 20));
         })?;
         io::copy(&mut reader, &mut io::sink()).map_err(|error| error.to_string())?;

@@ -129,7 +129,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "nereid-object-stores",
-        workspace: Allowed::Only(&["nereid-core", "nereid-repository"]),
+        workspace: Allowed::Only(&["nereid-archives", "nereid-core", "nereid-repository"]),
         libraries: Allowed::Any,
         never: &["aws-lc*", "axum*", "reqwest", "tonic*", "tract*"],
         why: "object-stores are stores of the repository; TLS is rustls with ring, the client hyper",

@@ -1,0 +1,130 @@
+//! Brings the models of a repository that is elsewhere into a folder.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nereid_core::{Progress, block_on};
+use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds};
+use nereid_repository::Fetch;
+
+/// What has arrived stays here until all of a model has, also when that fails: the next attempt goes on from there.
+const PARTS: &str = ".nereid-pull";
+
+/// How often is told how far it is.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Whether something is the address of a repository that is not on this machine.
+pub fn is_address(location: &Path) -> bool {
+    location.to_str().is_some_and(|location| Address::parse(location).is_some())
+}
+
+/// How far a model is.
+#[derive(Clone, Copy, Debug)]
+pub struct PullProgress<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// How many bytes are there.
+    pub fetched: u64,
+    /// How many there are, as far as is known.
+    pub total: u64,
+    /// For how long it has been going on.
+    pub elapsed: Duration,
+}
+
+/// Brings all models of a repository into a folder, and tells now and then how far it is. Gives their names.
+///
+/// # Errors
+/// It is no such address, cannot be read, or a model of the same name is in the folder.
+pub fn pull(
+    address: &str,
+    folder: &Path,
+    options: CloudOptions,
+    report: &(dyn Fn(PullProgress<'_>) + Sync),
+) -> Result<Vec<String>, String> {
+    let parsed = Address::parse(address);
+    let parsed = parsed.ok_or_else(|| {
+        format!("'{address}' is not an address (s3://, gs://, as://, hf://, oci://, https://)")
+    })?;
+    let parts = folder.join(PARTS);
+    let cannot_write = |error: io::Error| format!("cannot write to '{}': {error}", folder.display());
+    fs::create_dir_all(&parts).map_err(cannot_write)?;
+    let cache = CacheOptions { directory: Some(parts.clone()), byte_size: None };
+    let clouds = Clouds::new(CloudOptions { cache, ..options })?;
+    let store = clouds.open(parsed.map_err(|error| error.to_string())?)?;
+    let as_of = Instant::now();
+    let entries = block_on(store.list("", as_of)).map_err(|error| error.message().to_owned())?;
+    let is_model = |name: &String| !name.starts_with('.');
+    let mut models: Vec<_> = entries
+        .into_iter()
+        .filter(|entry| entry.is_folder)
+        .map(|entry| entry.name)
+        .filter(is_model)
+        .collect();
+    models.sort();
+    if models.is_empty() {
+        return Err(format!("'{address}' has no models"));
+    }
+    if let Some(model) = models.iter().find(|model| folder.join(model).exists()) {
+        return Err(format!("'{}' is there already: remove it first", folder.join(model).display()));
+    }
+    for model in &models {
+        let progress = Progress::default();
+        let fetch = Fetch { folder: model, is_needed: &|_| true, progress: &progress, as_of, route: None };
+        let fetched = reporting(model, &progress, report, || block_on(store.fetch(fetch)));
+        let fetched = fetched.map_err(|error| error.message().to_owned())?;
+        let target = folder.join(model);
+        fs::rename(&fetched.path, &target).map_err(cannot_write)?;
+        make_writable(&target).map_err(cannot_write)?;
+    }
+    drop(store);
+    clouds.close();
+    fs::remove_dir_all(&parts).map_err(cannot_write)?;
+    Ok(models)
+}
+
+/// Does something while a thread tells how far it is.
+fn reporting<T>(
+    model: &str,
+    progress: &Progress,
+    report: &(dyn Fn(PullProgress<'_>) + Sync),
+    act: impl FnOnce() -> T,
+) -> T {
+    let began = Instant::now();
+    let now = || {
+        let (fetched, total) = progress.bytes();
+        PullProgress { model, fetched, total, elapsed: began.elapsed() }
+    };
+    std::thread::scope(|scope| {
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(INTERVAL) {
+                report(now());
+            }
+            report(now());
+        });
+        let outcome = act();
+        drop(ends);
+        outcome
+    })
+}
+
+/// The files of caches are shared, and so cannot be written. These are nobody else's.
+fn make_writable(folder: &Path) -> io::Result<()> {
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o644))?;
+            }
+        }
+    }
+    Ok(())
+}

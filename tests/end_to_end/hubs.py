@@ -1,0 +1,225 @@
+"""Stand-ins for Hugging Face's hub, for a registry of OCI artifacts and for a web server. They speak as much of the public
+interfaces as is needed to read, hand large files out on another host, as the real ones do, and record what they are asked.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import re
+import tarfile
+import threading
+import zipfile
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+TITLE = "org.opencontainers.image.title"
+LARGE = 1000
+
+
+def sha256(contents):
+    return hashlib.sha256(contents).hexdigest()
+
+
+class Host:
+    """A server that answers GET and HEAD by `answer(path, query, headers)`, which gives a status, headers and a body."""
+
+    def __init__(self, answer):
+        self.requests = []
+        # A test may put another in its place.
+        self.answer = answer
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                parts = urlsplit(self.path)
+                outer.requests.append((self.command, unquote(parts.path), dict(self.headers.items())))
+                status, headers, body = outer.answer(unquote(parts.path), parse_qs(parts.query), self.headers)
+                wanted = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("range", ""))
+                if status == 200 and wanted:
+                    first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
+                    headers = {**headers, "content-range": f"bytes {first}-{last}/{len(body)}"}
+                    status, body = 206, body[first : last + 1]
+                self.send_response(status)
+                for name, value in {"content-length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+
+    @contextmanager
+    def running(self):
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+class Delivery(Host):
+    """Where hubs keep large files: whoever knows a file's digest gets it."""
+
+    def __init__(self):
+        self.files = {}
+        super().__init__(self._answer)
+
+    def put(self, contents):
+        digest = sha256(contents)
+        self.files[digest] = contents
+        return digest
+
+    def _answer(self, path, query, headers):
+        contents = self.files.get(path.strip("/"))
+        return (200, {}, contents) if contents is not None else (404, {}, b"")
+
+
+class HuggingFace(Host):
+    """The hub. Repositories are folders of files by revision; those in `private` need the token."""
+
+    token = "hf_the-secret-token"
+
+    def __init__(self, delivery):
+        self.delivery = delivery
+        self.repositories = {}
+        self.private = set()
+        super().__init__(self._answer)
+
+    def put(self, repository, folder, revision="main"):
+        """A new commit of what is in a folder."""
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+        commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        revisions = self.repositories.setdefault(repository, {})
+        revisions[revision] = revisions[commit] = (commit, files)
+
+    def _answer(self, path, query, headers):
+        if found := re.match(r"/api/models/(\w+/[\w-]+)/(revision|tree)/(.+)$", path):
+            repository, what, revision = found.groups()
+        elif found := re.match(r"/(\w+/[\w-]+)/resolve/(\w+)/(.+)$", path):
+            repository, revision, what = found.groups()
+        else:
+            return 404, {}, b""
+        if repository in self.private and headers.get("authorization") != f"Bearer {self.token}":
+            return 401, {}, b'{"error": "Invalid username or password."}'
+        if revision not in self.repositories.get(repository, {}):
+            return 404, {}, b'{"error": "Repository not found"}'
+        commit, files = self.repositories[repository][revision]
+        if what == "revision":
+            return 200, {}, json.dumps({"id": repository, "sha": commit}).encode()
+        if what != "tree":
+            if what not in files:
+                return 404, {}, b"Entry not found"
+            contents = files[what]
+            if len(contents) < LARGE:
+                return 200, {}, contents
+            return 302, {"location": f"http://{self.delivery.address}/{self.delivery.put(contents)}"}, b""
+        # Two to a page.
+        begin, names = int(query.get("cursor", ["0"])[0]), sorted(files)
+        link = f'<http://{self.address}{quote(path)}?recursive=true&cursor={begin + 2}>; rel="next"'
+        items = [{"type": "directory", "path": "x", "oid": "0" * 40, "size": 0}]
+        for name in names[begin : begin + 2]:
+            contents = files[name]
+            blob = hashlib.sha1(b"blob %d\0" % len(contents) + contents).hexdigest()
+            item = {"type": "file", "path": name, "size": len(contents), "oid": blob}
+            if len(contents) >= LARGE:
+                item |= {"oid": "1" * 40, "lfs": {"oid": sha256(contents), "size": len(contents), "pointerSize": 130}}
+            items.append(item)
+        return 200, {"link": link} if begin + 2 < len(names) else {}, json.dumps(items).encode()
+
+
+class Registry(Host):
+    """A registry. It gives tokens to whoever knows the password, if one is needed."""
+
+    user, password = "me", "the-secret-password"
+
+    def __init__(self, delivery, needs_token):
+        self.delivery = delivery
+        self.needs_token = needs_token
+        self.manifests = {}
+        super().__init__(self._answer)
+
+    @property
+    def login(self):
+        return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+    def put_manifest(self, name, reference, manifest):
+        document = json.dumps(manifest).encode()
+        digest = f"sha256:{sha256(document)}"
+        self.manifests[name, reference] = self.manifests[name, digest] = document
+        return {"digest": digest, "size": len(document), "mediaType": manifest["mediaType"]}
+
+    def put(self, name, reference, layers):
+        """An artifact of layers: (contents, media type, annotations)."""
+        described = []
+        for contents, media_type, annotations in layers:
+            digest = f"sha256:{self.delivery.put(contents)}"
+            described.append({"digest": digest, "size": len(contents), "mediaType": media_type, "annotations": annotations})
+        manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": described}
+        return self.put_manifest(name, reference, manifest)
+
+    def _answer(self, path, query, headers):
+        if path == "/token":
+            if headers.get("authorization") != f"Basic {self.login}":
+                return 401, {}, b'{"errors": [{"message": "who is this"}]}'
+            assert query["scope"][0].endswith(":pull") and query["service"] == ["the registry"]
+            return 200, {}, b'{"token": "the-secret-token-of-a-registry"}'
+        if self.needs_token and headers.get("authorization") != "Bearer the-secret-token-of-a-registry":
+            challenge = f'Bearer realm="http://{self.address}/token",service="the registry"'
+            return 401, {"www-authenticate": challenge}, b""
+        if path == "/v2/":
+            return 200, {}, b"{}"
+        if found := re.match(r"/v2/(.+)/manifests/(.+)$", path):
+            document = self.manifests.get(found.groups())
+            return (200, {}, document) if document else (404, {}, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}')
+        if found := re.match(r"/v2/.+/blobs/sha256:(\w+)$", path):
+            return 307, {"location": f"http://{self.delivery.address}/{found[1]}"}, b""
+        return 404, {}, b""
+
+
+class Web(Host):
+    """A web server of files."""
+
+    def __init__(self):
+        self.files = {}
+        super().__init__(self._answer)
+
+    def put(self, name, contents):
+        self.files[f"/{name}"] = contents
+        return f"http://{self.address}/{name}"
+
+    def _answer(self, path, query, headers):
+        contents = self.files.get(path)
+        if contents is None:
+            return 404, {}, b"not here"
+        etag = f'"{sha256(contents)[:16]}"'
+        if headers.get("if-match", etag) != etag:
+            return 412, {}, b""
+        return 200, {"etag": etag}, contents
+
+
+def archive(kind, folder, prefix=""):
+    """What is in a folder, as an archive."""
+    contents = io.BytesIO()
+    files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+    if kind == "zip":
+        with zipfile.ZipFile(contents, "w", zipfile.ZIP_DEFLATED) as target:
+            for path in files:
+                target.write(path, prefix + path.relative_to(folder).as_posix())
+    else:
+        with tarfile.open(fileobj=contents, mode="w" if kind == "tar" else "w:gz") as target:
+            for path in files:
+                target.add(path, prefix + path.relative_to(folder).as_posix())
+    return contents.getvalue()
