@@ -42,22 +42,17 @@ impl Answers {
 
 impl Storing {
     fn last(&self, answer: Option<&Answer>) {
-        let (flight, single) = {
+        let (flight, single, unfit) = {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            let single = answers.single.take();
-            let single = match (single, answer) {
-                _ if answers.unfit => None,
-                (Some(response), None) => Some(Ok(response)),
-                (None, Some(answer)) => Some(answer.clone()),
-                _ => None,
-            };
-            (answers.flight.take(), single)
+            (answers.flight.take(), answers.single.take(), answers.unfit)
         };
         let begin = Instant::now();
-        let kept = match single {
-            Some(Ok(response)) => self.keep(&response, flight.is_some()).map(Ok),
-            Some(Err(error)) => Some(Err(error)),
-            None => None,
+        let keep = |response| self.keep(response, flight.is_some()).map(Ok);
+        let kept = match (&single, answer) {
+            _ if unfit => None,
+            (Some(response), None) | (None, Some(Ok(response))) => keep(response),
+            (None, Some(Err(error))) => Some(Err(error.clone())),
+            _ => None,
         };
         let took = begin.elapsed();
         self.shared.counters().inserted(took);
