@@ -466,8 +466,7 @@ impl Server {
                 Some(listing) => listing,
                 None => models.catalog().refreshed().await,
             };
-            models.forget_gone(&listing);
-            index(&models.table().load(), &listing)
+            index(&models.forget_gone(&listing), &listing)
         }
     }
 
@@ -477,8 +476,7 @@ impl Server {
     /// See there.
     pub fn blocking_index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
         let listing = self.polled().unwrap_or_else(|| self.models.catalog().refresh());
-        self.models.forget_gone(&listing);
-        index(&self.models(), &listing)
+        index(&self.models.forget_gone(&listing), &listing)
     }
 
     /// What the last poll listed, where the server polls.

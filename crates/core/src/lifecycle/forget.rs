@@ -11,6 +11,7 @@ use std::thread::Builder;
 
 use super::{LifeCycle, Listing};
 use crate::source::ModelId;
+use crate::table::ModelTable;
 
 /// As many idle models are not worth listing the source for.
 const FEW: usize = 256;
@@ -24,28 +25,30 @@ pub(super) struct Forgetting {
 }
 
 impl LifeCycle {
-    /// Forgets the models that are gone, by a listing of the source.
-    pub(crate) fn forget_gone(&self, listing: &Listing) {
-        let Ok(listed) = listing else { return };
-        let idle: Vec<_> = self.table().load().idle().collect();
-        if idle.is_empty() {
-            return;
+    /// Forgets the models that are gone, by a listing of the source. Returns the table in which they were found: an index made
+    /// of it leaves out what was forgotten, and nothing that went meanwhile.
+    pub(crate) fn forget_gone(&self, listing: &Listing) -> Arc<ModelTable> {
+        let table = self.table().load_full();
+        let Ok(listed) = listing else { return table };
+        if table.idle().next().is_none() {
+            return table;
         }
         let names: BTreeSet<_> = listed.iter().map(|listed| listed.name.as_str()).collect();
         // No task begins while the lock is held, so what is idle stays so.
         let mut tasks = self.lock();
-        let table = self.table().load();
+        let table = self.table().load_full();
         let is_gone = |id: &ModelId| !names.contains(id.name.as_str()) && !tasks.is_concerned(&id.name);
         let gone: Vec<_> = table.idle().filter(is_gone).collect();
         if gone.is_empty() {
-            return;
+            return table;
         }
         self.change(|table| gone.iter().for_each(|id| table.forget(id)));
-        let table = self.table().load();
-        for name in gone.iter().map(|id| &id.name).filter(|name| table.namespaces(name).next().is_none()) {
+        let left = self.table().load();
+        for name in gone.iter().map(|id| &id.name).filter(|name| left.namespaces(name).next().is_none()) {
             tasks.known.remove(name);
             tasks.dependencies.set(name, BTreeSet::new());
         }
+        table
     }
 
     /// Forgets what is gone once there are twice as many idle models as were left the last time.
