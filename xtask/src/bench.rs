@@ -2,6 +2,7 @@
 
 mod cache;
 mod client;
+mod frameworks;
 mod grpc;
 mod http;
 mod load;
@@ -30,6 +31,8 @@ pub enum Bench {
     Http(http::Options),
     /// Inference requests over gRPC, beside a bare service that echoes the same messages
     Grpc(grpc::Options),
+    /// What the server adds to OpenVINO and ONNX Runtime, beside their own Python
+    Frameworks(frameworks::Options),
     /// What the server costs on top of ONNX Runtime, with real models
     Onnxruntime,
     /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
@@ -49,6 +52,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
+        Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),
         Bench::Python(options) => python::run(project, options),

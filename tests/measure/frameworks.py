@@ -1,0 +1,134 @@
+"""What the server adds to frameworks, with real models: `frameworks.py BINARY`. Started by `cargo xtask bench frameworks`.
+
+Each model runs on OpenVINO and on ONNX Runtime, in the framework's own Python and in the server. At batch 1 the figures are
+the time of a run, which the server measures itself, and the time that a client sees; rounds alternate, and the median of the
+ratios within rounds counts. Under load, 32 clients send single images, which the server batches; Python runs full batches.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "end_to_end"))
+os.environ.setdefault("NEREID_BINARY", sys.argv[1])
+
+import numpy as np
+import onnxruntime
+import openvino
+import tritonclient.http
+
+import nereid_server
+import onnx_engines
+import openvino_models
+from http_requests import request
+from model_files import write_model
+from tensors import given
+
+ROUNDS, RUNS, CLIENTS, BATCH = 7, 10, 32, 8
+MODELS = {
+    "text_direction": ("x", (3, 48, 192)),
+    "text_recogniser": ("x", (3, 48, 320)),
+    "text_detector": ("x", (3, 320, 320)),
+}
+BACKENDS = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+
+
+def source(model):
+    return ROOT / "examples" / "fetched_repository" / model / "1" / "model.onnx"
+
+
+def own(backend, model):
+    """A run in the framework's own Python, with as many threads as the server gives a single instance."""
+    name, _ = MODELS[model]
+    if backend == "openvino":
+        run = openvino.Core().compile_model(source(model), "CPU").create_infer_request()
+        return lambda values: run.infer({name: values})
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = os.cpu_count()
+    session = onnxruntime.InferenceSession(source(model), options, providers=["CPUExecutionProvider"])
+    return lambda values: session.run(None, {name: values})
+
+
+def write(folder):
+    for model in MODELS:
+        for backend in BACKENDS:
+            extra = f'max_batch_size: {BATCH}\ndynamic_batching {{ }}\ninstance_group {{ count: 1 kind: KIND_CPU }}\n'
+            extra += f'backend: "{backend}"\ndefault_model_filename: "model.onnx"\n'
+            write_model(folder, f"{model}_{backend}", extra, source(model).read_bytes())
+
+
+def compute_us(server, model):
+    """The time that the model has computed so far, and its executions."""
+    entry = request(server, "GET", f"/v2/models/{model}/stats").json["model_stats"][0]
+    parts = ("compute_input", "compute_infer", "compute_output")
+    return sum(entry["inference_stats"][part]["ns"] for part in parts) / 1000, entry["execution_count"]
+
+
+def milliseconds(run):
+    start = time.perf_counter()
+    for _ in range(RUNS):
+        run()
+    return (time.perf_counter() - start) * 1000 / RUNS
+
+
+def at_batch_one(server, backend, model):
+    """Medians of Python's time, the ratio of the server's run to it, and of the client's time to it."""
+    name, shape = MODELS[model]
+    values = np.random.default_rng(1).uniform(-1, 1, (1, *shape)).astype(np.float32)
+    run, served = own(backend, model), f"{model}_{backend}"
+    rows = []
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        inputs = [given(name, values)]
+        milliseconds(lambda: run(values)), milliseconds(lambda: client.infer(served, inputs))
+        for _ in range(ROUNDS):
+            before, executed = compute_us(server, served)
+            seen = milliseconds(lambda: client.infer(served, inputs))
+            after, now = compute_us(server, served)
+            python = milliseconds(lambda: run(values))
+            rows.append((python, (after - before) / 1000 / (now - executed) / python, seen / python))
+    return [statistics.median(column) for column in zip(*rows)]
+
+
+def under_load(server, backend, model):
+    """Items per second of Python with full batches, and the ratio of the server's to it."""
+    name, shape = MODELS[model]
+    values = np.random.default_rng(2).uniform(-1, 1, (BATCH, *shape)).astype(np.float32)
+    run, served = own(backend, model), f"{model}_{backend}"
+    ratios, rates = [], []
+    with tritonclient.http.InferenceServerClient(server.url, concurrency=CLIENTS) as client:
+        inputs = [given(name, values[:1])]
+
+        def serve(count):
+            start = time.perf_counter()
+            for pending in [client.async_infer(served, inputs) for _ in range(count)]:
+                pending.get_result()
+            return count / (time.perf_counter() - start)
+
+        run(values), serve(CLIENTS)
+        for _ in range(3):
+            rates.append(BATCH * 1000 / milliseconds(lambda: run(values)))
+            ratios.append(serve(4 * CLIENTS) / rates[-1])
+    return statistics.median(rates), statistics.median(ratios)
+
+
+def main():
+    flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS]
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder)
+        with nereid_server.running(Path(folder), *flags) as server:
+            print(f"\n{os.cpu_count()} cores, shared by the server and the clients\n")
+            print("| model | framework | run in Python | run in Nereid | client of Nereid | batches in Python | 32 clients |")
+            print("|---|---|---|---|---|---|---|")
+            for model in MODELS:
+                for backend, title in BACKENDS.items():
+                    python, run, seen = at_batch_one(server, backend, model)
+                    rate, load = under_load(server, backend, model)
+                    figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
+                    print(f"| {model} | {title} | {figures} |", flush=True)
+
+
+main()
