@@ -247,7 +247,8 @@ def test_the_table_and_the_problems_are_printed(planted):
 
 
 DOCUMENTED = {
-    "models": {"name": str, "repository": str, "versions": list, "backend": (str, type(None)), "would_load": bool},
+    "models": {"name": str, "repository": str, "versions": list, "backend": (str, type(None))}
+    | {"agents": (dict, type(None)), "would_load": bool},
     "problems": {
         "model": (str, type(None)),
         "path": str,
@@ -448,3 +449,36 @@ def test_serving_takes_no_command(repository):
         timeout=LIMIT_S,
     )
     assert done.returncode == 2
+
+
+def test_the_agents_of_models_are_named_and_who_names_them(tmp_path):
+    for name, agents in [
+        ("own", "agents { name: 'checksum' } agents { name: 'missing' }"),
+        ("plain", None),
+        ("wrong", "agents { name: 'dragonfly' parameters { key: 'proxy' value: 'nowhere' } }"),
+    ]:
+        named = f"model_repository_agents {{\n {agents} }}\n" if agents else ""
+        write(tmp_path, f"one/{name}/config.pbtxt", f'backend: "identity"\n{TENSORS}{named}')
+        (tmp_path / "one" / name / "1").mkdir()
+    write(tmp_path, "two/other/config.pbtxt", f'backend: "identity"\n{TENSORS}')
+    (tmp_path / "two" / "other" / "1").mkdir()
+    write(tmp_path, "one/agents.pbtxt", "agents { name: 'checksum' }")
+    option = "--repository-agent=dragonfly,proxy=http://127.0.0.1:1"
+    found = report(tmp_path / "one", tmp_path / "two", option, code=1)
+    assert {model["name"]: model["agents"] for model in found["models"]} == {
+        "own": {"names": ["checksum", "missing"], "from": "its configuration"},
+        "plain": {"names": ["checksum"], "from": "agents.pbtxt"},
+        "wrong": {"names": ["dragonfly"], "from": "its configuration"},
+        "other": {"names": ["dragonfly"], "from": "--repository-agent"},
+    }
+    assert not found["warnings"]
+    problems = {problem["model"]: problem for problem in found["problems"]}
+    assert set(problems) == {"own", "wrong"}
+    assert problems["own"]["field"] == "model_repository_agents.agents[1].name" and problems["own"]["line"] == 5
+    assert "repository agent 'missing' is neither built in" in problems["own"]["message"]
+    assert "'nowhere' is not of the form http://HOST:PORT" in problems["wrong"]["message"]
+    text = check(tmp_path / "two", option).stdout
+    assert "Repository agents:\n  other: dragonfly (from --repository-agent)\n" in text
+    write(tmp_path, "two/agents.pbtxt", "agents { nam: 'x' }")
+    [problem] = report(tmp_path / "two", code=1)["problems"]
+    assert problem["path"].endswith("two/agents.pbtxt") and "1:" in problem["message"]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use nereid_core::MetricRegistry;
 use nereid_core::backend_api::{Error, Result};
-use nereid_repository::{Agent, AgentDefault, Agents, Store};
+use nereid_object_stores::CloudOptions;
+use nereid_repository::{Agent, AgentDefault, Agents, NamedAgent, Store};
 use nereid_repository_agents::{Checksum, DragonflyRoutes};
 use nereid_triton_host::LibraryAgents;
 
@@ -19,6 +20,19 @@ pub struct AgentConfig {
     pub directory: Option<PathBuf>,
     /// The agents of models that name none, in their order.
     pub defaults: Vec<AgentDefault>,
+}
+
+impl AgentConfig {
+    /// Why a model could not be seen by this agent, if it could not. No library is loaded.
+    pub fn refuses(&self, agent: &NamedAgent) -> Option<String> {
+        let clouds = Arc::new(LazyClouds::new(CloudOptions::default()));
+        let all = AllAgents::new(self.directory.clone(), clouds, MetricRegistry::default());
+        let is_library = all.named.iter().chain([&all.installed]).any(|agents| agents.has(&agent.name));
+        if is_library {
+            return None;
+        }
+        all.agent(&agent.name, &agent.parameters).err().map(|error| error.message().to_owned())
+    }
 }
 
 /// The names of the built-in agents.

@@ -22,7 +22,14 @@ struct Model<'a> {
     repository: String,
     versions: &'a [i64],
     backend: Option<&'a str>,
+    agents: Option<Agents<'a>>,
     would_load: bool,
+}
+
+#[derive(Serialize)]
+struct Agents<'a> {
+    names: &'a [String],
+    from: &'a str,
 }
 
 #[derive(Serialize)]
@@ -56,6 +63,7 @@ fn model(model: &CheckedModel) -> Model<'_> {
         repository: show(&model.repository),
         versions: &model.versions,
         backend: model.backend.as_deref(),
+        agents: model.agents.as_ref().map(|agents| Agents { names: &agents.names, from: agents.from }),
         would_load: model.would_load,
     }
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod complete;
 mod config;
 mod deep;
@@ -19,8 +20,9 @@ mod table;
 use nereid_core::Backends;
 use nereid_repository::ReadOptions;
 
+pub use agents::AgentContext;
 pub use complete::complete;
-pub use report::{CheckedModel, Finding, Report, Severity};
+pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
 pub use repository::check;
 pub use table::draw as draw_table;
 
@@ -30,6 +32,8 @@ pub struct Context<'a> {
     pub reading: ReadOptions,
     /// The backends of the server.
     pub backends: &'a Backends,
+    /// The repository agents of the server.
+    pub agents: AgentContext<'a>,
     /// The numbers of the machine's GPUs.
     pub gpus: Vec<i32>,
     /// Whether models in which no mistake is found are loaded, one after another, to find those that only their backends can

@@ -7,7 +7,7 @@ use nereid_core::model_config::{
     model_file_names, nearest_name, served_versions, to_text,
 };
 use nereid_model_files::{self as model_files, FileError, Kind};
-use nereid_repository::{entries, version_number};
+use nereid_repository::{entries, own_agents, version_number};
 
 use super::Context;
 use super::config::{self, CheckedConfig};
@@ -79,11 +79,19 @@ pub(crate) fn check(
     let served = readable.map_or_else(Vec::new, |config| serve(config, &versions, findings));
     if let Some(config) = readable {
         let versions = versions.iter().map(|&version| (version, served.contains(&version)));
-        check_model_files(folder, &config.config, versions, findings);
+        if !brings_files(&config.config) {
+            check_model_files(folder, &config.config, versions, findings);
+        }
         check_named_files(folder, config, &found, findings);
     }
     check_strays(folder, readable.map(|config| &config.config), &found, findings);
     CheckedFolder { name: name.to_owned(), path: folder.to_owned(), versions: served, config }
+}
+
+/// Whether the model names an agent that may put other files in the place of those that are here.
+fn brings_files(config: &ModelConfig) -> bool {
+    let own = own_agents(config).unwrap_or_default();
+    own.iter().any(|agent| !["checksum", "dragonfly"].contains(&agent.name.as_str()))
 }
 
 /// The versions that the policy chooses.

@@ -104,8 +104,19 @@ pub struct CheckedModel {
     pub versions: Vec<i64>,
     /// Its backend, if it is known.
     pub backend: Option<String>,
+    /// The repository agents that would see it, if there are any.
+    pub agents: Option<AgentNames>,
     /// Whether nothing was found that keeps it from loading.
     pub would_load: bool,
+}
+
+/// The repository agents of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentNames {
+    /// Their names, in their order.
+    pub names: Vec<String>,
+    /// What names them: the model's configuration, the repository's file or an option.
+    pub from: &'static str,
 }
 
 /// All that a check found.
@@ -145,6 +156,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows: Vec<_> = self.models.iter().map(row).collect();
         f.write_str(table::draw(["Model", "Versions", "Backend", "State"], &rows).trim_start())?;
+        if self.models.iter().any(|model| model.agents.is_some()) {
+            writeln!(f, "\nRepository agents:")?;
+            for CheckedModel { name, agents, .. } in &self.models {
+                if let Some(AgentNames { names, from }) = agents {
+                    writeln!(f, "  {}: {} (from {from})", one_line(name), one_line(&names.join(", ")))?;
+                }
+            }
+        }
         let (errors, warnings) = (Severity::Error, Severity::Warning);
         for (heading, severity) in [("Problems", errors), ("Warnings", warnings)] {
             if self.of(severity).next().is_some() {
@@ -197,6 +216,8 @@ mod tests {
             repository: "models".into(),
             versions: if would_load { vec![1, 3] } else { vec![] },
             backend: would_load.then(|| "identity".to_owned()),
+            agents: would_load
+                .then(|| AgentNames { names: vec!["x".into(), "y".into()], from: "agents.pbtxt" }),
             would_load,
         };
         let place = Some(Place { line: 3, column: 7 });
@@ -216,6 +237,9 @@ mod tests {
 | a     | 1, 3     | identity | would load     |
 | b\\n   | -        | -        | would not load |
 +-------+----------+----------+----------------+
+
+Repository agents:
+  a: x, y (from agents.pbtxt)
 
 Problems:
   models/b/config.pbtxt:3:7: nmae: no field 'nmae'; did you mean 'name'?

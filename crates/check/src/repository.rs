@@ -5,6 +5,9 @@ use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use nereid_repository::AGENTS_FILE;
+
+use super::agents::Agents;
 use super::model::{self, CheckedFolder};
 use super::report::{CheckedModel, Finding, Report};
 use super::{Context, deep, ensemble};
@@ -21,6 +24,15 @@ pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
             report.findings.extend(findings.into_iter().map(|finding| finding.of(&name)));
         }
     }
+    let agents = Agents::read(repositories, &context.agents, &mut report);
+    let mut agents_of = BTreeMap::new();
+    for folder in &folders {
+        let mut findings = Vec::new();
+        if let Some(names) = agents.check(folder, &mut findings) {
+            agents_of.insert(folder.path.clone(), names);
+        }
+        report.findings.extend(findings.into_iter().map(|finding| finding.of(&folder.name)));
+    }
     check_names(&folders, &mut report);
     check_config_name(&folders, repositories, context, &mut report);
     ensemble::check(&folders, &mut report);
@@ -35,7 +47,13 @@ pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
         report.findings.extend(found);
     }
     let failing = report.failing();
-    report.models = folders.iter().map(|folder| row(folder, !failing.contains(&folder.name))).collect();
+    report.models = folders
+        .iter()
+        .map(|folder| {
+            let agents = agents_of.remove(&folder.path);
+            CheckedModel { agents, ..row(folder, !failing.contains(&folder.name)) }
+        })
+        .collect();
     report.sort();
     report
 }
@@ -46,6 +64,7 @@ fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
         repository: folder.path.parent().unwrap_or(Path::new("")).to_owned(),
         versions: folder.versions.clone(),
         backend: folder.backend(),
+        agents: None,
         would_load,
     }
 }
@@ -75,7 +94,7 @@ fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
         }
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => folders.push(path),
-            Ok(_) if name != "config.pbtxt" && model::is_welcome(&name) => {}
+            Ok(_) if name == AGENTS_FILE || name != "config.pbtxt" && model::is_welcome(&name) => {}
             Ok(_) => report.findings.push(stray(path, &name)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 report.findings.push(Finding::warning(path, "is a link that leads nowhere"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nereid_assembly::{CloudOptions, Platform, is_address, pull};
-use nereid_check::Context;
+use nereid_check::{AgentContext, Context};
 use nereid_cuda::PoolSizes;
 use tempfile::TempDir;
 
@@ -32,7 +32,9 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     // No model is loaded, so no memory is set apart.
     let config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
+    let agents = options.agents.agents();
     let context = Context {
+        agents: AgentContext { defaults: agents.defaults.clone(), refuses: &|agent| agents.refuses(agent) },
         reading: platform.reading(reading),
         backends: &platform.backends.registry,
         gpus: platform.gpus.numbers.clone(),

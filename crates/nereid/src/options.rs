@@ -167,7 +167,7 @@ enum LoadReports {
 /// What the command does instead of serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Check(CheckOptions),
+    Check(Box<CheckOptions>),
     Pull(PullOptions),
     Completions(CompletionsOptions),
 }
@@ -210,6 +210,9 @@ pub(crate) struct CheckOptions {
     /// Print the completed configuration of this model instead. Reads the model's file, but makes no instance.
     #[arg(long, value_name = "MODEL", conflicts_with = "json")]
     pub complete: Option<String>,
+
+    #[command(flatten)]
+    pub agents: AgentOptions,
 
     #[command(flatten)]
     pub configurations: ConfigurationOptions,

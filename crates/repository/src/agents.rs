@@ -14,8 +14,8 @@ use nereid_core::RepositoryAgent;
 use nereid_core::backend_api::{Error, Result};
 
 pub(crate) use self::chain::Chain;
-pub use self::defaults::{AGENTS_FILE, AgentDefault, AgentsOfRepository};
-pub(crate) use self::defaults::{Defaults, own_agents};
+pub(crate) use self::defaults::Defaults;
+pub use self::defaults::{AGENTS_FILE, AgentDefault, AgentsOfRepository, agents_of_folder, own_agents};
 pub(crate) use self::run::Seeing;
 use crate::route::Route;
 use crate::store::Store;

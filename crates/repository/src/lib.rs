@@ -16,7 +16,9 @@ mod store;
 mod wanted;
 mod watch;
 
-pub use agents::{AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent};
+pub use agents::{
+    AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent, agents_of_folder, own_agents,
+};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use private_folder::PrivateFolder;
 pub use route::{Answering, NextPiece, Route, RouteAnswer, RouteBody, RouteError, RoutedObject, Way};

@@ -33,7 +33,7 @@ const REPOSITORY: &str = "repository";
 
 impl AgentOptions {
     /// The agents that they describe.
-    pub(super) fn agents(&self) -> AgentConfig {
+    pub(crate) fn agents(&self) -> AgentConfig {
         let mut defaults = Vec::<AgentDefault>::new();
         for AgentSetting { agent, setting } in &self.repository_agent {
             let place = defaults.iter().position(|default| default.agent.name == *agent);

@@ -1,15 +1,17 @@
 //! The agents of models whose configurations name none.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, Result};
+use nereid_core::block_on;
 use nereid_model_config::proto::ModelRepositoryAgents;
 use nereid_model_config::{ModelConfig, parse_text};
 
 use super::NamedAgent;
-use crate::store::Store;
+use crate::store::{LocalStore, Store};
 
 /// The file of a repository that names the agents of its models.
 pub const AGENTS_FILE: &str = "agents.pbtxt";
@@ -81,6 +83,16 @@ impl Defaults {
     }
 }
 
+/// The agents that the models of a repository on this machine have by default.
+///
+/// # Errors
+/// The repository's file cannot be read, or is wrong.
+pub fn agents_of_folder(repository: &Path, given: &[AgentDefault]) -> Result<AgentsOfRepository> {
+    let store = LocalStore::new(repository.to_owned());
+    let agents = block_on(Defaults::new(given.to_vec()).of(&store, Instant::now()))?;
+    Ok(AgentsOfRepository::clone(&agents))
+}
+
 /// Reads a repository's file, which says what a configuration says within `model_repository_agents`.
 fn parse(text: &[u8], location: &str) -> Result<AgentsOfRepository> {
     let wrong = |problem: String| Error::invalid_arg(format!("{location}/{AGENTS_FILE}: {problem}"));
@@ -105,7 +117,7 @@ fn parse(text: &[u8], location: &str) -> Result<AgentsOfRepository> {
 }
 
 /// The agents that a configuration names, if it says anything of agents.
-pub(crate) fn own_agents(config: &ModelConfig) -> Option<Vec<NamedAgent>> {
+pub fn own_agents(config: &ModelConfig) -> Option<Vec<NamedAgent>> {
     let ModelRepositoryAgents { agents } = config.model_repository_agents.as_ref()?;
     let named = agents.iter().map(|agent| NamedAgent {
         name: agent.name.clone(),
@@ -118,11 +130,9 @@ pub(crate) fn own_agents(config: &ModelConfig) -> Option<Vec<NamedAgent>> {
 mod tests {
     use std::fs;
 
-    use nereid_core::block_on;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::LocalStore;
 
     fn given(name: &str, repositories: &[&str]) -> AgentDefault {
         let agent = NamedAgent { name: name.to_owned(), parameters: Vec::new() };
