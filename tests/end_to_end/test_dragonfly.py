@@ -15,7 +15,7 @@ from test_repository_agents import Agents, model
 
 # Models that fail to load keep no server from being ready.
 LENIENT = ["--exit-on-error=false", "--strict-readiness=false"]
-FETCHED = "nereid_repository_fetched_bytes"
+FETCHED = "nereid_dragonfly_fetched_bytes"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ impl Fetched {
     pub(super) fn new(registry: &MetricRegistry) -> Result<Self> {
         let family = registry.family(
             MetricKind::Counter,
-            "nereid_repository_fetched_bytes",
+            "nereid_dragonfly_fetched_bytes",
             "Number of bytes of models fetched through Dragonfly, or from their buckets in its place",
         )?;
         let counter = |source: &str| {
