@@ -15,8 +15,10 @@ LIMIT_S = 30
 
 def environment(**more):
     """That of the tests, without what the machine knows of clouds."""
-    names = ("AWS_", "AZURE_", "GOOGLE_", "TRITON_", "CLOUD_STORAGE", "STORAGE_EMULATOR", "IDENTITY_")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    names = ("AWS_", "AZURE_", "GOOGLE_", "TRITON_", "CLOUD", "STORAGE_EMULATOR", "IDENTITY_", "HF_", "GCE_", "DOCKER_")
+    proxies = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+    variables = os.environ.items()
+    own = {name: value for name, value in variables if not name.startswith(names) and name.upper() not in proxies}
     return {**own, "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", **more}
 
 

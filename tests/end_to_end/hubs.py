@@ -48,10 +48,10 @@ class Host:
                 for name, value in {"content-length": str(len(body)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                if self.command == "GET":
+                if self.command != "HEAD":
                     self.wfile.write(body)
 
-            do_HEAD = do_GET
+            do_HEAD = do_PUT = do_POST = do_GET
 
             def log_message(self, *_):
                 pass

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::RETRY_AFTER;
+use hyper::header::{PROXY_AUTHORIZATION, RETRY_AFTER};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
@@ -29,6 +29,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::clouds::Patience;
 use crate::environment::Environment;
+use crate::proxies::{Proxies, ProxyConnector};
 
 /// Connections that nothing was sent on for this long are closed.
 const IDLE: Duration = Duration::from_secs(20);
@@ -39,15 +40,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The client. Clones share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
-    client: Client<HttpsConnector<TcpConnector>, HttpRequestBody>,
+    client: Client<HttpsConnector<ProxyConnector>, HttpRequestBody>,
+    proxies: Proxies,
     patience: Patience,
 }
 
 impl Connector {
-    /// A client that trusts what this machine trusts, and the authorities in the file that `AWS_CA_BUNDLE` names.
+    /// A client that trusts what this machine trusts, and the authorities in the file that `AWS_CA_BUNDLE` names, and uses the
+    /// proxies of the environment.
     ///
     /// # Errors
-    /// That file cannot be read.
+    /// That file cannot be read, or a proxy cannot be used.
     pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -65,6 +68,7 @@ impl Connector {
             .map_err(|error| format!("cannot set up TLS: {error}"))?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        let proxies = Proxies::of(environment)?;
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -73,14 +77,14 @@ impl Connector {
             .with_tls_config(config)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
+            .wrap_connector(ProxyConnector { tcp, proxies: proxies.clone() });
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             // Large reads would only be held in memory until they are written.
             .http1_max_buf_size(128 << 10)
             .build(https);
-        Ok(Self { client, patience })
+        Ok(Self { client, proxies, patience })
     }
 }
 
@@ -92,7 +96,10 @@ impl HttpConnector for Connector {
 
 #[async_trait]
 impl HttpService for Connector {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if let Some(login) = self.proxies.login(request.uri()) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, login);
+        }
         let response = timeout(self.patience.stall, self.client.request(request)).await;
         let response = response.map_err(|_| {
             let message = format!("no answer within {} seconds", self.patience.stall.as_secs_f32());

@@ -25,6 +25,7 @@ mod listing;
 mod locator;
 mod platform;
 mod profiles;
+mod proxies;
 mod routed;
 mod store;
 #[cfg(test)]
