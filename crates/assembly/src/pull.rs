@@ -13,7 +13,7 @@ use nereid_repository::Fetch;
 /// What has arrived stays here until all of a model has, also when that fails: the next attempt goes on from there.
 const PARTS: &str = ".nereid-pull";
 
-/// How often is told how far it is.
+/// How often progress is reported.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Whether something is the address of a repository that is not on this machine.

@@ -1,5 +1,4 @@
-//! Repository agents, as whoever runs them sees them: they see a model before it is loaded and may put other files in its
-//! place, and they hear what becomes of it.
+//! Repository agents: they see a model before it is loaded, may put other files in its place, and learn what becomes of it.
 //!
 //! What runs them is a source of models; the life cycle knows none of them, but reports to their
 //! [`LoadGuard`]. An agent is code of somebody else: it may block, and it may fail.

@@ -4,7 +4,7 @@
 //! `<key>.lock` lets one process at a time make it; the system releases the lock when the process ends, so what an
 //! interrupted one left is removed and made again by the next.
 //!
-//! Whoever uses an entry holds a shared lock on `<key>.used`, whose time of change is that of the last use. When an entry is made,
+//! A user of an entry holds a shared lock on `<key>.used`, whose modification time is that of the last use. When an entry is made,
 //! those that nobody has used for [`UNUSED`] are removed. The files for locks stay, so that all processes lock the same ones.
 
 use std::collections::HashMap;

@@ -31,13 +31,13 @@ pub trait Agents: Send + Sync {
     /// The store at an address in a cloud, to which an agent has sent a model.
     ///
     /// # Errors
-    /// It is no address of a store.
+    /// Not an address of a store.
     fn open(&self, address: &str) -> Result<Arc<dyn Store>>;
 }
 
 /// An agent.
 pub enum Agent {
-    /// It is told what happens to a model, and may put files of its own in place of the model's.
+    /// Gets the actions of a model, and may put files of its own in place of the model's.
     Hooks(Arc<dyn RepositoryAgent>),
     /// It only brings the model's files.
     Route(Arc<dyn Route>),

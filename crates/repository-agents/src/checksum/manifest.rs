@@ -82,7 +82,7 @@ fn is_hex(digest: &str) -> bool {
     !digest.is_empty() && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// All that is below a folder and is no folder itself, hidden files included.
+/// Every file below a folder, hidden ones included.
 fn files(folder: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     walk(folder, "", DEPTH, &mut files).map_err(|problem| {

@@ -1,4 +1,4 @@
-//! A proxy that answers as it is told.
+//! A proxy with scripted answers.
 
 use std::future::pending;
 

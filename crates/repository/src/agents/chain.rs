@@ -1,7 +1,7 @@
 //! The agents that have seen a model: tells each of them what becomes of it, by the reference's rules.
 //!
 //! Loads and unloads pass the agents in their order, the end of either in the opposite one. An agent that fails keeps the
-//! action from those after it. When the model is gone, each agent is told what it has not heard yet, one after another.
+//! action from those after it. When the model is gone, each agent gets the actions that it still lacks, one after another.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The order in which agents are told of a model, compared with the rules written plainly.
+//! The order in which agents get the actions of a model, compared with the rules written plainly.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::*;
 
 type Record = Arc<Mutex<Vec<String>>>;
 
-/// An agent that notes what it is told, and refuses some of it.
+/// An agent that records its actions, and refuses some of them.
 struct Recorder {
     number: usize,
     refuses: BTreeSet<String>,
