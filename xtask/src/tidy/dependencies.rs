@@ -324,6 +324,20 @@ const RULES: &[Rule] = &[
         why: "triton-backend is built into backends that other servers load, and knows nothing of this one",
     },
     Rule {
+        krate: "triton-repoagent",
+        workspace: Allowed::Only(&["triton-sys"]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "triton-repoagent is built into agents that other servers load, and knows nothing of this one",
+    },
+    Rule {
+        krate: "examples/agents/*",
+        workspace: Allowed::Only(&["triton-repoagent"]),
+        libraries: Allowed::Any,
+        never: &[],
+        why: "an example agent is built as anybody's would be, with triton-repoagent alone",
+    },
+    Rule {
         krate: "examples/backends/*",
         workspace: Allowed::Only(&["triton-backend"]),
         libraries: Allowed::Any,

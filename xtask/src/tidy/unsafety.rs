@@ -25,6 +25,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/tritonserver",
     "crates/worker-protocol",
     "sdk/triton-backend",
+    "sdk/triton-repoagent",
     "sdk/triton-sys",
 ];
 

@@ -1,0 +1,128 @@
+//! Errors: a code and a message, which the server reports.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::io;
+
+use triton_sys::*;
+
+/// What an agent's functions return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error with its code. It becomes the reason that a model is not loaded, so its message says what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: ErrorCode,
+    message: String,
+}
+
+/// The kind of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// Nothing is known about the kind.
+    Unknown,
+    /// Something broke.
+    Internal,
+    /// What was asked for does not exist.
+    NotFound,
+    /// The model or its configuration is wrong.
+    InvalidArgument,
+    /// Not now; later it may succeed.
+    Unavailable,
+    /// The agent cannot do that.
+    Unsupported,
+    /// What was to be made exists.
+    AlreadyExists,
+    /// It was cancelled.
+    Cancelled,
+}
+
+const CODES: [(ErrorCode, TRITONSERVER_Error_Code); 8] = [
+    (ErrorCode::Unknown, TRITONSERVER_ERROR_UNKNOWN),
+    (ErrorCode::Internal, TRITONSERVER_ERROR_INTERNAL),
+    (ErrorCode::NotFound, TRITONSERVER_ERROR_NOT_FOUND),
+    (ErrorCode::InvalidArgument, TRITONSERVER_ERROR_INVALID_ARG),
+    (ErrorCode::Unavailable, TRITONSERVER_ERROR_UNAVAILABLE),
+    (ErrorCode::Unsupported, TRITONSERVER_ERROR_UNSUPPORTED),
+    (ErrorCode::AlreadyExists, TRITONSERVER_ERROR_ALREADY_EXISTS),
+    (ErrorCode::Cancelled, TRITONSERVER_ERROR_CANCELLED),
+];
+
+impl Error {
+    /// An error with any code.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// Something broke.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Internal, message)
+    }
+
+    /// The model or its configuration is wrong.
+    pub fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message)
+    }
+
+    /// The agent cannot do that.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Unsupported, message)
+    }
+
+    /// The kind of error.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error in C, to be handed to the server, which deletes it.
+    pub(crate) fn into_c(self) -> *mut TRITONSERVER_Error {
+        let message = CString::new(self.message.replace('\0', "\u{fffd}")).unwrap_or_default();
+        let code = CODES.iter().find(|(code, _)| *code == self.code);
+        let code = code.map_or(TRITONSERVER_ERROR_UNKNOWN, |(_, number)| *number);
+        // SAFETY: the message ends with a zero and is copied by the server.
+        unsafe { TRITONSERVER_ErrorNew(code, message.as_ptr()) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => ErrorCode::NotFound,
+            _ => ErrorCode::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// What a function of the server returned: null is success, anything else is taken over and deleted.
+///
+/// # Safety
+/// `error` is null or an error that belongs to the caller.
+pub(crate) unsafe fn check(error: *mut TRITONSERVER_Error) -> Result<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the error is not null and ours, so it and its message live until it is deleted below.
+    let copied = unsafe {
+        let number = TRITONSERVER_ErrorCode(error);
+        let code =
+            CODES.iter().find(|(_, known)| *known == number).map_or(ErrorCode::Unknown, |(code, _)| *code);
+        Error::new(code, CStr::from_ptr(TRITONSERVER_ErrorMessage(error)).to_string_lossy().into_owned())
+    };
+    // SAFETY: the error is ours, and nothing of it is used any more.
+    unsafe { TRITONSERVER_ErrorDelete(error) };
+    Err(copied)
+}
