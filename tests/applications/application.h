@@ -57,7 +57,7 @@ typedef struct {
     float output[4];
     /* The code of its error; -1 where there is none. */
     int error;
-    bool answered, released;
+    bool answered, released, is_trace_released;
     /* Whether it is deleted when it is released, as applications do that keep no requests. */
     bool is_deleted_at_release;
     unsigned buffers;

@@ -281,6 +281,42 @@ static void cancelled(TRITONSERVER_Server* server)
     exchange_delete(exchange);
 }
 
+/* -- A trace comes back when its request is answered, though the request is kept. */
+
+static unsigned activities;
+
+static void on_activity(
+    TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTraceActivity activity, uint64_t nanos, void* userp)
+{
+    (void)trace, (void)nanos, (void)userp;
+    __atomic_or_fetch(&activities, 1u << activity, __ATOMIC_SEQ_CST);
+}
+
+static void on_trace_release(TRITONSERVER_InferenceTrace* trace, void* userp)
+{
+    Exchange* exchange = userp;
+    MUST(TRITONSERVER_InferenceTraceDelete(trace));
+    pthread_mutex_lock(&exchange->lock);
+    exchange->is_trace_released = true;
+    pthread_cond_broadcast(&exchange->changed);
+    pthread_mutex_unlock(&exchange->lock);
+}
+
+static void traced(TRITONSERVER_Server* server)
+{
+    TRITONSERVER_InferenceTrace* trace = NULL;
+    Exchange* exchange = exchange_new(server, "slow", "traced", 12);
+    RECORD(TRITONSERVER_InferenceTraceNew(
+        &trace, TRITONSERVER_TRACE_LEVEL_TIMESTAMPS, 0, on_activity, on_trace_release, exchange));
+    RECORD(TRITONSERVER_ServerInferAsync(server, exchange->request, trace));
+    exchange_wait("traced", exchange);
+    pthread_mutex_lock(&exchange->lock);
+    while (!exchange->is_trace_released) pthread_cond_wait(&exchange->changed, &exchange->lock);
+    pthread_mutex_unlock(&exchange->lock);
+    printf("activities: %x\n", activities);
+    exchange_delete(exchange);
+}
+
 /* -- What Triton's library does not survive, or does not have. */
 
 static unsigned reports;
@@ -425,6 +461,7 @@ int main(int argc, char** argv)
     repositories(server, repository);
     RECORD(TRITONSERVER_ServerLoadModel(server, "slow"));
     cancelled(server);
+    traced(server);
     RECORD(TRITONSERVER_ServerDelete(server));
     polled(repository, backends);
     ends(repository, backends);

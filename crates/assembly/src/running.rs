@@ -101,8 +101,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
     let exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
     let remote = repositories.clone();
     let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
-    let text = Arc::clone(&exposition);
-    platform.backends.libraries.attach(&server, move |server| text.text(server));
+    // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.
+    let text = Arc::downgrade(&exposition);
+    let text = move |server: &Server| text.upgrade().map_or_else(String::new, |text| text.text(server));
+    platform.backends.libraries.attach(&server, text);
 
     let cuda = platform.gpus.cuda.clone();
     let python = config.platform.backends.settings_of("python");

@@ -1,7 +1,9 @@
 //! A plugin's library and the functions in it.
 
 use std::ffi::{CString, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nereid_dylib::{Binding, Library, LoadError, open};
 
@@ -63,7 +65,7 @@ fn list(folders: &[PathBuf]) -> String {
 pub struct Plugin {
     kind: Kind,
     path: PathBuf,
-    library: &'static Library,
+    library: Arc<ManuallyDrop<Library>>,
 }
 
 impl Plugin {
@@ -72,7 +74,7 @@ impl Plugin {
         // SAFETY: the operator puts plugins into the plugin and model folders and trusts them with all rights of the
         // server; so says the doc of `Kind::load`.
         let library = unsafe { open(path, Binding::Now) }?;
-        Ok(Self { kind, path: path.to_owned(), library: Box::leak(Box::new(library)) })
+        Ok(Self { kind, path: path.to_owned(), library: Arc::new(ManuallyDrop::new(library)) })
     }
 
     /// A function, if the library has it.

@@ -1,7 +1,7 @@
 //! The caller's side of a request: reading its answers, and cancelling it.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use nereid_backend_api::{Answer, Error, Response, Result};
@@ -11,21 +11,22 @@ use crate::classification;
 use crate::interceptors::Waiting;
 use crate::scheduler::Ticket;
 
-/// Cancels a request from elsewhere than its stream.
+/// Cancels a request from elsewhere than its stream. It keeps nothing of the request once that is over.
 #[derive(Clone)]
 pub struct Canceller {
-    inflight: Arc<InFlight>,
+    inflight: Weak<InFlight>,
     place: Place,
 }
 
 impl Canceller {
     /// Cancels the request: a queued one is answered at once; one in execution is marked for its backend to see.
     pub fn cancel(&self) {
-        self.inflight.cancelled.cancel();
+        let Some(inflight) = self.inflight.upgrade() else { return };
+        inflight.cancelled.cancel();
         match &self.place {
             Place::Left => {}
-            Place::Queued(ticket) => self.inflight.model.forget(*ticket),
-            Place::Waiting(waiting) => waiting.cancel(&self.inflight.model),
+            Place::Queued(ticket) => inflight.model.forget(*ticket),
+            Place::Waiting(waiting) => waiting.cancel(&inflight.model),
         }
     }
 }
@@ -79,7 +80,7 @@ impl ResponseStream {
 
     /// What stops the request, for who goes on waiting for its answers.
     pub fn canceller(&self) -> Canceller {
-        Canceller { inflight: Arc::clone(&self.inflight), place: self.place.clone() }
+        Canceller { inflight: Arc::downgrade(&self.inflight), place: self.place.clone() }
     }
 
     /// The next answer; `None` after the last.

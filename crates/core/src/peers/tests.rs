@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 use nereid_backend_api::{
@@ -192,6 +192,38 @@ fn an_inner_request_is_cancelled_with_its_parent_or_by_itself() {
     // Nobody waits for its answers.
     let held = world.server.peers().model("held", None).unwrap();
     drop(held.infer(InnerRequest::new(request())).unwrap());
+}
+
+#[test]
+fn what_could_cancel_a_request_keeps_nothing_of_it_once_it_is_over() {
+    let world = world();
+    let echo = world.server.model("echo", None).unwrap();
+    let holders = Arc::strong_count(&echo);
+    let mut cancellers = Vec::new();
+    for _ in 0..3 {
+        let mut stream = world.server.infer(&echo, request(), Caller::default()).unwrap();
+        cancellers.push(stream.canceller());
+        block_on(stream.single()).unwrap();
+    }
+    // The instance may hold the last one for a moment.
+    let end = Instant::now() + Duration::from_secs(10);
+    while Arc::strong_count(&echo) > holders && Instant::now() < end {
+        thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&echo), holders);
+    // Too late.
+    cancellers.iter().for_each(|canceller| canceller.cancel());
+}
+
+#[test]
+fn an_application_is_refused_while_the_server_stops_as_clients_are() {
+    let world = world();
+    let application = world.server.peers_of_application();
+    ask(&*application, "echo", InnerRequest::new(request())).unwrap();
+    world.server.begin_shutdown();
+    let refused = ask(&*application, "echo", InnerRequest::new(request())).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Unavailable);
+    ask(&*world.server.peers(), "echo", InnerRequest::new(request())).unwrap();
 }
 
 #[test]

@@ -1,0 +1,60 @@
+"""Packages of Debian, unpacked beside the Python environment of the tests: fetched once for each environment, and nothing is
+installed.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_MIRROR = "http://deb.debian.org/debian"
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def unpack(name, packages, release=None):
+    """Unpacks packages of the installed release, or of another one, and gives their folder. Of several workers one does, and
+    the others wait."""
+    home = Path(sys.prefix) / name
+    home.mkdir(exist_ok=True)
+    with open(home / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = home / "ready"
+        if not ready.exists():
+            try:
+                _fetch(home, packages, release)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise RuntimeError(f"cannot fetch Debian's packages {', '.join(packages)}: {error}") from error
+            ready.touch()
+    return home
+
+
+def _fetch(home, packages, release):
+    debs = home / "debs"
+    debs.mkdir(exist_ok=True)
+    environment = dict(os.environ)
+    if release:
+        environment["APT_CONFIG"] = str(_lists_of(home / "apt", release))
+    download = ["apt-get", "download", *packages]
+    options = {"env": environment, "capture_output": True}
+    # Lists may be missing or old; only the superuser may fetch new ones of the installed release.
+    if release or subprocess.run(download, cwd=debs, **options).returncode != 0:
+        subprocess.run(["apt-get", "update"], check=True, **options)
+        subprocess.run(download, cwd=debs, check=True, **options)
+    for deb in debs.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", deb, home], check=True)
+        deb.unlink()
+
+
+def _lists_of(folder, release):
+    """Lists of another release's packages, which the system's own apt does not see."""
+    for place in ["lists/partial", "cache/archives/partial", "parts"]:
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    (folder / "status").touch()
+    (folder / "sources.list").write_text(f"deb [signed-by={_KEYS}] {_MIRROR} {release} main\n")
+    settings = folder / "apt.conf"
+    settings.write_text(
+        f'Dir::State::Lists "{folder}/lists";\nDir::State::status "{folder}/status";\nDir::Cache "{folder}/cache";\n'
+        f'Dir::Etc::sourcelist "{folder}/sources.list";\nDir::Etc::sourceparts "{folder}/parts";\n'
+    )
+    return settings

