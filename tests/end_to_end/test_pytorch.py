@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,6 +107,16 @@ def test_requests_join_to_batches(write, serve):
         list(clients.map(send, [1, 2, 3, 8, 1, 1, 4, 2] * 10))
     statistics = request(server, "GET", "/v2/models/twice/stats").json["model_stats"][0]
     assert statistics["execution_count"] < 80
+
+
+def test_it_conforms_as_a_backend(models):
+    program = Path(nereid_server.binary()).parent / "examples" / "pytorch_conformance"
+    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
+    run = [program, torch_package.LIBRARY_FOLDER / "libtorch_cpu.so", models[0] / "Twice"]
+    variables = os.environ | torch_package.environment()
+    outcome = subprocess.run(run, capture_output=True, text=True, timeout=120, env=variables)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "conforms" in outcome.stdout
 
 
 KINDS = {
