@@ -232,6 +232,10 @@ class Stall(int):
     """A fault: after so many bytes nothing comes, until the proxy lets it."""
 
 
+class Damage(int):
+    """A fault: so many bytes before the end of an answer, one is another."""
+
+
 class Proxy(socketserver.ThreadingTCPServer):
     """Passes connections on to a store, and breaks them on demand. Counts the requests that pass, by first line."""
 
@@ -287,6 +291,13 @@ class _Passing(socketserver.BaseRequestHandler):
             with socket.create_connection((host, int(port))) as store:
                 head = re.sub(rb"(?i)\r\nhost: [^\r]*", b"\r\nhost: " + self.server.target.encode(), head, count=1)
                 store.sendall(head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+                if isinstance(fault, Damage):
+                    answer = bytearray()
+                    while received := store.recv(65536):
+                        answer += received
+                    answer[-fault] ^= 1
+                    self.request.sendall(answer)
+                    return
                 sent = 0
                 while received := store.recv(65536):
                     if fault is not None and sent + len(received) > fault:

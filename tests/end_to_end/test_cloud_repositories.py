@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cloud_repositories import EXPLICIT, LIMIT_S, POLL, Cloud, answers, environment, load, refused, until, versions
-from clouds import AWS, KEY, SECRET, Proxy, Stall, azure, free_port, google, put_tree, s3
+from clouds import AWS, KEY, SECRET, Damage, Proxy, Stall, azure, free_port, google, put_tree, s3
 from http_requests import request
 from model_files import write_identity
 from nereid_server import Server, running
@@ -186,6 +186,18 @@ def test_a_store_that_breaks_now_and_then_delivers_in_the_end(amazon, models, fa
         with running(amazon.url("broken", proxy.address), env=amazon.environment(proxy.address)) as server:
             assert answers(server, "a") and answers(server, "b")
         assert max(seen.values()) >= 3
+
+
+def test_what_is_damaged_on_the_way_is_noticed(cloud, models):
+    cloud.put("damaged", models)
+    with Proxy(cloud.store.address) as proxy:
+        url, env = cloud.url("damaged", proxy.address), cloud.environment(proxy.address)
+        with running(url, EXPLICIT, "--load-model=b", env=env) as server:
+            proxy.breaks(lambda line: Damage(500) if "weights" in line else None)
+            answer = load(server, "a")
+            assert answer.status == 500 and "what arrives of 'damaged/a/1/weights' is damaged" in answer.json["error"]
+            proxy.breaks(None)
+            assert load(server, "a").status == 200 and answers(server, "a")
 
 
 def test_keys_are_read_from_the_file_and_the_profile_and_shown_nowhere(amazon, models, tmp_path):
