@@ -1,5 +1,5 @@
-"""KServe's Python package, installed with what it needs in an environment of its own, whose packages conflict with those of the
-tests. It is installed once for each test environment.
+"""KServe's Python package, installed with what it needs in an environment of its own, whose packages conflict with those of
+the tests. It is installed once for each test environment.
 """
 
 import fcntl

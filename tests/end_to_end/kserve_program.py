@@ -1,5 +1,5 @@
-"""Drives a server with KServe's own clients, and prints what they found as one line of JSON. The arguments are the ports of HTTP
-and gRPC; without them, it prints the messages of KServe's gRPC protocol.
+"""Drives a server with KServe's own clients, and prints what they found as one line of JSON. The arguments are the ports of
+HTTP and gRPC; without them, it prints the messages of KServe's gRPC protocol.
 
 Runs in the environment that kserve_package.py makes, which has other packages than the tests.
 """

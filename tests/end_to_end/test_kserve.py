@@ -3,7 +3,6 @@
 import grpc
 import pytest
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 import kserve_package

@@ -154,8 +154,9 @@ def test_requests_and_errors_are_counted(repository, serve, gate):
     write_identity(repository, "same", ["INT32"])
     tensors = ([("INPUT0", "INT32", [-1])], [("OUTPUT0", "INT32", [-1])])
     policy = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+    batching = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
     held = f'parameters {{ key: "gate" value {{ string_value: "{gate.path}" }} }}'
-    write_model(repository, "held", config("held", "identity", *tensors, 1, f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n{held}"))
+    write_model(repository, "held", config("held", "identity", *tensors, 1, f"{batching}\n{held}"))
     server = serve()
     body = {"inputs": [tensor("INPUT0", "INT32", [1, 1], [7])]}
 
