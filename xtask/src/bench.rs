@@ -2,6 +2,7 @@
 
 mod cache;
 mod client;
+mod clouds;
 mod frameworks;
 mod grpc;
 mod http;
@@ -31,6 +32,8 @@ pub enum Bench {
     Http(http::Options),
     /// Inference requests over gRPC, beside a bare service that echoes the same messages
     Grpc(grpc::Options),
+    /// A large model from S3, beside a bare download of the same ranges
+    Clouds(clouds::Options),
     /// What the server adds to OpenVINO and ONNX Runtime, beside their own Python
     Frameworks(frameworks::Options),
     /// What the server costs on top of ONNX Runtime, with real models
@@ -52,6 +55,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
+        Bench::Clouds(options) => clouds::run(project, options),
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),

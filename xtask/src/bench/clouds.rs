@@ -1,0 +1,30 @@
+//! A large model from S3, beside a bare download. The measurement is a Python program, because the store is that of the
+//! end-to-end tests; this brings what it needs and starts it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::programs;
+use crate::project::{Project, show};
+use crate::test::end_to_end_environment;
+
+/// What to measure.
+#[derive(Args)]
+pub struct Options {
+    /// Size of the model, in MiB
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    megabytes: u32,
+    /// Measure this server instead of building one (release profile)
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+}
+
+/// Prints a table in Markdown.
+pub fn run(project: &Project, options: &Options) -> Result<()> {
+    let binary = programs::nereid(project, options.binary.as_deref())?;
+    let python = end_to_end_environment(project)?;
+    let megabytes = options.megabytes.to_string();
+    show(python.command(project, &["tests/measure/clouds.py"]).arg(binary).arg(megabytes))
+}
