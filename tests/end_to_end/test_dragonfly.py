@@ -1,11 +1,17 @@
 """Models that come through Dragonfly, and other repository agents on models in clouds."""
 
 import json
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from cloud_repositories import EXPLICIT, Cloud, answers, load, refused, until
 from clouds import Proxy, azure, google, s3
+from conftest import EXAMPLES
 from dragonfly_proxy import DragonflyProxy
 from http_requests import request
 from model_files import write_identity
@@ -194,3 +200,26 @@ def test_checksums_of_models_in_clouds_are_checked(amazon, tmp_path):
         until(lambda: answers(server, "good"))
         assert not answers(server, "bad")
         assert "'1/weights' has MD5 900150983cd24fb0d6963f7d28e17f72, expected 000" in server.log
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder."""
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_model_of_the_web_comes_by_the_proxy(tmp_path):
+    file = Path(shutil.copy(EXAMPLES / "model_repository" / "digits" / "1" / "model.onnx", tmp_path / "digits.onnx"))
+    handler = partial(Quiet, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web, DragonflyProxy(by_content=False) as proxy:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        try:
+            agents = ["dragonfly", f"dragonfly,proxy={proxy.address}", "dragonfly,fallback=false"]
+            flags = [f"--repository-agent={agent}" for agent in agents]
+            with running(f"http://127.0.0.1:{web.server_address[1]}/digits.onnx", *flags) as server:
+                assert request(server, "GET", "/v2/models/digits/ready").status == 200
+                assert fetched(server) == [file.stat().st_size, 0]
+            assert proxy.origin_reads == ["/digits.onnx"]
+        finally:
+            web.shutdown()

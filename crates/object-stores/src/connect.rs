@@ -103,8 +103,9 @@ impl Connecting<'_> {
 
     fn hub(mut self, hub: impl Hub, secret: Option<String>) -> Connection {
         self.secrets.extend(secret);
-        let store = HubStore { hub: Arc::new(hub), client: Client(self.connector.clone()) };
-        Connection { store: Arc::new(store), locator: Locator::Nowhere, secrets: self.secrets }
+        let hub = Arc::new(hub);
+        let store = HubStore { hub: Arc::clone(&hub), client: Client(self.connector.clone()) };
+        Connection { store: Arc::new(store), locator: Locator::Hub(hub), secrets: self.secrets }
     }
 
     async fn s3(

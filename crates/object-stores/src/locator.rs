@@ -8,6 +8,7 @@ use object_store::signer::{Method, Signer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::address::Address;
+use crate::hubs::{Hub, problem};
 
 /// For how long an address with a signature holds. A fetch of one range takes less.
 const VALID: Duration = Duration::from_secs(3600);
@@ -21,8 +22,8 @@ pub(crate) enum Locator {
     Signed(Arc<dyn Signer>),
     /// As they are.
     Public(Public),
-    /// Nobody else can read them.
-    Nowhere,
+    /// Where a hub has them, if it asks for no credentials.
+    Hub(Arc<dyn Hub>),
 }
 
 /// The address of a bucket whose objects need no signature, or all the same.
@@ -53,7 +54,13 @@ impl Locator {
     pub(crate) async fn url(&self, path: &Path) -> Result<String, object_store::Error> {
         match self {
             Self::Public(public) => Ok(public.url(path)),
-            Self::Nowhere => Err(crate::hubs::problem("its files have no addresses for others")),
+            Self::Hub(hub) => {
+                let place = hub.place(path, None).await?;
+                let is_public = place.headers.is_empty();
+                is_public
+                    .then_some(place.url)
+                    .ok_or_else(|| problem("its files have no addresses for others"))
+            }
             Self::Signed(signer) => Ok(signer.signed_url(Method::GET, path, VALID).await?.to_string()),
         }
     }

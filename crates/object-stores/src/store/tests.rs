@@ -6,6 +6,7 @@ use nereid_core::backend_api::ErrorCode;
 use nereid_core::block_on;
 use nereid_repository::check_source;
 use nereid_repository::conformance::{StoreUnderTest, check_store};
+use nereid_repository::{Answering, NextPiece, Route, RouteAnswer, RouteBody, RouteError, RoutedObject, Way};
 use tempfile::TempDir;
 
 use super::*;
@@ -478,4 +479,130 @@ fn a_folder_that_is_not_there_is_not_found_and_an_empty_bucket_is_empty() {
     assert_eq!(block_on(whole.list("", Instant::now())).unwrap(), []);
     fixture.server.put("m/1/x", b"x");
     assert_eq!(block_on(whole.list("", Instant::now())).unwrap().len(), 1);
+}
+
+/// How a route behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behaviour {
+    Right,
+    Away,
+    /// It breaks after so many bytes of each range.
+    Breaks(u64),
+    OtherBytes,
+    OtherSize,
+    OtherEtag,
+    TooMuch,
+}
+
+/// A route that reads from a map.
+#[derive(Debug)]
+struct TestRoute {
+    behaviour: Behaviour,
+    fallback: bool,
+    objects: BTreeMap<String, Vec<u8>>,
+    counts: Mutex<[u64; 2]>,
+}
+
+/// Contents in pieces.
+struct Pieces(Vec<std::result::Result<bytes::Bytes, RouteError>>);
+
+impl RouteBody for Pieces {
+    fn next(&mut self) -> NextPiece<'_> {
+        Box::pin(async { if self.0.is_empty() { None } else { Some(self.0.remove(0)) } })
+    }
+}
+
+impl Route for TestRoute {
+    fn name(&self) -> &str {
+        "the test's route"
+    }
+
+    fn may_fall_back(&self) -> bool {
+        self.fallback
+    }
+
+    fn get(&self, object: RoutedObject) -> Answering<'_> {
+        Box::pin(async move {
+            let broken = || RouteError("broken".to_owned());
+            if self.behaviour == Behaviour::Away {
+                return Err(broken());
+            }
+            let (plain, query) = object.url.split_once('?').unwrap();
+            assert!(query.contains("X-Amz-Signature"), "{}", object.url);
+            let contents = &self.objects[plain.rsplit_once("/models/").unwrap().1];
+            let (mut size, mut etag) = (contents.len() as u64, object.etag.clone());
+            let range = object.range.unwrap_or(0..size);
+            let mut bytes = contents[range.start as usize..range.end as usize].to_vec();
+            let mut end = None;
+            match self.behaviour {
+                Behaviour::Right | Behaviour::Away => {}
+                Behaviour::Breaks(after) if after < bytes.len() as u64 => {
+                    bytes.truncate(after as usize);
+                    end = Some(Err(broken()));
+                }
+                Behaviour::Breaks(_) => {}
+                Behaviour::OtherBytes => bytes.iter_mut().for_each(|byte| *byte ^= 1),
+                Behaviour::OtherSize => size += 1,
+                Behaviour::OtherEtag => etag = Some("other".into()),
+                Behaviour::TooMuch => bytes.push(0),
+            }
+            let pieces = bytes.chunks(1 << 20).map(|piece| Ok(bytes::Bytes::copy_from_slice(piece)));
+            let body = Box::new(Pieces(pieces.chain(end).collect()));
+            Ok(RouteAnswer { etag, size: Some(size), body })
+        })
+    }
+
+    fn count(&self, way: Way, bytes: u64) {
+        self.counts.lock().unwrap()[way as usize] += bytes;
+    }
+}
+
+#[test]
+fn what_a_route_brings_is_checked_and_what_it_does_not_comes_from_the_bucket() {
+    let files =
+        [("m/1/small", vec![7; 1000]), ("m/1/empty", Vec::new()), ("m/1/large", vec![9; (8 << 20) + 5])];
+    let total: u64 = files.iter().map(|(_, contents)| contents.len() as u64).sum();
+    for behaviour in [
+        Behaviour::Right,
+        Behaviour::Away,
+        Behaviour::Breaks(0),
+        Behaviour::Breaks(3 << 20),
+        Behaviour::OtherBytes,
+        Behaviour::OtherSize,
+        Behaviour::OtherEtag,
+        Behaviour::TooMuch,
+    ] {
+        for fallback in [true, false] {
+            let fixture = Fixture::new();
+            for (key, contents) in &files {
+                fixture.server.put(&format!("models/{key}"), contents);
+            }
+            let objects = files.iter().map(|(key, contents)| ((*key).to_owned(), contents.clone())).collect();
+            let route = TestRoute { behaviour, fallback, objects, counts: Mutex::default() };
+            let route = Arc::new(route);
+            let routed: Arc<dyn Route> = Arc::clone(&route) as _;
+            let progress = Progress::default();
+            let fetch = Fetch {
+                folder: "m",
+                is_needed: &|_| true,
+                progress: &progress,
+                as_of: Instant::now(),
+                route: Some(&routed),
+            };
+            let fetched = block_on(fixture.open().fetch(fetch));
+            let [by_route, by_store] = *route.counts.lock().unwrap();
+            // What breaks goes on from there.
+            let succeeds = fallback || matches!(behaviour, Behaviour::Right | Behaviour::Breaks(1..));
+            assert_eq!(fetched.is_ok(), succeeds, "{behaviour:?} {fallback}");
+            if let Ok(fetched) = fetched {
+                for (key, contents) in &files {
+                    let path = fetched.path.join(key.strip_prefix("m/").unwrap());
+                    assert!(fs::read(path).unwrap() == *contents, "{behaviour:?} {key}");
+                }
+                assert!(by_route + by_store >= total, "{behaviour:?}");
+            }
+            assert!(fallback || by_store == 0, "{behaviour:?}");
+            assert!(behaviour != Behaviour::Right || by_route == total && by_store == 0);
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! The stage before loading: sources that take their time, and what is heard of the files they give.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::Receiver;
 
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::source::{FetchedModel, Listed, ModelSource, Origin, Progress, SourceFuture};
+use crate::source::{BlockingSource, FetchedModel, Listed, ModelSource, Origin, Progress, SourceFuture};
 use crate::{FetchStatus, LoadGuard, LoadHooks};
 
 /// A source of models that are fetched when there is a permit for that; `now` needs none.
@@ -293,4 +293,87 @@ fn the_index_of_a_server_that_polls_is_that_of_the_last_poll() {
     source.permits.close();
     server.poll(LONG).unwrap_err();
     assert_eq!(server.blocking_index().err().map(|error| error.code()), Some(ErrorCode::Unavailable));
+}
+
+/// A source whose models are read at once, and counted.
+#[derive(Default)]
+struct Counting {
+    reads: AtomicUsize,
+    /// Tells one state of the model from others.
+    number: AtomicU64,
+    /// Whether the model can be loaded.
+    is_broken: AtomicBool,
+}
+
+impl Counting {
+    fn current(&self) -> Fingerprint {
+        Fingerprint { whole: self.number.load(AtomicOrdering::SeqCst), ..Fingerprint::default() }
+    }
+}
+
+impl BlockingSource for Arc<Counting> {
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(vec!["m".into()])
+    }
+
+    fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
+        self.reads.fetch_add(1, AtomicOrdering::SeqCst);
+        if self.is_broken.load(AtomicOrdering::SeqCst) {
+            return Err(Error::invalid_arg("broken"));
+        }
+        let origin = if overrides.files.is_empty() { Origin::Source } else { Origin::Request(1) };
+        let config = ModelConfig { name: id.name.clone(), ..config() };
+        let fingerprint = self.current();
+        Ok(ModelSpec { fingerprint, origin, ..ModelSpec::new(id.clone(), "m", config, [1]) })
+    }
+
+    fn fingerprint_of(&self, _: &ModelId) -> Result<Fingerprint> {
+        Ok(self.current())
+    }
+}
+
+#[test]
+fn a_model_that_has_not_changed_is_not_read_again() {
+    let source = Arc::new(Counting::default());
+    let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
+    let server = Server::new(options, backends(scripted(echo)), Arc::new(Arc::clone(&source)) as _);
+    server.start(Some(Vec::new())).unwrap();
+    let reads = |act: &dyn Fn() -> Result<()>| {
+        let before = source.reads.load(AtomicOrdering::SeqCst);
+        let outcome = act();
+        (source.reads.load(AtomicOrdering::SeqCst) - before, outcome.is_ok())
+    };
+    let load = || begin_load(&server, "m").recv_timeout(LONG).unwrap();
+    let load_with = |overrides: Overrides| {
+        let (done, outcome) = channel();
+        server.load_model("m", overrides, move |result| done.send(result).unwrap()).unwrap();
+        outcome.recv_timeout(LONG).unwrap()
+    };
+    let change = || source.number.fetch_add(1, AtomicOrdering::SeqCst);
+    let files = || Overrides {
+        config: Some("{}".into()),
+        files: [("1/x".into(), bytes::Bytes::new())].into_iter().collect(),
+    };
+    assert_eq!(reads(&load), (1, true));
+    assert_eq!(reads(&load), (0, true));
+    change();
+    assert_eq!(reads(&load), (1, true));
+    assert_eq!(
+        reads(&|| load_with(Overrides { config: Some("{}".into()), ..Overrides::default() })),
+        (1, true)
+    );
+    assert_eq!(reads(&load), (0, true));
+    // Files of a request are others than those of the source.
+    assert_eq!(reads(&|| load_with(files())), (1, true));
+    assert_eq!(reads(&load), (1, true));
+    begin_unload(&server, "m").recv_timeout(LONG).unwrap().unwrap();
+    assert_eq!(reads(&load), (1, true));
+    // What failed is tried again.
+    change();
+    source.is_broken.store(true, AtomicOrdering::SeqCst);
+    assert_eq!(reads(&load), (1, false));
+    assert_eq!(reads(&load), (1, false));
+    source.is_broken.store(false, AtomicOrdering::SeqCst);
+    assert_eq!(reads(&load), (1, true));
+    assert_eq!(reads(&load), (0, true));
 }
