@@ -269,6 +269,19 @@ static void ends(char const* repository, char const* backends)
     RECORD(TRITONSERVER_ServerSetExitTimeout(NULL, 1));
 }
 
+static void priorities(TRITONSERVER_Server* server)
+{
+    uint64_t const given[] = {0, 1, 10, 11, UINT64_MAX};
+    Exchange* exchange = exchange_new(server, "slow", "of a priority", 13);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        uint64_t found = 99;
+        RECORD(TRITONSERVER_InferenceRequestSetPriorityUInt64(exchange->request, given[i]));
+        RECORD(TRITONSERVER_InferenceRequestPriorityUInt64(exchange->request, &found));
+        printf("priority: %llu\n", (unsigned long long)found);
+    }
+    exchange_delete(exchange);
+}
+
 static void cancelled(TRITONSERVER_Server* server)
 {
     bool is_cancelled = false;
@@ -460,6 +473,7 @@ int main(int argc, char** argv)
     loads(server);
     repositories(server, repository);
     RECORD(TRITONSERVER_ServerLoadModel(server, "slow"));
+    priorities(server);
     cancelled(server);
     traced(server);
     RECORD(TRITONSERVER_ServerDelete(server));

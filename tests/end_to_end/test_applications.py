@@ -24,7 +24,10 @@ LIBRARY = Path(nereid_server.binary()).parent / "libtritonserver.so"
 _TENSORS = """max_batch_size: 4
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }"""
-_DELAYED = _TENSORS + "\ndynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 200000 }"
+_DELAYED = f"""{_TENSORS}
+dynamic_batching {{
+  preferred_batch_size: 4 max_queue_delay_microseconds: 200000 priority_levels: 10 default_priority_level: 4
+}}"""
 
 
 @pytest.fixture(scope="module")

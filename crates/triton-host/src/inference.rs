@@ -17,7 +17,7 @@ use crate::call::Canceller;
 use crate::handle::Handle;
 
 use callbacks::{Callbacks, Release};
-use properties::Properties;
+use properties::{Levels, Properties};
 use tensors::Tensors;
 
 /// An inner request owned by its maker. It may be sent again after it was released.
@@ -40,11 +40,11 @@ pub(crate) struct Fields {
 }
 
 impl InferenceRequest {
-    pub(crate) fn new(model_name: String, model_version: i64, cuda: Option<Arc<Cuda>>) -> Self {
+    fn new(model_name: String, model_version: i64, levels: Levels, cuda: Option<Arc<Cuda>>) -> Self {
         let fields = Mutex::new(Fields {
             model_name,
             model_version,
-            properties: Properties::default(),
+            properties: Properties::new(levels),
             tensors: Tensors::default(),
             callbacks: Callbacks::none(),
             canceller: None,
@@ -114,8 +114,8 @@ exports! {
     ) {
         let name = model_name.read()?.into_owned();
         let server = server.get()?;
-        server.peers()?.model(&name, version(model_version)?)?;
-        let request = Arc::new(InferenceRequest::new(name, model_version, server.cuda().cloned()));
+        let levels = Levels::of(server.peers()?.model(&name, version(model_version)?)?.config());
+        let request = Arc::new(InferenceRequest::new(name, model_version, levels, server.cuda().cloned()));
         inference_request.give(request)?;
     }
 

@@ -3,11 +3,38 @@
 use std::ffi::{CString, c_char};
 use std::time::Duration;
 
-use nereid_backend_api::{CorrelationId, Error, InferRequest, ParameterValue, Parameters, SequenceFlags};
+use nereid_backend_api::{
+    CorrelationId, Error, InferRequest, ModelConfig, ParameterValue, Parameters, SequenceFlags,
+};
+use nereid_model_config::proto::model_config::SchedulingChoice;
 use triton_sys::*;
 
 use crate::boundary::exports;
 use crate::text::c_string;
+
+/// The priorities that the requested model has: none unless it batches dynamically with priority levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Levels {
+    count: u64,
+    default: u64,
+}
+
+impl Levels {
+    /// Those of a model.
+    pub(super) fn of(config: &ModelConfig) -> Self {
+        match &config.scheduling_choice {
+            Some(SchedulingChoice::DynamicBatching(batching)) if batching.priority_levels > 0 => {
+                Self { count: batching.priority_levels, default: batching.default_priority_level }
+            }
+            _ => Self::default(),
+        }
+    }
+
+    /// The level that a priority means: the default, where the model does not have it.
+    fn level(self, priority: u64) -> u64 {
+        if (1..=self.count).contains(&priority) { priority } else { self.default }
+    }
+}
 
 /// What was set.
 #[derive(Default)]
@@ -17,11 +44,21 @@ pub(super) struct Properties {
     correlation_text: CString,
     flags: u32,
     priority: u64,
+    levels: Levels,
     timeout_us: u64,
     parameters: Parameters,
 }
 
 impl Properties {
+    /// Of a request to a model with these priorities.
+    pub(super) fn new(levels: Levels) -> Self {
+        Self { levels, priority: levels.level(0), ..Self::default() }
+    }
+
+    fn set_priority(&mut self, priority: u64) {
+        self.priority = self.levels.level(priority);
+    }
+
     /// A request that says this, to no model and without tensors.
     pub(super) fn to_request(&self) -> InferRequest {
         InferRequest {
@@ -136,14 +173,14 @@ exports! {
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: u32,
     ) {
-        inference_request.get()?.fields().properties.priority = priority.into();
+        inference_request.get()?.fields().properties.set_priority(priority.into());
     }
 
     fn TRITONSERVER_InferenceRequestSetPriorityUInt64(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: u64,
     ) {
-        inference_request.get()?.fields().properties.priority = priority;
+        inference_request.get()?.fields().properties.set_priority(priority);
     }
 
     fn TRITONSERVER_InferenceRequestTimeoutMicroseconds(
@@ -191,5 +228,32 @@ exports! {
         value: f64,
     ) {
         request.get()?.fields().properties.parameters.set(key.read()?.into_owned(), ParameterValue::Double(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nereid_model_config::parse_text;
+
+    use super::*;
+
+    #[test]
+    fn a_priority_that_the_model_does_not_have_is_its_default() {
+        let levels = "dynamic_batching { priority_levels: 10 default_priority_level: 4 }";
+        for (config, given, expected) in [
+            (levels, 1, 1),
+            (levels, 10, 10),
+            (levels, 0, 4),
+            (levels, 11, 4),
+            (levels, u64::MAX, 4),
+            ("dynamic_batching { }", 3, 0),
+            ("sequence_batching { }", 3, 0),
+            ("", 3, 0),
+        ] {
+            let mut properties = Properties::new(Levels::of(&parse_text(config).unwrap()));
+            assert_eq!(properties.priority, properties.levels.default, "{config}");
+            properties.set_priority(given);
+            assert_eq!(properties.to_request().priority, expected, "{config}: {given}");
+        }
     }
 }
