@@ -123,7 +123,7 @@ fn host_policy(policy: &Text, setting: &Text, value: &Text) -> Result<String> {
     let name = setting.read()?;
     if !["numa-node", "cpu-cores"].contains(&&*name) {
         return Err(Error::unsupported(format!(
-            "unknown host policy setting '{name}' (known: 'numa-node', 'cpu-cores')"
+            "Unsupported host policy setting '{name}' (known: 'numa-node', 'cpu-cores')"
         )));
     }
     named_setting(policy, setting, value)
