@@ -80,9 +80,6 @@ static Handle lookup(struct Cache* cache, const char* key, Handle entry, Handle 
 #else
   TRY(TRITONSERVER_BufferAttributesSetByteSize(attributes, found->size));
 #endif
-#ifdef CHANGES
-  found->bytes[found->size / 2] ^= 1;
-#endif
   TRY(TRITONCACHE_CacheEntryAddBuffer(entry, found->bytes, attributes));
 #ifdef TWICE
   TRY(TRITONCACHE_CacheEntryAddBuffer(entry, found->bytes, attributes));
@@ -121,7 +118,11 @@ static Handle insert(struct Cache* cache, const char* key, Handle entry, Handle 
   made->next = cache->entries;
   cache->entries = made;
   TRY(TRITONCACHE_CacheEntrySetBuffer(entry, 0, made->bytes, NULL));
-  return TRITONCACHE_Copy(allocator, entry);
+  Handle failure = TRITONCACHE_Copy(allocator, entry);
+#ifdef CHANGES
+  made->bytes[size / 2] ^= 1;
+#endif
+  return failure;
 }
 
 Handle TRITONCACHE_CacheLookup(struct Cache* cache, const char* key, Handle entry, Handle allocator)
