@@ -101,9 +101,8 @@ def test_a_flag_with_an_impossible_value_is_refused(repository, flag):
     assert flag.split("=")[0].removeprefix("--") in server.log
 
 
-def test_options_of_what_is_not_built_yet_start_the_server_with_a_warning_each(repository):
+def test_options_without_an_effect_start_the_server_with_a_warning_each(repository):
     warned = {
-        "--model-load-gpu-limit=0:0.5": "--model-load-gpu-limit has no effect: ",
         "--enable-peer-access=true": "--enable-peer-access has no effect: ",
         "--cuda-virtual-address-size=0:1048576": "--cuda-virtual-address-size has no effect: ",
         "--buffer-manager-thread-count=2": "--buffer-manager-thread-count has no effect: ",

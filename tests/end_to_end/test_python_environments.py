@@ -139,7 +139,7 @@ def test_environments_that_cannot_be_are_refused_with_the_reason(tmp_path):
         "outside": ("$$TRITON_MODEL_DIRECTORY/../../outside", "must stay within the model's folder"),
         "inactive": ("$$TRITON_MODEL_DIRECTORY/env", "needs a script 'bin/activate'"),
         "failing": ("$$TRITON_MODEL_DIRECTORY/env", "bin/activate failed: no licence"),
-        "hostile": ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "leads out of the environment"),
+        "hostile": ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "leads out of the folder"),
         "text": ("$$TRITON_MODEL_DIRECTORY/config.pbtxt", "environments must be tar files"),
     }
     for name, (environment, _) in cases.items():
