@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nereid_server
 from cloud_repositories import EXPLICIT, Cloud, answers, load, refused, until
 from clouds import Proxy, azure, google, s3
 from conftest import EXAMPLES
@@ -200,6 +202,18 @@ def test_checksums_of_models_in_clouds_are_checked(amazon, tmp_path):
         until(lambda: answers(server, "good"))
         assert not answers(server, "bad")
         assert "'1/weights' has MD5 900150983cd24fb0d6963f7d28e17f72, expected 000" in server.log
+
+
+def test_a_check_of_a_bucket_names_the_agents_of_its_address(amazon, tmp_path):
+    write_models(tmp_path / "models", ["m"])
+    amazon.put("named", tmp_path / "models")
+    url = amazon.url("named")
+    for prefix, expected in [(url, "dragonfly"), ("s3://other", None)]:
+        options = [f"--repository-agent=dragonfly,{it}" for it in ("proxy=http://127.0.0.1:1", f"repository={prefix}")]
+        command = [nereid_server.binary(), "check", "--json", *options, url]
+        done = subprocess.run(command, env=amazon.environment(), capture_output=True, text=True, timeout=60, check=True)
+        (found,) = json.loads(done.stdout)["models"]
+        assert (found.get("agents") or {"names": [None]})["names"] == [expected], found
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -16,6 +16,8 @@ pub struct AgentContext<'a> {
     pub defaults: Vec<AgentDefault>,
     /// Why an agent of this name and these parameters cannot be used, if it cannot.
     pub refuses: &'a dyn Fn(&NamedAgent) -> Option<String>,
+    /// Where repositories were fetched from, by the folders that they are in.
+    pub origins: BTreeMap<PathBuf, String>,
 }
 
 /// The agents of the models in some repositories.
@@ -29,7 +31,9 @@ impl<'a> Agents<'a> {
     pub(crate) fn read(repositories: &[PathBuf], context: &'a AgentContext<'a>, report: &mut Report) -> Self {
         let mut of_repositories = BTreeMap::new();
         for repository in repositories.iter().filter(|repository| repository.is_dir()) {
-            match agents_of_folder(repository, &context.defaults) {
+            let origin = context.origins.get(repository).cloned();
+            let location = origin.unwrap_or_else(|| repository.to_string_lossy().into_owned());
+            match agents_of_folder(repository, &location, &context.defaults) {
                 Ok(agents) => drop(of_repositories.insert(repository.clone(), agents)),
                 Err(error) => {
                     report.findings.push(Finding::error(repository.join(AGENTS_FILE), error.message()));

@@ -1,5 +1,6 @@
 //! `nereid check`: prints what a check of model repositories finds.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,14 +34,18 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
     let agents = options.agents.agents();
+    let fetched = Fetched::new(&options.repositories)?;
     let context = Context {
-        agents: AgentContext { defaults: agents.defaults.clone(), refuses: &|agent| agents.refuses(agent) },
+        agents: AgentContext {
+            defaults: agents.defaults.clone(),
+            refuses: &|agent| agents.refuses(agent),
+            origins: fetched.origins(),
+        },
         reading: platform.reading(reading),
         backends: &platform.backends.registry,
         gpus: platform.gpus.numbers.clone(),
         deep: options.deep,
     };
-    let fetched = Fetched::new(&options.repositories)?;
     let repositories = fetched.folders();
     if let Some(name) = &options.complete {
         let text = nereid_check::complete(name, &repositories, &context);
@@ -74,11 +79,19 @@ impl Fetched {
         self.0.iter().map(folder).collect()
     }
 
+    /// The addresses of what was fetched, by folder.
+    fn origins(&self) -> BTreeMap<PathBuf, String> {
+        let fetched = self.0.iter().filter_map(|(location, folder)| Some((location, folder.as_ref()?)));
+        fetched
+            .map(|(location, folder)| (folder.path().to_owned(), location.to_string_lossy().into_owned()))
+            .collect()
+    }
+
     /// A text in which repositories are called by their addresses.
     fn named(&self, text: String) -> String {
-        let fetched = self.0.iter().filter_map(|(location, folder)| Some((location, folder.as_ref()?)));
-        fetched.fold(text, |text, (location, folder)| {
-            text.replace(&*folder.path().to_string_lossy(), &location.to_string_lossy())
-        })
+        let origins = self.origins();
+        origins
+            .iter()
+            .fold(text, |text, (folder, location)| text.replace(&*folder.to_string_lossy(), location))
     }
 }

@@ -25,6 +25,14 @@ pub struct AgentDefault {
     pub repositories: Vec<String>,
 }
 
+impl AgentDefault {
+    /// Whether it holds for the repository at this location.
+    fn is_for(&self, location: &str) -> bool {
+        let prefixes = &self.repositories;
+        prefixes.is_empty() || prefixes.iter().any(|prefix| location.starts_with(prefix.as_str()))
+    }
+}
+
 /// The agents that a repository's models have by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentsOfRepository {
@@ -70,11 +78,8 @@ impl Defaults {
     }
 
     fn given_for(&self, location: &str) -> AgentsOfRepository {
-        let is_for = |default: &&AgentDefault| {
-            let prefixes = &default.repositories;
-            prefixes.is_empty() || prefixes.iter().any(|prefix| location.starts_with(prefix.as_str()))
-        };
-        let agents = self.given.iter().filter(is_for).map(|default| default.agent.clone()).collect();
+        let given = self.given.iter().filter(|default| default.is_for(location));
+        let agents = given.map(|default| default.agent.clone()).collect();
         AgentsOfRepository { agents, is_of_file: false }
     }
 
@@ -83,13 +88,16 @@ impl Defaults {
     }
 }
 
-/// The agents that the models of a repository on this machine have by default.
+/// The agents that the models of a repository have by default. Its files are in a folder on this machine; `location` is where it
+/// comes from.
 ///
 /// # Errors
 /// The repository's file cannot be read, or is wrong.
-pub fn agents_of_folder(repository: &Path, given: &[AgentDefault]) -> Result<AgentsOfRepository> {
-    let store = LocalStore::new(repository.to_owned());
-    let agents = block_on(Defaults::new(given.to_vec()).of(&store, Instant::now()))?;
+pub fn agents_of_folder(folder: &Path, location: &str, given: &[AgentDefault]) -> Result<AgentsOfRepository> {
+    let store = LocalStore::new(folder.to_owned());
+    let given = given.iter().filter(|default| default.is_for(location));
+    let given = given.map(|default| AgentDefault { repositories: Vec::new(), ..default.clone() });
+    let agents = block_on(Defaults::new(given.collect()).of(&store, Instant::now()))?;
     Ok(AgentsOfRepository::clone(&agents))
 }
 
