@@ -1,5 +1,6 @@
 """Drives a server with KServe's own clients, and prints what they found as one line of JSON. The arguments are the ports of
-HTTP and gRPC; without them, it prints the messages of KServe's gRPC protocol.
+HTTP and gRPC, and perhaps images for the examples' model `digits`, as JSON; without any, it prints the messages of KServe's gRPC
+protocol.
 
 Runs in the environment that kserve_package.py makes, which has other packages than the tests.
 """
@@ -109,8 +110,23 @@ def protocol():
     return {"messages": dict(walk(messages.DESCRIPTOR.message_types_by_name.values())), "calls": calls}
 
 
+async def digits(http_port, grpc_port, images):
+    """What the examples' model `digits` reads in images of 8x8 pixels, for both clients."""
+    given = InferInput("image", [len(images), 1, 8, 8], "FP32")
+    given.set_data_from_numpy(np.array(images, np.float32).reshape(-1, 1, 8, 8), binary_data=True)
+    asked, base = InferRequest("digits", [given]), f"http://127.0.0.1:{http_port}"
+    async with InferenceRESTClient(RESTConfig(protocol="v2", retries=0)) as client:
+        over_http = await client.infer(base, asked, model_name="digits")
+    async with InferenceGRPCClient(f"127.0.0.1:{grpc_port}") as client:
+        over_grpc = await client.infer(asked)
+    both = {"http": over_http, "grpc": over_grpc}
+    return {name: response.outputs[0].as_numpy().argmax(axis=1).tolist() for name, response in both.items()}
+
+
 if len(sys.argv) == 1:
     print(json.dumps(protocol()))
+elif len(sys.argv) == 4:
+    print(json.dumps(asyncio.run(digits(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])))))
 else:
     HTTP, GRPC = map(int, sys.argv[1:])
     told = {"http": asyncio.run(over_http(HTTP)), "grpc": asyncio.run(over_grpc(GRPC)), "rest": validated(HTTP)}
