@@ -3,14 +3,17 @@
 import json
 import os
 
+import httpx
 import pytest
 
 import kserve_package
 import nereid_server
+from certificates import Authority
 from conftest import EXAMPLES
 from http_requests import tensor
+from test_http_tls import trusting
 from test_sagemaker import Endpoint
-from test_vertex_ai import ROUTES, Container
+from test_vertex_ai import PREDICT, ROUTES, Container
 
 DIGITS = [3, 7]
 
@@ -25,13 +28,17 @@ def largest(numbers):
     return max(range(len(numbers)), key=numbers.__getitem__)
 
 
+def running(*flags, **how):
+    """A server of the examples on the ports of all platforms at once."""
+    ports = ["--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0"]
+    environment = {**os.environ, **ROUTES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "digits"}
+    flags = [*ports, "--vertex-ai-default-model=digits", *flags]
+    return nereid_server.running(EXAMPLES / "model_repository", *flags, env=environment, **how)
+
+
 @pytest.fixture(scope="module")
 def server():
-    """A server of the examples on the ports of all platforms at once."""
-    flags = ["--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0"]
-    environment = {**os.environ, **ROUTES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "digits"}
-    flags += ["--vertex-ai-default-model=digits"]
-    with nereid_server.running(EXAMPLES / "model_repository", *flags, env=environment) as server:
+    with running() as server:
         yield server
 
 
@@ -53,3 +60,26 @@ def test_kserves_clients_read_digits(server):
     images = json.dumps([pixels(digit) for digit in DIGITS])
     found = kserve_package.run(server.port, server.grpc_port, images)
     assert found == {"http": DIGITS, "grpc": DIGITS}
+
+
+def test_tls_and_traces_hold_on_all_ports(tmp_path):
+    authority = Authority(tmp_path, "servers")
+    identity = authority.sign("server")
+    tls = ["--http-use-ssl=true", f"--http-server-cert={identity.certificate}", f"--http-server-key={identity.key}"]
+    traces = tmp_path / "traces.json"
+    tracing = [f"--trace-config=triton,file={traces}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
+    body = {"inputs": [tensor("image", "FP32", [1, 1, 8, 8], pixels(3))]}
+    with running(*tls, *tracing, ready=False) as server:
+        addresses = [
+            server.wait_for_log(rf'Started {name} HTTPService at [^\s"]+:(\d+)').group(1) + path
+            for name, path in [("Sagemaker", "/invocations"), ("Vertex AI", PREDICT)]
+        ]
+        with httpx.Client(verify=trusting(authority), timeout=30) as client:
+            for address in addresses:
+                answer = client.post(f"https://127.0.0.1:{address}", json=body)
+                assert largest(answer.json()["outputs"][0]["data"]) == 3
+        for address in addresses:
+            with pytest.raises(httpx.HTTPError):
+                httpx.post(f"http://127.0.0.1:{address}", json=body)
+    traced = [event for event in json.loads(traces.read_text()) if event.get("model_name") == "digits"]
+    assert len(traced) == len(addresses)
