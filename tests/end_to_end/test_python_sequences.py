@@ -38,6 +38,8 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             sequence = request.correlation_id()
+            if sequence == 0:
+                continue  # It only fills a slot whose request is not there yet.
             if pb_utils.get_input_tensor_by_name(request, "START").as_numpy().item():
                 self.left[sequence] = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
             self.left[sequence] -= 1
