@@ -419,8 +419,13 @@ def test_a_stub_that_dies_fails_its_requests_and_nothing_else(repository, serve,
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
         stub = int(client.infer("obedient", text("on")).as_numpy("ANSWER")[2])
         os.kill(stub, signal.SIGKILL)
-        with pytest.raises(InferenceServerException):
+        try:
             client.infer("obedient", text("after"))
+        except InferenceServerException:
+            pass
+        else:
+            # It starts the process again, perhaps before the request is executed.
+            assert engine == "builtin"
         assert client.is_server_live()
         assert client.infer("other", text("on")).as_numpy("ANSWER")[0] == b"on"
 
