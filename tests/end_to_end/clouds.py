@@ -62,7 +62,7 @@ class S3:
     def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
         self.scheme = "https" if tls else "http"
-        # Unless it is told otherwise, it checks that a request is signed, and not by whom.
+        # By default it checks that a request is signed, and not by whom.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request"}
         self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", headers=signed, verify=False)
 
@@ -229,11 +229,11 @@ def put_tree(store, bucket, prefix, folder):
 
 
 class Stall(int):
-    """A fault: after so many bytes nothing comes, until the proxy lets it."""
+    """A fault: after this many bytes nothing comes, until the proxy lets it."""
 
 
 class Damage(int):
-    """A fault: so many bytes before the end of an answer, one is another."""
+    """A fault: one byte is another, this far before the end of an answer."""
 
 
 class Proxy(socketserver.ThreadingTCPServer):

@@ -1,8 +1,8 @@
 """A small proxy that speaks what the proxy of Dragonfly's daemon speaks.
 
-It brings what is asked for with `X-Dragonfly-Use-P2P`, each object once: objects are told apart by the header
+It brings what is asked for with `X-Dragonfly-Use-P2P`, each object once. Objects are distinguished by the header
 `X-Dragonfly-Content-For-Calculating-Task-ID`, else by their addresses without the query parameters that the request's filter
-names. It counts what it reads from the origin, and fails as it is told.
+names. It counts what it reads from the origin, and fails on demand.
 """
 
 import threading

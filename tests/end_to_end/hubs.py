@@ -71,7 +71,7 @@ class Host:
 
 
 class Delivery(Host):
-    """Where hubs keep large files: whoever knows a file's digest gets it."""
+    """Where hubs keep large files, named by their digests."""
 
     def __init__(self):
         self.files = {}
@@ -141,7 +141,7 @@ class HuggingFace(Host):
 
 
 class Registry(Host):
-    """A registry. It gives tokens to whoever knows the password, if one is needed."""
+    """A registry. Where a token is needed, it gives one for the password."""
 
     user, password = "me", "the-secret-password"
 

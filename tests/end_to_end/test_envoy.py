@@ -77,7 +77,7 @@ class Fleet:
         return np.array(list(counts))
 
     def shares(self, count):
-        """The share of each server in so many requests from now on."""
+        """The share of each server in the next `count` requests."""
         before = self.answered()
         assert eventually(lambda: (self.answered() - before).sum() >= count)
         answered = self.answered() - before

@@ -486,7 +486,7 @@ fn a_folder_that_is_not_there_is_not_found_and_an_empty_bucket_is_empty() {
 enum Behaviour {
     Right,
     Away,
-    /// It breaks after so many bytes of each range.
+    /// Breaks after this many bytes of each range.
     Breaks(u64),
     OtherBytes,
     OtherSize,

@@ -167,7 +167,7 @@ impl RouteBody for Piece {
                 bytes = bytes.slice(skipped..);
                 bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
                 if !bytes.is_empty() {
-                    // Without a range everything is asked for, and whoever does counts.
+                    // Without a range the length is open, and nothing is counted.
                     if self.left != u64::MAX {
                         self.left -= bytes.len() as u64;
                     }

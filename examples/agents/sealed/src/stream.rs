@@ -85,7 +85,7 @@ fn nonce(prefix: &[u8; PREFIX], number: u32, is_last: bool) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// So many bytes, or what is left.
+/// The next `length` bytes, or what is left.
 fn read_up_to(from: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(length);
     from.take(length as u64).read_to_end(&mut bytes)?;

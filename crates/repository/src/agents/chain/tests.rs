@@ -70,7 +70,7 @@ enum Fate {
     Abandoned,
 }
 
-/// What agents are told that refuse these actions.
+/// The actions that agents get, of which they refuse these.
 fn told(refusals: &[BTreeSet<String>], fate: Fate) -> (Vec<String>, Result<ModelLocation>) {
     let record = Record::default();
     let chain = Chain::new("m");
