@@ -1,5 +1,7 @@
 //! Health, metadata and configurations of the server and its models.
 
+use std::collections::BTreeMap;
+
 use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_protocol::documents::{self, ModelMetadata};
@@ -48,7 +50,8 @@ pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMeta
         };
         tensors.into_iter().map(wire).collect()
     };
-    Ok(ModelMetadataResponse { name, versions, platform, inputs: tensors(inputs), outputs: tensors(outputs) })
+    let (inputs, outputs) = (tensors(inputs), tensors(outputs));
+    Ok(ModelMetadataResponse { name, versions, platform, inputs, outputs, properties: BTreeMap::new() })
 }
 
 /// The configuration that the model is served with, defaults filled in.

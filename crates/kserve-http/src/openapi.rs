@@ -84,6 +84,9 @@ fn operation_id(action: Action, path: &str) -> String {
             id.push_str(suffix);
         }
     }
+    if path.ends_with('/') {
+        id.push_str("Slash");
+    }
     id
 }
 

@@ -54,6 +54,8 @@ pub(crate) const ROUTES: &[Route<Action>] = {
         get("/v2/health/live", Health, Action::Live),
         get("/v2/health/ready", Health, Action::Ready),
         get("/v2", Metadata, Action::ServerMetadata),
+        // The path in KServe's definition of the protocol.
+        get("/v2/", Metadata, Action::ServerMetadata),
         get("/v2/openapi.json", Metadata, Action::OpenApi),
         get("/v2/models/stats", Statistics, Action::AllStatistics),
         get("/v2/models/{model}", Metadata, Action::ModelMetadata),
