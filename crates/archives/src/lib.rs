@@ -1,4 +1,4 @@
-//! Unpacks archives: tar files, compressed by gzip or not, and zip files.
+//! Unpacks archives: tar files, compressed by gzip, zstd or not, and zip files.
 //!
 //! Whatever an archive holds, nothing is written outside the folder: names stay in it, nothing is written through a link
 //! that leads out, and there are no special files, owners, set-user-id bits or extended attributes. A relative link that leads
@@ -10,6 +10,7 @@
 
 mod tar;
 mod zip;
+mod zstd;
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek as _, SeekFrom};
@@ -18,6 +19,7 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 
 pub use crate::tar::{inspect_tar, unpack_tar};
+use crate::zstd::Zstd;
 
 /// How large an archive may become.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,8 @@ pub enum Format {
     Tar,
     /// A tar file compressed by gzip.
     TarGz,
+    /// A tar file compressed by zstd.
+    TarZstd,
     /// A zip file.
     Zip,
 }
@@ -67,11 +71,11 @@ impl Format {
         file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
         match start.as_slice() {
             [0x1f, 0x8b, ..] => Ok(Self::TarGz),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Ok(Self::TarZstd),
             start if start.get(TAR..TAR + 5) == Some(b"ustar") => Ok(Self::Tar),
             [b'P', b'K', 3 | 5, ..] => Ok(Self::Zip),
             [b'B', b'Z', b'h', ..] => Err("compressed by bzip2".to_owned()),
             [0xfd, b'7', b'z', b'X', b'Z', ..] => Err("compressed by xz".to_owned()),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Err("compressed by zstd".to_owned()),
             _ => Err("of an unknown format".to_owned()),
         }
     }
@@ -80,6 +84,7 @@ impl Format {
     pub fn tar_reader<'a>(self, file: impl Read + 'a) -> Box<dyn Read + 'a> {
         match self {
             Self::TarGz => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            Self::TarZstd => Box::new(BufReader::with_capacity(1 << 16, Zstd::new(file))),
             Self::Tar | Self::Zip => Box::new(file),
         }
     }

@@ -45,6 +45,10 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+fn zstd(content: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(content, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
 /// A folder to unpack into, and beside it what must stay as it is.
 struct Place {
     root: TempDir,
@@ -107,7 +111,7 @@ fn what_tools_write_is_unpacked() {
         (Regular, "lib64/through", "", b"in lib\n"),
         (Directory, "empty", "", b""),
     ];
-    for archive in [tar(entries), gzip(&tar(entries))] {
+    for archive in [tar(entries), gzip(&tar(entries)), zstd(&tar(entries))] {
         let place = Place::new();
         place.unpack(&archive, ArchiveLimits::default()).unwrap();
         let at = |name: &str| place.target().join(name);
@@ -144,7 +148,7 @@ fn an_archive_that_leads_out_or_holds_special_files_is_refused() {
         (&[], "it is empty"),
     ];
     for (entries, part) in cases {
-        for archive in [tar(entries), gzip(&tar(entries))] {
+        for archive in [tar(entries), gzip(&tar(entries)), zstd(&tar(entries))] {
             let place = Place::new();
             let before = place.outside();
             let error = match place.unpack(&archive, ArchiveLimits::default()) {
@@ -212,7 +216,9 @@ fn limits_and_other_formats_are_refused_before_anything_is_written() {
         (b"PK\x03\x04".to_vec(), limits(2000, 9), ""),
         (b"BZh9".to_vec(), limits(2000, 9), "compressed by bzip2"),
         (b"\xfd7zXZ\0".to_vec(), limits(2000, 9), "compressed by xz"),
-        (b"\x28\xb5\x2f\xfd".to_vec(), limits(2000, 9), "compressed by zstd"),
+        (zstd(&tar(entries)), limits(1999, 9), "it has more than 1999 bytes"),
+        (zstd(&cut)[..40].to_vec(), limits(2000, 9), ""),
+        (b"\x28\xb5\x2f\xfd".to_vec(), limits(2000, 9), ""),
     ] {
         let place = Place::new();
         let error = place.unpack(&archive, limits).unwrap_err();

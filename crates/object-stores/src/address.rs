@@ -185,7 +185,7 @@ fn registry(rest: &str) -> Parsed {
 /// A URL of an archive, or of a model's only file.
 fn web(url: &str) -> Parsed {
     let kind = WebKind::of(url).ok_or(
-        "not the address of an archive (.tar.gz, .tgz, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
+        "not the address of an archive (.tar.gz, .tgz, .tar.zst, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
     )?;
     Ok((Cloud::Web(kind), url.to_owned(), String::new()))
 }
@@ -261,7 +261,7 @@ mod tests {
             ("http://h/m.onnx", "Model(\"m\", \"1/model.onnx\") [http://h/m.onnx] []"),
             (
                 "https://h/models/",
-                "not the address of an archive (.tar.gz, .tgz, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
+                "not the address of an archive (.tar.gz, .tgz, .tar.zst, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
             ),
             ("/models", "local"),
             ("models/s3:/x", "local"),

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::signer::Signer;
-use object_store::{ObjectStore, RetryConfig};
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use crate::address::{Address, Cloud};
 use crate::credentials::{CredentialFile, S3Credentials};
@@ -23,6 +24,7 @@ use crate::hubs::registry::Registry;
 use crate::hubs::web::WebFile;
 use crate::hubs::{Client, Hub, HubStore};
 use crate::locator::{Locator, Public};
+use crate::offered::ASK_S3;
 use crate::platform::Platform;
 use crate::profiles::Profile;
 
@@ -138,6 +140,7 @@ impl Connecting<'_> {
 
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(&self.address.bucket)
+            .with_client_options(asking_for_digests())
             .with_http_connector(self.connector.clone())
             .with_retry(no_retries());
         let region = of_file(|given| &given.region)
@@ -276,6 +279,13 @@ impl Connecting<'_> {
 /// A bucket does not retry: who uses it knows how far it came.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// What goes with each request to S3.
+fn asking_for_digests() -> ClientOptions {
+    let (name, value) = ASK_S3;
+    let headers = [(HeaderName::from_static(name), HeaderValue::from_static(value))];
+    ClientOptions::new().with_default_headers(HeaderMap::from_iter(headers))
 }
 
 /// The secrets in a file of Google's.

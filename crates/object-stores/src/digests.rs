@@ -1,10 +1,12 @@
 //! Digests of files that stores give, by which what arrives is checked.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::Receiver;
 
+use crc_fast::CrcAlgorithm;
 use md5::{Digest as _, Md5};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
@@ -13,6 +15,8 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 pub(crate) struct Expected {
     pub algorithm: Algorithm,
     pub hex: String,
+    /// Whether it is a digest for sure, and not what only looks like one.
+    pub is_certain: bool,
 }
 
 /// How a digest is made.
@@ -20,39 +24,73 @@ pub(crate) struct Expected {
 pub(crate) enum Algorithm {
     /// What ETags of buckets may be.
     Md5,
+    Sha1,
     Sha256,
     /// Git's, of a file's length and contents.
     Git,
+    Crc32,
+    Crc32c,
+    Crc64Nvme,
+}
+
+impl Algorithm {
+    /// How many bytes a digest has.
+    pub(crate) fn length(self) -> usize {
+        match self {
+            Self::Crc32 | Self::Crc32c => 4,
+            Self::Crc64Nvme => 8,
+            Self::Md5 => 16,
+            Self::Sha1 | Self::Git => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Md5 => "MD5",
+            Self::Sha1 => "SHA-1",
+            Self::Sha256 => "SHA-256",
+            Self::Git => "Git hash",
+            Self::Crc32 => "CRC32",
+            Self::Crc32c => "CRC32C",
+            Self::Crc64Nvme => "CRC64NVME",
+        })
+    }
 }
 
 impl Expected {
     /// The digest that an ETag is, or may be: hubs say which it is.
     pub(crate) fn of_etag(etag: &str) -> Option<Self> {
-        let (algorithm, hex, length) = match etag.split_once(':') {
-            Some(("sha256", hex)) => (Algorithm::Sha256, hex, 64),
-            Some(("git", hex)) => (Algorithm::Git, hex, 40),
+        let (algorithm, hex) = match etag.split_once(':') {
+            Some(("sha256", hex)) => (Algorithm::Sha256, hex),
+            Some(("git", hex)) => (Algorithm::Git, hex),
             Some(_) => return None,
-            None => (Algorithm::Md5, etag, 32),
+            None => (Algorithm::Md5, etag),
         };
-        let is_digest = hex.len() == length && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_digest.then(|| Self { algorithm, hex: hex.to_ascii_lowercase() })
-    }
-
-    /// Whether it is a digest for sure, and not what only looks like one.
-    pub(crate) fn is_certain(&self) -> bool {
-        self.algorithm != Algorithm::Md5
+        let is_digest =
+            hex.len() == 2 * algorithm.length() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_certain = algorithm != Algorithm::Md5;
+        is_digest.then(|| Self { algorithm, hex: hex.to_ascii_lowercase(), is_certain })
     }
 }
 
 enum Hasher {
     Md5(Md5),
     Ring(Context),
+    Crc(crc_fast::Digest, usize),
 }
 
 impl Hasher {
     fn new(algorithm: Algorithm, size: u64) -> Self {
+        let crc = |of| Self::Crc(crc_fast::Digest::new(of), 2 * algorithm.length());
         match algorithm {
+            Algorithm::Crc32 => crc(CrcAlgorithm::Crc32IsoHdlc),
+            Algorithm::Crc32c => crc(CrcAlgorithm::Crc32Iscsi),
+            Algorithm::Crc64Nvme => crc(CrcAlgorithm::Crc64Nvme),
             Algorithm::Md5 => Self::Md5(Md5::new()),
+            Algorithm::Sha1 => Self::Ring(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
             Algorithm::Sha256 => Self::Ring(Context::new(&SHA256)),
             Algorithm::Git => {
                 let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
@@ -66,6 +104,7 @@ impl Hasher {
         match self {
             Self::Md5(hasher) => hasher.update(bytes),
             Self::Ring(context) => context.update(bytes),
+            Self::Crc(digest, _) => digest.update(bytes),
         }
     }
 
@@ -73,6 +112,7 @@ impl Hasher {
         match self {
             Self::Md5(hasher) => hex(&hasher.finalize()),
             Self::Ring(context) => hex(context.finish().as_ref()),
+            Self::Crc(digest, width) => format!("{:0width$x}", digest.finalize()),
         }
     }
 }
@@ -111,18 +151,24 @@ mod tests {
     #[test]
     fn digests_are_those_of_other_programs() {
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(b"abc").unwrap();
+        file.write_all(b"123456789").unwrap();
         for (algorithm, expected) in [
-            (Algorithm::Md5, "900150983cd24fb0d6963f7d28e17f72"),
-            (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (Algorithm::Md5, "25f9e794323b453885f5181f1b624d0b"),
+            (Algorithm::Sha1, "f7c3bc1d808e04732adf679965ccc34ca7ae3441"),
+            (Algorithm::Sha256, "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"),
             // `git hash-object`
-            (Algorithm::Git, "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"),
+            (Algorithm::Git, "e2e107ac61ac259b87c544f6e7a4eb03422c6c21"),
+            // The check values of their definitions.
+            (Algorithm::Crc32, "cbf43926"),
+            (Algorithm::Crc32c, "e3069283"),
+            (Algorithm::Crc64Nvme, "ae8b14860a799888"),
         ] {
             let (sender, ready) = channel();
-            for end in [1, 2, 8] {
+            for end in [1, 2, 16] {
                 sender.send(end).unwrap();
             }
-            assert_eq!(digest(algorithm, &file, 3, &ready).unwrap(), expected);
+            assert_eq!(digest(algorithm, &file, 9, &ready).unwrap(), expected, "{algorithm}");
+            assert_eq!(expected.len(), 2 * algorithm.length());
         }
     }
 
@@ -131,8 +177,8 @@ mod tests {
         let md5 = "900150983CD24fb0d6963f7d28e17f72";
         let expected = Expected::of_etag(md5).unwrap();
         assert_eq!((expected.hex, expected.algorithm), (md5.to_lowercase(), Algorithm::Md5));
-        assert!(Expected::of_etag(&format!("sha256:{}", "a".repeat(64))).unwrap().is_certain());
-        assert!(Expected::of_etag(&format!("git:{}", "a".repeat(40))).unwrap().is_certain());
+        assert!(Expected::of_etag(&format!("sha256:{}", "a".repeat(64))).unwrap().is_certain);
+        assert!(Expected::of_etag(&format!("git:{}", "a".repeat(40))).unwrap().is_certain);
         for other in
             ["", "0x8D93C7D4629C227", "d41d8cd98f00b204e9800998ecf8427e-2", "sha256:ab", "git:", "x:y"]
         {

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,10 +20,11 @@ use tokio::time::sleep;
 use crate::address::Cloud;
 use crate::bucket::Bucket;
 use crate::cache::{Cache, Found, Partial};
-use crate::digests::{Algorithm, Expected, digest, hex};
+use crate::digests::{Algorithm, Expected, hex};
 use crate::errors::{Failure, FailureKind};
-use crate::http::OfferedMd5;
+use crate::hashing::{Hashed, Hashing};
 use crate::listing::stamp;
+use crate::offered::Offered;
 use crate::routed::{Range, Routed, RoutedError};
 
 /// A file is fetched in ranges of this many bytes.
@@ -66,7 +66,7 @@ impl Downloader {
     ) -> Result<(), Failure> {
         let mut route = route.map(|route| Routed::new(Arc::clone(route)));
         let (key, size) = (self.key(object), object.size);
-        let mut other_digest = None;
+        let mut before = None;
         loop {
             match self.cache.find(&key, size).map_err(|error| cannot_write(&error))? {
                 Found::Complete(path) => {
@@ -76,10 +76,8 @@ impl Downloader {
                 }
                 Found::Busy => sleep(BUSY).await,
                 Found::Missing(partial) => {
-                    let offered = Arc::new(OnceLock::new());
-                    let filled = self.fill(object, &partial, progress, route.as_ref(), &offered).await;
-                    let digest = match filled {
-                        Ok(digest) => digest,
+                    let hashed = match self.fill(object, &partial, progress, route.as_ref()).await {
+                        Ok(hashed) => hashed,
                         Err(failure) => {
                             if failure.kind == FailureKind::Changed {
                                 self.cache.discard(partial);
@@ -88,17 +86,22 @@ impl Downloader {
                         }
                     };
                     if let Some(wrong) =
-                        self.wrong_digest(object, digest, offered.get(), other_digest.as_deref())
+                        hashed.filter(|hashed| !self.is_right(object, hashed, before.as_ref()))
                     {
                         self.cache.discard(partial);
                         // What is wrong on the route may be right where it is kept.
                         if let Some(routed) = route.as_mut().filter(|routed| routed.may_fall_back()) {
                             routed.give_up();
                         }
-                        if other_digest.replace(wrong).is_some() {
-                            let message = format!("what arrives of '{}' is damaged", object.location);
+                        if before.is_some() {
+                            let Hashed { expected: Expected { algorithm, hex: expected, .. }, hex } = wrong;
+                            let message = format!(
+                                "what arrives of '{}' is damaged: its {algorithm} is {hex}, and the store gives {expected}",
+                                object.location
+                            );
                             return Err(Failure::new(FailureKind::Unavailable, message));
                         }
+                        before = Some(wrong);
                         continue;
                     }
                     let (path, stamping) =
@@ -113,16 +116,14 @@ impl Downloader {
         }
     }
 
-    /// Fetches the ranges that are missing. Gives the digest of the whole where the store gives one, or may. An MD5 that comes with
-    /// an answer goes to `offered`.
+    /// Fetches the ranges that are missing. Gives the digest of the whole, if it is known what it should be.
     async fn fill(
         &self,
         object: &ObjectMeta,
         partial: &Partial,
         progress: &Progress,
         route: Option<&Routed>,
-        offered: &Arc<OnceLock<String>>,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<Hashed>, Failure> {
         let count = usize::try_from(object.size.div_ceil(RANGE)).unwrap_or(usize::MAX);
         let mut done = read_record(&partial.record, count).map_err(|error| cannot_write(&error))?;
         progress.expect(object.size);
@@ -135,17 +136,21 @@ impl Downloader {
                 object.size
             );
         }
-        let hashing = self.algorithm(object).map(|algorithm| {
-            let (ready, hashed) = channel();
-            let (file, size) = (Arc::clone(&partial.file), object.size);
-            (ready, spawn_blocking(move || digest(algorithm, &file, size, &hashed)))
-        });
-        let ready = hashing.as_ref().map(|(ready, _)| ready.clone());
-        let mut hasher = Prefix { ready, sent: 0 };
-        hasher.report(&done);
+        // What an answer offers is known with the first range at the latest.
+        let offered = Arc::new(OnceLock::new());
+        let expected = self.known_digest(object, count).await?;
+        let start = |expected| Hashing::start(expected, &partial.file, object.size);
+        let mut hashing = expected.map(start);
         let mut ranges = JoinSet::new();
         let mut missing = (0..count).filter(|index| !done[*index]).collect::<Vec<_>>().into_iter();
         loop {
+            if hashing.is_none() && (done.contains(&true) || done.is_empty()) {
+                let expected = offered.get().cloned().or_else(|| self.expected_digest(object));
+                hashing = expected.map(start);
+            }
+            if let Some(hashing) = &mut hashing {
+                hashing.report(&done, RANGE);
+            }
             // Either a connection is free for the next range, or a range ends.
             let is_missing = !missing.as_slice().is_empty();
             tokio::select! {
@@ -154,7 +159,7 @@ impl Downloader {
                     let (this, object) = (self.clone(), object.clone());
                     let (file, progress, route) =
                         (Arc::clone(&partial.file), progress.clone(), route.cloned());
-                    let offered = Arc::clone(offered);
+                    let offered = Arc::clone(&offered);
                     ranges.spawn(async move {
                         let _permit = permit;
                         this.range(&object, index, &file, &progress, route, &offered).await.map(|()| index)
@@ -166,16 +171,39 @@ impl Downloader {
                     })??;
                     done[index] = true;
                     partial.record.write_all_at(&[1], index as u64).map_err(|error| cannot_write(&error))?;
-                    hasher.report(&done);
                 }
                 else => break,
             }
         }
-        drop(hasher);
-        let Some((ready, hash)) = hashing else { return Ok(None) };
-        drop(ready);
-        let hash = hash.await.map_err(|error| Failure::new(FailureKind::Unavailable, error.to_string()))?;
-        Ok(Some(hash.map_err(|error| cannot_write(&error))?))
+        match hashing {
+            Some(hashing) => Ok(Some(hashing.finish().await.map_err(|error| cannot_write(&error))?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The digest that a file of so many ranges should have, as far as it is known before it arrives.
+    async fn known_digest(&self, object: &ObjectMeta, ranges: usize) -> Result<Option<Expected>, Failure> {
+        let by_etag = self.expected_digest(object).filter(|expected| expected.is_certain);
+        // S3 gives the digest of an object with the whole of it only, and so not with ranges.
+        let is_asked = ranges > 1 && matches!(self.bucket.address.cloud, Cloud::S3 { .. });
+        if by_etag.is_some() || !is_asked {
+            return Ok(by_etag);
+        }
+        let options = GetOptions { head: true, if_match: if_match(object), ..GetOptions::default() };
+        let asked = self.bucket.attempt(|store| {
+            let (location, options) = (object.location.clone(), options.clone());
+            async move { store.get_opts(&location, options).await }
+        });
+        match asked.await {
+            Ok(answer) => Ok(answer.extensions.get().map(|Offered(expected)| expected.clone())),
+            Err(failure) if matches!(failure.kind, FailureKind::Changed | FailureKind::NotFound) => {
+                Err(changed(object))
+            }
+            Err(failure) => {
+                tracing::debug!("'{}' gives no digest: {}", object.location, failure.message);
+                Ok(None)
+            }
+        }
     }
 
     /// Fetches one range. As long as something arrives, it goes on from there.
@@ -186,7 +214,7 @@ impl Downloader {
         file: &File,
         progress: &Progress,
         mut route: Option<Routed>,
-        offered: &OnceLock<String>,
+        offered: &OnceLock<Expected>,
     ) -> Result<(), Failure> {
         let counting = route.clone();
         route = route.filter(Routed::is_used);
@@ -249,7 +277,7 @@ impl Downloader {
     fn key(&self, object: &ObjectMeta) -> String {
         let mut hasher = Md5::new();
         let bucket = &self.bucket.address;
-        if let Some(Expected { algorithm: Algorithm::Sha256, hex }) = self.expected_digest(object) {
+        if let Some(Expected { algorithm: Algorithm::Sha256, hex, .. }) = self.expected_digest(object) {
             // The same, wherever it is from.
             return hex;
         }
@@ -264,52 +292,35 @@ impl Downloader {
         hex(&hasher.finalize())
     }
 
-    /// How the digest is made that a file is checked by.
-    fn algorithm(&self, object: &ObjectMeta) -> Option<Algorithm> {
-        let by_etag = self.expected_digest(object).map(|expected| expected.algorithm);
-        // These give one with each answer, except of objects that were put together from others.
-        let is_offered = matches!(self.bucket.address.cloud, Cloud::Google | Cloud::Azure { .. });
-        by_etag.or(is_offered.then_some(Algorithm::Md5))
-    }
-
     /// The digest that a file should have, if its ETag tells.
     fn expected_digest(&self, object: &ObjectMeta) -> Option<Expected> {
         let expected = Expected::of_etag(bare(object.e_tag.as_deref()?))?;
         let may_be = self.bucket.address.cloud.has_etags_of_contents()
             && self.etags.0.load(Ordering::Relaxed) != NO_DIGESTS;
-        (may_be || expected.is_certain()).then_some(expected)
+        (may_be || expected.is_certain).then_some(expected)
     }
 
-    /// The digest of a file, if it is not what it should be. A file that arrives twice with the same contents is whole, unless
-    /// its digest is certain: its ETag is not a digest.
-    fn wrong_digest(
-        &self,
-        object: &ObjectMeta,
-        digest: Option<String>,
-        offered: Option<&String>,
-        before: Option<&str>,
-    ) -> Option<String> {
-        let digest = digest?;
-        if let Some(offered) = offered.filter(|_| self.algorithm(object) == Some(Algorithm::Md5)) {
-            if digest == *offered {
-                return None;
+    /// Whether a file is what it should be. One that arrives twice with the same contents is whole, unless its digest is
+    /// certain: its ETag is not a digest.
+    fn is_right(&self, object: &ObjectMeta, hashed: &Hashed, before: Option<&Hashed>) -> bool {
+        let Hashed { expected: Expected { algorithm, hex: expected, is_certain }, hex } = hashed;
+        if hex == expected {
+            if !is_certain {
+                self.etags.0.store(DIGESTS, Ordering::Relaxed);
             }
-            tracing::warn!("what arrived of '{}' is not what the store says", object.location);
-            return Some(digest);
+            return true;
         }
-        let expected = self.expected_digest(object)?;
-        if digest == expected.hex {
-            self.etags.0.store(DIGESTS, Ordering::Relaxed);
-            return None;
-        }
-        let is_same = before == Some(&digest) && self.etags.0.load(Ordering::Relaxed) != DIGESTS;
-        if is_same && !expected.is_certain() {
+        let is_same = before == Some(hashed) && self.etags.0.load(Ordering::Relaxed) != DIGESTS;
+        if is_same && !is_certain {
             tracing::debug!("the ETags of '{}' are not digests", self.bucket.address);
             self.etags.0.store(NO_DIGESTS, Ordering::Relaxed);
-            return None;
+            return true;
         }
-        tracing::warn!("what arrived of '{}' is not what its ETag says", object.location);
-        Some(digest)
+        let location = &object.location;
+        tracing::warn!(
+            "the {algorithm} of what arrived of '{location}' is {hex}, and the store gives {expected}"
+        );
+        false
     }
 }
 
@@ -341,13 +352,12 @@ async fn read(
     end: u64,
     file: &File,
     progress: &Progress,
-    offered: &OnceLock<String>,
+    offered: &OnceLock<Expected>,
 ) -> Result<(), ReadError> {
     // A small file as a whole: some servers know no ranges.
     let range = (*from > 0 || end < object.size).then_some(GetRange::Bounded(*from..end));
-    let if_match = object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)));
     let version = object.version.clone();
-    let options = GetOptions { range, if_match, version, ..GetOptions::default() };
+    let options = GetOptions { range, if_match: if_match(object), version, ..GetOptions::default() };
     let answer = store.get_opts(&object.location, options).await.map_err(ReadError::Store)?;
     let etags = answer.meta.e_tag.as_deref().zip(object.e_tag.as_deref());
     let is_same =
@@ -355,8 +365,8 @@ async fn read(
     if !is_same {
         return Err(ReadError::Changed);
     }
-    if let Some(OfferedMd5(digest)) = answer.extensions.get() {
-        offered.get_or_init(|| digest.clone());
+    if let Some(Offered(expected)) = answer.extensions.get() {
+        offered.get_or_init(|| expected.clone());
     }
     let mut body = answer.into_stream();
     let mut unreported = 0;
@@ -388,26 +398,14 @@ async fn read(
     outcome
 }
 
+/// Has a store send an object only as it was listed.
+fn if_match(object: &ObjectMeta) -> Option<String> {
+    object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)))
+}
+
 /// An ETag without its quotes, which not every listing gives.
 pub(crate) fn bare(etag: &str) -> &str {
     etag.trim_matches('"')
-}
-
-/// Tells the hasher how many ranges are there from the beginning on.
-struct Prefix {
-    ready: Option<Sender<u64>>,
-    sent: usize,
-}
-
-impl Prefix {
-    fn report(&mut self, done: &[bool]) {
-        let prefix = done.iter().take_while(|done| **done).count();
-        if let Some(ready) = self.ready.as_ref().filter(|_| prefix > self.sent) {
-            self.sent = prefix;
-            // Where the hasher failed, its error is reported in the end.
-            ready.send(prefix as u64 * RANGE).unwrap_or_default();
-        }
-    }
 }
 
 /// The length of a range.

@@ -9,12 +9,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{HeaderMap, PROXY_AUTHORIZATION, RETRY_AFTER};
+use hyper::header::{PROXY_AUTHORIZATION, RETRY_AFTER};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
@@ -30,8 +28,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::clouds::Patience;
-use crate::digests::hex;
 use crate::environment::Environment;
+use crate::offered::Offered;
 use crate::proxies::{Proxies, ProxyConnector};
 
 /// Connections that nothing was sent on for this long are closed.
@@ -119,28 +117,11 @@ impl HttpService for Connector {
         }
         let stall = self.patience.stall;
         let mut response = response;
-        if let Some(digest) = OfferedMd5::of(response.headers(), response.status()) {
-            response.extensions_mut().insert(digest);
+        if let Some(offered) = Offered::of(response.headers(), response.status()) {
+            response.extensions_mut().insert(offered);
         }
         Ok(response
             .map(|body| HttpResponseBody::new(PacedBody { body, stall, until: Box::pin(sleep(stall)) })))
-    }
-}
-
-/// The MD5 of a whole object, in hexadecimal digits, that came with an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OfferedMd5(pub String);
-
-impl OfferedMd5 {
-    fn of(headers: &HeaderMap, status: StatusCode) -> Option<Self> {
-        let values = |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        // Azure's for answers with a range and without, and Google's, which may stand beside others.
-        let of_azure = values("x-ms-blob-content-md5").next();
-        let of_whole = values("content-md5").next().filter(|_| status == StatusCode::OK);
-        let mut of_google = values("x-goog-hash").flat_map(|value| value.split(','));
-        let of_google = of_google.find_map(|hash| hash.trim().strip_prefix("md5="));
-        let digest = STANDARD.decode(of_azure.or(of_whole).or(of_google)?).ok()?;
-        (digest.len() == 16).then(|| Self(hex(&digest)))
     }
 }
 
@@ -194,35 +175,6 @@ impl Body for PacedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stores_offer_digests_in_their_own_ways() {
-        let digest = "kAFQmDzST7DWlj99KOF/cg==";
-        for (status, headers, is_offered) in [
-            (200, &[("content-md5", digest)][..], true),
-            // That of a part.
-            (206, &[("content-md5", digest)], false),
-            (206, &[("x-ms-blob-content-md5", digest)], true),
-            (
-                206,
-                &[("x-goog-hash", "crc32c=n03x6A=="), ("x-goog-hash", "md5=kAFQmDzST7DWlj99KOF/cg==")],
-                true,
-            ),
-            (200, &[("x-goog-hash", "crc32c=n03x6A==, md5=kAFQmDzST7DWlj99KOF/cg==")], true),
-            (200, &[("x-goog-hash", "crc32c=n03x6A==")], false),
-            (200, &[("content-md5", "AAAA")], false),
-            (200, &[("content-md5", "?")], false),
-            (200, &[], false),
-        ] {
-            let mut map = HeaderMap::new();
-            for (name, value) in headers {
-                map.append(*name, value.parse().unwrap());
-            }
-            let offered = OfferedMd5::of(&map, StatusCode::from_u16(status).unwrap());
-            let expected = is_offered.then(|| OfferedMd5("900150983cd24fb0d6963f7d28e17f72".into()));
-            assert_eq!(offered, expected, "{status} {headers:?}");
-        }
-    }
 
     #[test]
     fn an_overloaded_server_is_left_alone_for_as_long_as_it_asks() {

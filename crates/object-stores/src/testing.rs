@@ -1,10 +1,12 @@
-//! A server for tests that speaks as much of S3 as is needed to read, and misbehaves on demand.
+//! A server for tests that speaks as much of S3 as is needed to read, and misbehaves on demand. What Google understands of it, and
+//! listings of Azure, make it a server of theirs, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use futures_util::stream::{self, Stream, StreamExt};
 use http_body_util::StreamBody;
 use hyper::body::{Frame, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH, LAST_MODIFIED, RANGE, RETRY_AFTER,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
+    RETRY_AFTER,
 };
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -53,9 +56,18 @@ pub(crate) struct Seen {
 
 type Rule = Box<dyn FnMut(&Seen) -> Option<Fault> + Send>;
 
+/// An object.
+#[derive(Default)]
+struct Stored {
+    contents: Bytes,
+    etag: String,
+    /// What comes with it, if it comes as a whole or has nothing to do with S3.
+    headers: Vec<(String, String)>,
+}
+
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<String, (Bytes, Option<String>)>,
+    objects: BTreeMap<String, Stored>,
     seen: Vec<Seen>,
     rule: Option<Rule>,
     page: usize,
@@ -94,7 +106,15 @@ impl Server {
 
     /// An object with an ETag that is not its MD5.
     pub(crate) fn put_as(&self, key: &str, contents: &[u8], etag: Option<&str>) {
-        let object = (Bytes::copy_from_slice(contents), etag.map(str::to_owned));
+        self.put_with(key, contents, etag, &[]);
+    }
+
+    /// The same, with headers such as those of digests.
+    pub(crate) fn put_with(&self, key: &str, contents: &[u8], etag: Option<&str>, headers: &[(&str, &str)]) {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let etag = etag.map_or_else(|| digest(contents), str::to_owned);
+        let contents = Bytes::copy_from_slice(contents);
+        let object = Stored { contents, etag, headers: headers.collect() };
         self.state.lock().unwrap().objects.insert(key.into(), object);
     }
 
@@ -163,6 +183,7 @@ type Body = StreamBody<Pin<Box<dyn Stream<Item = io::Result<Frame<Bytes>>> + Sen
 fn answer(request: &Request<Incoming>, state: &Mutex<State>) -> io::Result<Response<Body>> {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = percent_decode_str(request.uri().path()).decode_utf8_lossy().into_owned();
+    let path = path.strip_prefix("/account").unwrap_or(&path);
     let key = path.strip_prefix("/bucket").unwrap_or("?").trim_start_matches('/').to_owned();
     let key = Some(key).filter(|key| !key.is_empty());
     let seen = Seen { key, range: header(RANGE), authorization: header(AUTHORIZATION).unwrap_or_default() };
@@ -182,12 +203,20 @@ fn answer(request: &Request<Incoming>, state: &Mutex<State>) -> io::Result<Respo
         (_, None) => return Ok(list(request, &state)),
         (_, Some(key)) => match state.objects.get(key) {
             None => return Ok(failure(404, "NoSuchKey")),
-            Some((contents, etag)) => {
-                let etag = etag.clone().unwrap_or_else(|| digest(contents));
-                if header(IF_MATCH).is_some_and(|wanted| wanted != etag) {
+            Some(stored) => {
+                if header(IF_MATCH).is_some_and(|wanted| wanted != stored.etag) {
                     return Ok(failure(412, "PreconditionFailed"));
                 }
-                object(contents, &etag, seen.range.as_deref())
+                let mut answer = object(&stored.contents, &stored.etag, seen.range.as_deref());
+                let is_asked = request.headers().contains_key("x-amz-checksum-mode") && seen.range.is_none();
+                for (name, value) in &stored.headers {
+                    if is_asked || !name.starts_with("x-amz-") {
+                        answer
+                            .headers_mut()
+                            .append(HeaderName::from_str(name).unwrap(), value.parse().unwrap());
+                    }
+                }
+                answer
             }
         },
     };
@@ -263,24 +292,39 @@ fn list(request: &Request<Incoming>, state: &State) -> Response<Body> {
         })
         .collect();
     let prefix = query.get("prefix").cloned().unwrap_or_default();
-    let after = query.get("continuation-token").cloned().unwrap_or_default();
+    let after = query.get("continuation-token").or(query.get("marker")).cloned().unwrap_or_default();
     let matching = state.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
     let page: Vec<_> = matching.take(state.page + 1).collect();
-    let mut text = String::from("<ListBucketResult>");
-    for (key, (contents, etag)) in page.iter().take(state.page) {
-        let etag = etag.clone().unwrap_or_else(|| digest(contents)).replace('"', "&quot;");
+    let is_azure = query.get("comp").is_some_and(|what| what == "list");
+    let last = page.get(state.page).and(page.get(state.page.wrapping_sub(1))).map(|(key, _)| key.as_str());
+    let mut text = String::from(if is_azure { "<EnumerationResults><Blobs>" } else { "<ListBucketResult>" });
+    for (key, stored) in page.iter().take(state.page) {
+        let (size, etag) = (stored.contents.len(), stored.etag.replace('"', "&quot;"));
         let key = key.replace('&', "&amp;").replace('<', "&lt;");
-        write!(
-            text,
-            "<Contents><Key>{key}</Key><Size>{}</Size><ETag>{etag}</ETag>\
-             <LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>",
-            contents.len()
-        )
-        .unwrap();
+        if is_azure {
+            write!(
+                text,
+                "<Blob><Name>{key}</Name><Properties><Last-Modified>Wed, 21 Oct 2015 07:28:00 GMT</Last-Modified>\
+                 <Content-Length>{size}</Content-Length><Content-Type>x/y</Content-Type><Etag>{etag}</Etag></Properties></Blob>"
+            )
+            .unwrap();
+        } else {
+            write!(
+                text,
+                "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{etag}</ETag>\
+                 <LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>"
+            )
+            .unwrap();
+        }
     }
-    if page.len() > state.page {
-        write!(text, "<NextContinuationToken>{}</NextContinuationToken>", page[state.page - 1].0).unwrap();
+    let last = last.unwrap_or_default();
+    if is_azure {
+        write!(text, "</Blobs><NextMarker>{last}</NextMarker></EnumerationResults>").unwrap();
+    } else {
+        if !last.is_empty() {
+            write!(text, "<NextContinuationToken>{last}</NextContinuationToken>").unwrap();
+        }
+        text.push_str("</ListBucketResult>");
     }
-    text.push_str("</ListBucketResult>");
     Response::new(body(text.into()))
 }

@@ -32,7 +32,7 @@ pub(crate) fn unpack(
             other => other,
         };
         let format = format.map_err(|other| {
-            format!("environments must be tar files, compressed by gzip or not; this one is {other}")
+            format!("environments must be tar files, compressed by gzip, zstd or not; this one is {other}")
         })?;
         let total = inspect_tar(format.tar_reader(&file), limits, None)?;
         file.rewind().map_err(|error| error.to_string())?;

@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
     AgentFolders, FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin,
@@ -173,15 +174,22 @@ impl Repositories {
 
     /// The repositories that have a model of this name.
     async fn places(&self, name: &str, as_of: Instant) -> Vec<Arc<dyn Store>> {
-        let mut places = Vec::new();
-        for store in self.stores().filter(|_| is_model_name(name)) {
-            // An unreadable folder still exists; reading it reports the cause.
-            let listed = store.list(name, as_of).await;
-            if !listed.is_err_and(|error| error.code() == ErrorCode::NotFound) {
-                places.push(store);
+        let look = |store: Arc<dyn Store>| async move {
+            match store.list(name, as_of).await {
+                Ok(_) => Some((store, true)),
+                Err(error) if error.code() == ErrorCode::NotFound => None,
+                // An unreadable folder still exists; reading it reports the cause.
+                Err(_) => Some((store, false)),
             }
-        }
-        places
+        };
+        // Side by side, so that one that is slow delays no other.
+        let places = join_all(self.stores().filter(|_| is_model_name(name)).map(look)).await;
+        let places: Vec<_> = places.into_iter().flatten().collect();
+        // What is away may have it. Those that have it do not wait for that.
+        let is_found = places.iter().any(|(_, is_readable)| *is_readable);
+        let places = places.into_iter().filter(|(_, is_readable)| *is_readable || !is_found);
+        let limit = if is_found || self.namespacing { usize::MAX } else { 1 };
+        places.map(|(store, _)| store).take(limit).collect()
     }
 
     /// What a name stands for that these repositories have.
@@ -355,9 +363,12 @@ impl ModelSource for Repositories {
     fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
         Box::pin(async {
             let (mut places, as_of) = (BTreeMap::<String, Vec<Arc<dyn Store>>>::new(), Instant::now());
-            for store in self.stores() {
-                for name in self.names(&*store, as_of).await? {
-                    places.entry(name).or_default().push(Arc::clone(&store));
+            let stores: Vec<_> = self.stores().collect();
+            // Side by side: of several that are away, each takes its time to fail.
+            let names = join_all(stores.iter().map(|store| self.names(&**store, as_of))).await;
+            for (store, names) in stores.iter().zip(names) {
+                for name in names? {
+                    places.entry(name).or_default().push(Arc::clone(store));
                 }
             }
             let listed = |(name, places): (String, Vec<Arc<dyn Store>>)| Listed {

@@ -48,7 +48,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "nereid-archives",
         workspace: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["flate2", "rawzip", "tar"]),
+        libraries: Allowed::Only(&["flate2", "rawzip", "ruzstd", "tar"]),
         never: &[],
         why: "archives unpacks what nobody trusts, and knows neither where it is from nor what it is for",
     },

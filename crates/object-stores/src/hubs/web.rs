@@ -9,7 +9,7 @@ use object_store::{Error, ObjectMeta, Result};
 use super::{Client, Hub, Place, file_name, number, problem, successful, text};
 
 /// How the names of archives end.
-const ARCHIVES: [&str; 4] = [".tar.gz", ".tgz", ".tar", ".zip"];
+const ARCHIVES: [&str; 5] = [".tar.gz", ".tgz", ".tar.zst", ".tar", ".zip"];
 
 /// How the names of models' files end that need no configuration.
 const MODELS: [&str; 3] = [".onnx", ".pt", ".plan"];
@@ -95,6 +95,7 @@ mod tests {
             ("https://h/m.tar.gz", archive("m")),
             ("https://h/a/my-model.v2.TGZ?sig=x.onnx", archive("my-model.v2")),
             ("https://h/m.tar", archive("m")),
+            ("https://h/m.tar.zst", archive("m")),
             ("http://h:1/m%20n.zip", archive("m n")),
             ("https://h/resnet.onnx", model("resnet", "1/model.onnx")),
             ("https://h/x/net.pt", model("net", "1/model.pt")),

@@ -1,5 +1,7 @@
 //! Against a server that speaks S3, and misbehaves.
 
+mod digests;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nereid_core::backend_api::ErrorCode;

@@ -1,12 +1,14 @@
 //! Models from folders, with and without what a client gives in their place.
 
 use std::fs;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nereid_core::backend_api::ErrorCode;
 use tempfile::TempDir;
 
 use super::*;
+use crate::store::Entry;
 
 /// What the server does in its stages, at once.
 impl Repositories {
@@ -202,4 +204,69 @@ fn repositories_come_and_go_with_a_name_for_their_model() {
     repositories.unregister(&path);
     assert_eq!(repositories.all_names().unwrap(), ["a"]);
     assert!(register(&second, "b").is_ok());
+}
+
+/// A store that takes some time for each answer.
+#[derive(Debug)]
+struct Slow {
+    location: &'static str,
+    takes: Duration,
+    /// Nothing if it is away.
+    models: Option<&'static [&'static str]>,
+}
+
+impl Store for Slow {
+    fn location(&self) -> &str {
+        self.location
+    }
+
+    fn list<'a>(&'a self, folder: &'a str, _: Instant) -> SourceFuture<'a, Vec<Entry>> {
+        Box::pin(async move {
+            tokio::time::sleep(self.takes).await;
+            let models = self.models.ok_or_else(|| Error::unavailable("away"))?;
+            if !folder.is_empty() && !models.contains(&folder) {
+                return Err(Error::not_found("no such folder"));
+            }
+            Ok(models.iter().map(|name| Entry { name: (*name).to_owned(), is_folder: true }).collect())
+        })
+    }
+
+    fn stat<'a>(&'a self, _: &'a str, _: Instant) -> SourceFuture<'a, Vec<Object>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn fetch<'a>(&'a self, _: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+        Box::pin(async { Err(Error::unavailable("nothing to fetch")) })
+    }
+}
+
+fn slow(stores: &[(&'static str, u64, Option<&'static [&'static str]>)]) -> Repositories {
+    let slow = |&(location, seconds, models)| {
+        Arc::new(Slow { location, takes: Duration::from_secs(seconds), models }) as Arc<dyn Store>
+    };
+    Repositories::over(stores.iter().map(slow).collect(), ReadOptions::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn repositories_are_asked_side_by_side() {
+    let source = slow(&[("a", 15, Some(&["m"])), ("b", 3, Some(&["n"])), ("c", 15, Some(&["o"]))]);
+    let began = tokio::time::Instant::now();
+    assert_eq!(source.list().await.unwrap().len(), 3);
+    assert_eq!(began.elapsed().as_secs(), 15);
+    assert_eq!(source.find("n", Instant::now()).await.unwrap(), [ModelId::plain("n")]);
+    assert_eq!(began.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_away_hides_no_model_of_others() {
+    let away = ("away", 3, None);
+    let found = |name| async move {
+        let source = slow(&[away, ("b", 0, Some(&["m"])), away]);
+        let plain = source.place(&ModelId::plain(name), Instant::now()).await;
+        let named = source.with_namespacing(true).find(name, Instant::now()).await.unwrap().len();
+        (plain.unwrap().location().to_owned(), named)
+    };
+    assert_eq!(found("m").await, ("b".to_owned(), 1));
+    // What is nowhere else may be there: fetching it tells why that cannot be known.
+    assert_eq!(found("n").await, ("away".to_owned(), 2));
 }

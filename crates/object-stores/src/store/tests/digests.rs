@@ -1,0 +1,137 @@
+//! The digests that each store gives, by servers that tell the truth and by servers that do not.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use md5::{Digest as _, Md5};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+
+use super::*;
+
+/// The digest's header for some contents.
+type Header = fn(&[u8]) -> (&'static str, String);
+
+fn crc(algorithm: crc_fast::CrcAlgorithm, contents: &[u8], length: usize) -> String {
+    let digest = crc_fast::checksum(algorithm, contents).to_be_bytes();
+    STANDARD.encode(&digest[8 - length..])
+}
+
+fn crc32c(contents: &[u8]) -> String {
+    crc(crc_fast::CrcAlgorithm::Crc32Iscsi, contents, 4)
+}
+
+fn md5(contents: &[u8]) -> String {
+    STANDARD.encode(Md5::digest(contents))
+}
+
+const OF_S3: [Header; 5] = [
+    |of| ("x-amz-checksum-crc32", crc(crc_fast::CrcAlgorithm::Crc32IsoHdlc, of, 4)),
+    |of| ("x-amz-checksum-crc32c", crc32c(of)),
+    |of| ("x-amz-checksum-crc64nvme", crc(crc_fast::CrcAlgorithm::Crc64Nvme, of, 8)),
+    |of| ("x-amz-checksum-sha1", STANDARD.encode(ring::digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, of))),
+    |of| ("x-amz-checksum-sha256", STANDARD.encode(ring::digest::digest(&SHA256, of))),
+];
+const OF_GOOGLE: [Header; 2] = [
+    |of| ("x-goog-hash", format!("crc32c={}", crc32c(of))),
+    |of| ("x-goog-hash", format!("md5={}", md5(of))),
+];
+const OF_AZURE: [Header; 1] = [|of| ("x-ms-blob-content-md5", md5(of))];
+
+/// An ETag of an object that was uploaded in parts, which is not a digest.
+const PARTS: &str = "\"d41d8cd98f00b204e9800998ecf8427e-3\"";
+
+/// As long as nothing is shared, each case is the first of its bucket.
+fn case(server: &Server, cloud: &str) -> (Clouds, Arc<dyn Store>) {
+    let emulator = format!("http://{}", server.address);
+    let account = format!("{emulator}/account");
+    let variables = [
+        KEYS[0],
+        KEYS[1],
+        ("CLOUD_STORAGE_EMULATOR_ENDPOINT", emulator.as_str()),
+        ("AZURE_STORAGE_SERVICE_ENDPOINT", account.as_str()),
+        ("AZURE_STORAGE_KEY", "a2V5"),
+    ];
+    let clouds = clouds_with(CacheOptions::default(), &variables);
+    let address = match cloud {
+        "s3" => server.at("models"),
+        "gs" => crate::Address::parse("gs://bucket/models").unwrap().unwrap(),
+        _ => crate::Address::parse("as://account/bucket/models").unwrap().unwrap(),
+    };
+    let store = clouds.open(address).unwrap();
+    (clouds, store)
+}
+
+#[test]
+fn a_file_that_is_not_what_the_store_says_fails_the_fetch() {
+    let clouds = [("s3", &OF_S3[..]), ("gs", &OF_GOOGLE), ("as", &OF_AZURE)];
+    for length in [3000, (9 << 20) + 1] {
+        let (contents, server) = (bytes(length), Server::start());
+        for (cloud, headers) in clouds {
+            for header in headers {
+                let (name, right) = header(&contents);
+                let (_, wrong) = header(b"other contents");
+                for value in [right.clone(), wrong] {
+                    server.put_with("models/m/1/model.onnx", &contents, Some(PARTS), &[(name, &value)]);
+                    let (_clouds, store) = case(&server, cloud);
+                    server.requests();
+                    let fetched = fetch(&*store, "m");
+                    let asked = server.requests().len();
+                    if value == right {
+                        assert!(fetched.unwrap()[0].1 == contents, "{cloud} {name} {length}");
+                        // Two listings, and the file, or its digest and its ranges.
+                        assert!(asked <= 2 + 3, "{cloud} {name} {length}: {asked}");
+                        continue;
+                    }
+                    let error = fetched.unwrap_err();
+                    let message = "what arrives of 'models/m/1/model.onnx' is damaged: its ";
+                    assert!(error.message().contains(message), "{cloud} {name} {length}: {error}");
+                    assert!(error.message().contains(", and the store gives "), "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn digests_of_parts_say_nothing_of_a_file() {
+    let contents = bytes(3000);
+    let server = Server::start();
+    for headers in [
+        &[("x-amz-checksum-crc32c", "AAAAAA=="), ("x-amz-checksum-type", "COMPOSITE")][..],
+        &[("x-amz-checksum-crc32c", "AAAAAA==-2")],
+        &[("x-goog-hash", "crc32c=AAAAAA=="), ("x-goog-stored-content-encoding", "gzip")],
+    ] {
+        server.put_with("models/m/1/model.onnx", &contents, Some(PARTS), headers);
+        for cloud in ["s3", "gs"] {
+            let (_clouds, store) = case(&server, cloud);
+            assert_eq!(fetch(&*store, "m").unwrap()[0].1, contents, "{headers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_digest_counts_for_a_fetch_that_is_taken_up() {
+    let (contents, fixture) = (bytes(20 << 20), Fixture::new());
+    let (name, right) = OF_S3[2](&contents);
+    fixture.server.put_with("models/m/1/model.onnx", &contents, Some(PARTS), &[(name, &right)]);
+    fixture.server.misbehave(|request: &Request| {
+        let is_last = request.range.as_deref().is_some_and(|range| range.starts_with("bytes=16777216"));
+        is_last.then_some(Fault::Status(403, None))
+    });
+    // Until the other ranges are there.
+    loop {
+        fixture.fetch("m").unwrap_err();
+        if fixture.cached().iter().any(|path| fs::read(path).is_ok_and(|record| record == [1, 1])) {
+            break;
+        }
+    }
+    let part =
+        fixture.cached().into_iter().find(|path| path.extension().is_some_and(|end| end == "part")).unwrap();
+    // What is there already is damaged meanwhile.
+    let file = fs::File::options().write(true).open(&part).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damage", 5).unwrap();
+    drop(file);
+    fixture.server.behave();
+    // Noticed, and fetched again as a whole.
+    assert!(fixture.fetch("m").unwrap()[0].1 == contents);
+    assert!(fixture.server.requests().len() > 6);
+}
