@@ -2,6 +2,7 @@
  *
  *   fail=ACTION       the action, INITIALIZE or FINALIZE fails
  *   move=yes          LOAD acquires a folder, copies the model there and updates the location
+ *   fnv:FILE=DIGEST   LOAD is refused unless a file of the model has this digest, FNV-1a in 16 digits
  *   update=PLACE      LOAD updates the location to this folder, or address with ://
  *   exercise=yes      LOAD calls every function, also with wrong arguments, and notes how each ends
  *   hostile=yes       LOAD passes null pointers and objects of other kinds, which only some servers survive
@@ -16,6 +17,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +123,37 @@ static void copy_model(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel*
     snprintf(command, sizeof command, "cp -r '%s'/. '%s'", from, to);
     if (system(command) != 0) note("UNEXPECTED copy");
     must(TRITONREPOAGENT_ModelRepositoryUpdate(agent, model, TRITONREPOAGENT_ARTIFACT_FILESYSTEM, to));
+}
+
+/* The digest of a file below a folder; empty if it cannot be read. */
+static void digest(const char* folder, const char* file, char* text, size_t size)
+{
+    char path[9000];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE* stream = fopen(path, "rb");
+    text[0] = '\0';
+    if (stream == NULL) return;
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (int byte; (byte = fgetc(stream)) != EOF;) sum = (sum ^ (uint64_t)byte) * 0x100000001b3u;
+    fclose(stream);
+    snprintf(text, size, "%016llx", (unsigned long long)sum);
+}
+
+/* An error if a file is not as the parameters say. */
+static TRITONSERVER_Error* check_files(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, const char* folder)
+{
+    uint32_t count = 0;
+    must(TRITONREPOAGENT_ModelParameterCount(agent, model, &count));
+    for (uint32_t i = 0; i < count; ++i) {
+        const char *name = NULL, *expected = NULL;
+        char found[17];
+        must(TRITONREPOAGENT_ModelParameter(agent, model, i, &name, &expected));
+        if (strncmp(name, "fnv:", 4) != 0) continue;
+        digest(folder, name + 4, found, sizeof found);
+        note("digest of %s: %s", name + 4, found);
+        if (strcmp(found, expected) != 0) return refuse(name + 4);
+    }
+    return NULL;
 }
 
 static void exercise(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
@@ -258,6 +291,8 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelAction(
     }
     if (action == TRITONREPOAGENT_ACTION_LOAD) {
         const char* place = parameter(agent, model, "update");
+        TRITONSERVER_Error* wrong = check_files(agent, model, location);
+        if (wrong != NULL) return wrong;
         if (has(agent, model, "move", "yes")) copy_model(agent, model, location);
         if (has(agent, model, "exercise", "yes")) exercise(agent, model);
         if (has(agent, model, "hostile", "yes")) hostile(agent, model);

@@ -180,13 +180,16 @@ def test_agents_see_models_in_clouds_at_their_addresses(amazon, tmp_path):
     url = amazon.url("agents")
     model(tmp_path / "models", "seen", ("one", {}))
     model(tmp_path / "models", "moved", ("one", {"update": f"{url}/seen"}), ("two", {}))
+    elsewhere = model(tmp_path, "elsewhere")
+    model(tmp_path / "models", "local", ("one", {"update": str(elsewhere)}), ("two", {}))
     amazon.put("agents", tmp_path / "models")
     with running(url, *agents.flags, env=amazon.environment()) as server:
-        assert all(request(server, "GET", f"/v2/models/{name}/ready").status == 200 for name in ("seen", "moved"))
+        assert all(request(server, "GET", f"/v2/models/{name}/ready").status == 200 for name in ("seen", "moved", "local"))
         lines = agents.lines()
         assert any(line.endswith(f"ModelInitialize type 1 at {url}/seen") for line in lines)
         assert any(line.endswith(f"ModelInitialize type 1 at {url}/moved") for line in lines)
-        assert f"two 1 LOAD at {url}/seen" in lines
+        loads = {line.split(" LOAD at ")[1] for line in lines if line.startswith("two ") and " LOAD at " in line}
+        assert loads == {f"{url}/seen", str(elsewhere)}
 
 
 def test_checksums_of_models_in_clouds_are_checked(amazon, tmp_path):

@@ -89,6 +89,15 @@ class Control:
     def unload(self, name):
         return self.post(f"/v2/repository/models/{name}/unload")
 
+    def served(self, name):
+        """How large the batches of a model may be; None if it is not served."""
+        connection = HTTPConnection(self.url, timeout=60)
+        try:
+            connection.request("GET", f"/v2/models/{name}/config")
+            return json.loads(connection.getresponse().read()).get("max_batch_size")
+        finally:
+            connection.close()
+
     def state(self, name):
         _, text = self.post("/v2/repository/index")
         return [(row.get("state"), row.get("reason", "")) for row in json.loads(text) if row["name"] == name]
@@ -120,17 +129,31 @@ def normalised(lines, folder):
         yield f"{agent} config " + json.dumps(json.loads("{" + config), sort_keys=True) if config else line
 
 
+def fnv(contents):
+    """The digest that the recorder knows."""
+    digest = 0xCBF29CE484222325
+    for byte in contents:
+        digest = (digest ^ byte) * 0x100000001B3 % 2**64
+    return f"{digest:016x}"
+
+
 def write_scenarios(folder):
     """A model for each scenario, named after it."""
     repository = folder / "models"
     repository.mkdir()
     shutil.copytree(model(repository, "original"), folder / "elsewhere")
+    # The configuration that names the agents counts, and not what they bring along.
+    (folder / "elsewhere" / "config.pbtxt").write_text('backend: "echo"\nmax_batch_size: 3\n' + TENSORS)
     model(repository, "plain", ("one", {}))
     model(repository, "two_agents", ("one", {"a": "b"}), ("two", {}))
     model(repository, "twice_the_same", ("one", {"a": "b"}), ("one", {}))
     model(repository, "moved", ("one", {"move": "yes"}), ("two", {"move": "yes"}))
     model(repository, "elsewhere", ("one", {"update": str(folder / "elsewhere")}), ("two", {}))
     model(repository, "nowhere", ("one", {"update": "/no/such/folder"}), ("two", {}))
+    model(repository, "right_digests", ("one", {"fnv:1/model.txt": fnv(b"right_digests")}), ("two", {"move": "yes"}))
+    digests = {"fnv:1/model.txt": fnv(b"wrong_digest"), "fnv:config.pbtxt": "0" * 16}
+    model(repository, "wrong_digest", ("two", {"move": "yes"}), ("one", digests), ("two", {}))
+    model(repository, "digest_of_nothing", ("one", {"fnv:1/none.txt": "0" * 16}), ("two", {"move": "yes"}))
     model(repository, "refused_by_the_first", ("one", {"fail": "LOAD"}), ("two", {}))
     model(repository, "refused_by_the_second", ("one", {}), ("two", {"fail": "LOAD"}))
     model(repository, "not_initialized", ("one", {}), ("two", {"fail": "INITIALIZE"}))
@@ -148,15 +171,16 @@ def write_scenarios(folder):
 
 
 SCENARIOS = [
-    "plain", "two_agents", "twice_the_same", "moved", "elsewhere", "nowhere", "refused_by_the_first", "refused_by_the_second",
-    "not_initialized", "load_complete_fails", "unload_fails", "unload_complete_fails", "finalize_fails", "missing_agent",
-    "invalid", "exercise", "changed", "overridden",
+    "plain", "two_agents", "twice_the_same", "moved", "elsewhere", "nowhere", "right_digests", "wrong_digest",
+    "digest_of_nothing", "refused_by_the_first", "refused_by_the_second", "not_initialized", "load_complete_fails",
+    "unload_fails", "unload_complete_fails", "finalize_fails", "missing_agent", "invalid", "exercise", "changed", "overridden",
 ]  # fmt: skip
 
 
 def play(control, repository, name, agents):
-    """Loads a model, perhaps in other ways too, and unloads it."""
+    """Loads a model, perhaps in other ways too, and unloads it. Returns how it was served after the first load."""
     control.load(name)
+    served = control.served(name)
     # Nothing has changed.
     control.load(name)
     if name == "changed":
@@ -174,6 +198,7 @@ def play(control, repository, name, agents):
         control.load(name, config=json.dumps(config))
         assert eventually(lambda: agents.models() == 1)
     control.unload(name)
+    return served
 
 
 def by_load(story):
@@ -191,12 +216,13 @@ def tell(server, folder):
     with server(repository, agents.flags) as control:
         for name in SCENARIOS:
             before = len(agents.lines())
-            play(control, repository, name, agents)
+            served = play(control, repository, name, agents)
             assert eventually(lambda: agents.are_finalized()), (name, agents.lines()[before:])
             stories[name] = list(normalised(agents.lines()[before:], folder))
             if name in ("changed", "overridden"):
                 # One load ends while another goes on: each for itself.
                 stories[name] = by_load(stories[name])
+            stories[name].append(served)
         # The other server finalizes the agents of a model that failed to load when it is loaded again, or never.
         before = len(agents.lines())
         control.load("no_backend")
@@ -219,6 +245,15 @@ def stories(tmp_path_factory):
 def test_agents_are_called_as_by_nvidias_server(stories, scenario):
     assert stories["nereid"][scenario] == stories["nvidia"][scenario]
     assert stories["nereid"][scenario]
+
+
+FAILS = {"nowhere", "wrong_digest", "digest_of_nothing", "refused_by_the_first", "refused_by_the_second"}
+FAILS |= {"not_initialized", "missing_agent", "invalid"}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_agents_refuse_is_not_served(stories, scenario):
+    assert stories["nereid"][scenario][-1] == (None if scenario in FAILS else 0)
 
 
 def test_a_refusal_is_told_in_the_agents_words(tmp_path, repository):
