@@ -138,10 +138,10 @@ class Server:
         self.metrics_port = started and int(started.group(1))
         return self
 
-    def wait_until_loaded(self):
+    def wait_until_loaded(self, limit_s=START_LIMIT_S):
         """Waits until the server listens, and each model that it loads at start is loaded or has failed."""
         self.wait_until_listening()
-        self.wait_for_log(_LOADED)
+        self.wait_for_log(_LOADED, limit_s)
         return self
 
     def wait_until_ready(self):
@@ -202,14 +202,14 @@ class Server:
 
 
 @contextmanager
-def running(repository, *flags, ready=True, env=None, user=None):
+def running(repository, *flags, ready=True, env=None, user=None, limit_s=START_LIMIT_S):
     """A server for the length of a `with` block, stopped and checked at its end."""
     server = Server(repository, *flags, env=env, user=user)
     try:
         if ready:
             server.wait_until_ready()
         else:
-            server.wait_until_loaded()
+            server.wait_until_loaded(limit_s)
         yield server
         if server.exit_code is None:
             server.stop()

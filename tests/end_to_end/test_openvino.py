@@ -313,29 +313,6 @@ def test_a_tensor_of_several_names_answers_to_the_configured_one(repository, ser
         assert (output["name"], output["data"]) == ("result", [2.0, 4.0, 6.0])
 
 
-def test_damaged_files_are_refused_and_the_server_stays(repository, serve):
-    openvino_models.write(repository, doubled("sound", [-1, 3]))
-    model = scale_model("source").serialized()
-    for index in range(60):
-        damaged = bytearray(model)
-        for _ in range(1 + index % 5):
-            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-        write_model(repository, f"damaged{index}", 'backend: "openvino" default_model_filename: "model.onnx"', damaged)
-    (source,) = (repository / "sound" / "1").glob("model.xml")
-    text = source.read_bytes()
-    for index in range(60):
-        damaged = bytearray(text)
-        for _ in range(1 + index % 5):
-            damaged[rng.integers(len(damaged))] = rng.integers(32, 127)
-        folder = repository / f"text{index}" / "1"
-        folder.mkdir(parents=True)
-        (folder / "model.xml").write_bytes(damaged)
-    server = serve("--exit-on-error=false", ready=False)
-    server.wait_until_loaded()
-    assert any("OpenVINO cannot load" in line for line in server.complaints)
-    in_batches(server, "sound", [1, 2])
-
-
 def test_without_the_library_the_error_says_how_to_get_it(repository, tmp_path):
     openvino_models.write(repository, doubled("twice", [-1, 3]))
     environment = {"PATH": str(tmp_path), "PYTHONNOUSERSITE": "1"}

@@ -276,30 +276,6 @@ def test_an_output_of_another_type_fails_the_request(write, serve):
         answer(server, "twice", x=np.ones(2, np.float32))
 
 
-def test_damaged_files_are_refused_and_the_server_stays(write, repository, models):
-    write("Network", "sound", tensors("input", ("x", "FP32", [1, 4, -1])) + tensors("output", ("y", "FP32", [1, 5])))
-    source = (models[0] / "Network/1/model.pt").read_bytes()
-    for index in range(100):
-        damaged = bytearray(source[: len(source) - (index % 4 == 3) * 500])
-        for _ in range(1 + index % 5):
-            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-        write("Network", f"damaged{index}", tensors("input", ("x", "FP32", [1, 4, -1])) + tensors("output", ("y", "FP32", [1, 5])))
-        (repository / f"damaged{index}/1/model.pt").write_bytes(damaged)
-    environment = os.environ | torch_package.environment()
-    server = nereid_server.Server(repository, *FLAGS, "--exit-on-error=false", env=environment)
-    try:
-        server.wait_until_listening()
-        # It is loaded last. libtorch may be busy with a damaged file for ever, which keeps one load thread.
-        server.wait_for_log("successfully loaded 'sound'")
-        assert sum("PyTorch cannot load " in line for line in server.complaints) > 30
-        values, expected = models[1]["network"][0]
-        np.testing.assert_allclose(answer(server, "sound", x=np.array(values, np.float32))["y"], expected, rtol=1e-5)
-        assert server.exit_code is None
-        server.assert_no_panic()
-    finally:
-        server.kill()
-
-
 def test_without_the_library_or_a_compiler_the_error_says_what_is_missing(write, repository, tmp_path):
     write("Twice", "twice", pair("x", "y"))
     bare = {"PATH": str(tmp_path), "PYTHONNOUSERSITE": "1"}

@@ -52,6 +52,25 @@ class Refuses(torch.nn.Module):
         return x.sqrt()
 
 
+class Fragile(torch.nn.Module):
+    """Reads far outside of its memory for -1, and does not come to an end for -2."""
+
+    def forward(self, x):
+        if bool(x[0] == -1):
+            return torch.ops.aten._reshape_alias(x, [2], [1 << 40]).clone()
+        while bool(x[0] == -2):
+            x = x.clone()
+        return x * 2
+
+
+class Sum(torch.nn.Module):
+    """Adds up a sequence."""
+
+    def forward(self, x, sum, start) -> Tuple[torch.Tensor, torch.Tensor]:
+        sum = x + sum * (1 - start)
+        return sum, sum
+
+
 class WritesToItsInput(torch.nn.Module):
     def forward(self, x):
         x.add_(1)
@@ -90,7 +109,7 @@ def write(name, module):
 
 
 torch.manual_seed(5)
-for module in (Twice(), Same(), SumAndDifference(), Swapped(), Shout(), Powers(), Refuses(), Positive()):
+for module in (Twice(), Same(), SumAndDifference(), Swapped(), Shout(), Powers(), Refuses(), Positive(), Fragile(), Sum()):
     write(type(module).__name__, module)
 write("WritesToItsInput", WritesToItsInput())
 network = write("Network", Network())

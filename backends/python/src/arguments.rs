@@ -4,11 +4,9 @@ use std::path::Path;
 
 use nereid_backend_api::{InstanceContext, InstanceKind, ModelConfig, ModelContext};
 use nereid_model_config::to_json;
+use nereid_worker::Arguments;
 
-/// Names and values, in the order in which models see them.
-pub(crate) type Arguments = Vec<(&'static str, String)>;
-
-/// Arguments of the model, without an instance.
+/// Arguments of the model, without an instance, in the order in which models see them.
 pub(crate) fn of_model(context: &ModelContext, file: &Path) -> Arguments {
     let mut arguments = vec![("model_config", to_json(&context.config))];
     arguments.extend(places(context, file, &context.config));

@@ -18,10 +18,10 @@ use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, M
 use nereid_model_config::backend_name;
 use nereid_model_files::{FileError, hint_at_missing};
 use nereid_python_env::{Environments, InUse, Requested};
-use nereid_worker::Launch;
+use nereid_worker::{Launch, WorkerModel};
 
 use crate::library::Library;
-use crate::model::PythonModel;
+use crate::model::Class;
 use crate::options::Options;
 
 /// The backend's name.
@@ -107,7 +107,8 @@ impl Backend for PythonBackend {
         let file = self.model_file(&context)?;
         check_parameters(&context)?;
         let (launch, environment) = self.launch(&context)?;
-        Ok(Box::new(PythonModel::load(context, file, launch, environment, self.options.limits)?))
+        let class = Class { file, _environment: environment };
+        Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {

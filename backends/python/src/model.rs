@@ -1,220 +1,32 @@
-//! A model: its configuration, completed by its class, and its instances.
+//! What the processes of a model written in Python are told.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use nereid_backend_api::{
-    Error, Instance, InstanceContext, Metric, MetricKind, Model, ModelCapabilities, ModelConfig,
-    ModelContext, Result,
-};
-use nereid_model_config::proto::ModelInstanceGroup;
-use nereid_model_config::proto::model_config::SchedulingChoice;
-use nereid_model_config::{adopt_completed, from_json};
+use nereid_backend_api::{InstanceContext, ModelConfig, ModelContext};
 use nereid_python_env::InUse;
-use nereid_worker::{Launch, Limits, Process, Worker, WorkerEvents, WorkerInstance, Workers};
-use nereid_worker_protocol::call;
+use nereid_worker::{Arguments, Program};
 
-use crate::arguments::{self, Arguments};
+use crate::arguments;
 
-/// The metric that counts processes that were started again.
-const RESTARTS: &str = "nereid_worker_restarts_total";
-
-/// A loaded model.
-pub(crate) struct PythonModel {
-    shared: Arc<Shared>,
-    completed: Option<ModelConfig>,
-    /// The process that completed the configuration. The first instance takes it.
-    spare: Mutex<Option<Spare>>,
-    workers: Workers,
-}
-
-struct Shared {
-    context: ModelContext,
-    file: PathBuf,
-    launch: Launch,
+/// The file with the model's class, and its environment.
+pub(crate) struct Class {
+    pub(crate) file: PathBuf,
     /// Keeps the environment of the processes.
-    _environment: Option<Arc<InUse>>,
-    limits: Limits,
-    /// As it is completed, and with the instances of now.
-    config: Mutex<ModelConfig>,
-    restarts: Option<Metric>,
-    /// Whether instances can be asked whether they are ready.
-    reports_readiness: AtomicBool,
+    pub(crate) _environment: Option<Arc<InUse>>,
 }
 
-/// What happens when a process ends, set by its owner.
-type Ended = Arc<Mutex<Option<Box<dyn FnOnce(&str) + Send>>>>;
-
-/// A process without an instance.
-struct Spare {
-    process: Arc<Process>,
-    ended: Ended,
-}
-
-impl PythonModel {
-    /// Loads the model in a file: has its class complete the configuration, if it may.
-    pub(crate) fn load(
-        context: ModelContext,
-        file: PathBuf,
-        launch: Launch,
-        environment: Option<Arc<InUse>>,
-        limits: Limits,
-    ) -> Result<Self> {
-        let restarts = restarts(&context);
-        let complete = context.complete;
-        let shared = Arc::new(Shared {
-            config: Mutex::new(context.config.clone()),
-            context,
-            file,
-            launch,
-            _environment: environment,
-            limits,
-            restarts,
-            reports_readiness: AtomicBool::new(false),
-        });
-        let mut model =
-            Self { completed: None, spare: Mutex::default(), workers: Workers::default(), shared };
-        if complete {
-            let spare = model.shared.spare()?;
-            model.completed = model.shared.complete(&spare.process)?;
-            model.spare = Mutex::new(Some(spare));
-        }
-        Ok(model)
-    }
-}
-
-impl Shared {
-    fn name(&self) -> &str {
-        &self.context.name
+impl Program for Class {
+    fn of_model(&self, context: &ModelContext) -> Arguments {
+        arguments::of_model(context, &self.file)
     }
 
-    fn process(&self, name: &str, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>> {
-        Process::start(&self.launch, name, Arc::clone(&self.context.peers), self.limits, ended)
+    fn of_instance(
+        &self,
+        context: &ModelContext,
+        config: &ModelConfig,
+        instance: &InstanceContext,
+    ) -> Arguments {
+        arguments::of_instance(context, &self.file, config, instance)
     }
-
-    fn spare(&self) -> Result<Spare> {
-        let ended = Ended::default();
-        let slot = Arc::clone(&ended);
-        let report = move |end: &str| {
-            if let Some(ended) = lock(&slot).take() {
-                ended(end);
-            }
-        };
-        let process = self.process(self.name(), Box::new(report))?;
-        Ok(Spare { process, ended })
-    }
-
-    /// Has the class complete the configuration.
-    fn complete(&self, process: &Process) -> Result<Option<ModelConfig>> {
-        let arguments = arguments::of_model(&self.context, &self.file);
-        let answer = process.call(call::COMPLETE, call::COMPLETED, |message| put(message, &arguments));
-        let answer = answer.map_err(|error| error.context(format_args!("model '{}'", self.name())))?;
-        let malformed = |error| Error::internal(format!("model '{}': {error}", self.name()));
-        let Some(json) = answer.reader().optional_text().map_err(malformed)? else { return Ok(None) };
-        let completed = from_json(json).map_err(|error| {
-            Error::invalid_arg(format!("model '{}': the completed configuration: {error}", self.name()))
-        })?;
-        let mut config = self.context.config.clone();
-        adopt_completed(&mut config, completed)
-            .map_err(|error| Error::invalid_arg(format!("model '{}': {error}", self.name())))?;
-        lock(&self.config).clone_from(&config);
-        Ok(Some(config))
-    }
-
-    fn initialize(&self, process: &Process, instance: &InstanceContext) -> Result<()> {
-        let config = lock(&self.config).clone();
-        let arguments = arguments::of_instance(&self.context, &self.file, &config, instance);
-        let answer = process.call(call::INITIALIZE, call::INITIALIZED, |message| put(message, &arguments));
-        let answer = answer.map_err(|error| error.context(format_args!("model '{}'", self.name())))?;
-        let flags = answer.reader().u32();
-        let flags = flags.map_err(|error| Error::internal(format!("model '{}': {error}", self.name())))?;
-        self.reports_readiness.fetch_or(flags & call::REPORTS_READINESS != 0, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-fn put(message: &mut nereid_worker_protocol::Message<'_>, arguments: &Arguments) {
-    message.pairs(arguments.iter().map(|(key, value)| (*key, value.as_str())));
-}
-
-impl Model for PythonModel {
-    fn completed_config(&self) -> Option<&ModelConfig> {
-        self.completed.as_ref()
-    }
-
-    fn instances_changed(&self, groups: &[ModelInstanceGroup]) {
-        lock(&self.shared.config).instance_group = groups.to_vec();
-    }
-
-    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        let spare = Mutex::new(lock(&self.spare).take());
-        let name = context.name.clone();
-        let events = Starts { shared: Arc::clone(&self.shared), instance: context, spare };
-        let worker = Worker::start(&name, Box::new(events))?;
-        self.workers.add(&worker);
-        let config = lock(&self.shared.config);
-        let outputs = config.output.iter().map(|output| output.name.clone()).collect();
-        let instance = WorkerInstance::new(worker, outputs);
-        // The requests of a sequence belong to one instance, which may keep something of them.
-        let is_bound = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
-        Ok(Box::new(if is_bound { instance } else { instance.helped_by(self.workers.clone()) }))
-    }
-
-    fn capabilities(&self) -> ModelCapabilities {
-        ModelCapabilities {
-            creates_instances_in_parallel: true,
-            reports_readiness: true,
-            ..ModelCapabilities::default()
-        }
-    }
-
-    fn ready(&self) -> Result<()> {
-        let asks = self.shared.reports_readiness.load(Ordering::Relaxed);
-        self.workers.all().iter().try_for_each(|worker| worker.ready(asks))
-    }
-}
-
-/// Starts the processes of one instance.
-struct Starts {
-    shared: Arc<Shared>,
-    instance: InstanceContext,
-    spare: Mutex<Option<Spare>>,
-}
-
-impl WorkerEvents for Starts {
-    fn start(&self, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>> {
-        let spare = lock(&self.spare).take().filter(|spare| spare.process.ended().is_none());
-        let process = match spare {
-            Some(spare) => {
-                *lock(&spare.ended) = Some(ended);
-                spare.process.rename(&self.instance.name);
-                spare.process
-            }
-            None => self.shared.process(&self.instance.name, ended)?,
-        };
-        self.shared.initialize(&process, &self.instance)?;
-        Ok(process)
-    }
-
-    fn restarted(&self) {
-        if let Some(restarts) = &self.shared.restarts {
-            // A counter takes any positive number.
-            let _ = restarts.increment(1.0);
-        }
-    }
-}
-
-/// Counts the processes of the model that were started again; `None` where there is no server to ask.
-fn restarts(context: &ModelContext) -> Option<Metric> {
-    let registry = context.peers.metrics().ok()?;
-    let help = "Processes of model instances that were started again after they died";
-    let family = registry.family(MetricKind::Counter, RESTARTS, help).ok()?;
-    let labels = [("model", context.name.clone()), ("version", context.version.to_string())];
-    family.metric(labels.map(|(key, value)| (key.to_owned(), value)).into(), None).ok()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

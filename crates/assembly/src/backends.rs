@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nereid_backend_api::{BackendSettings, Error, Result};
+use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
 use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
 use crate::gpus::Gpus;
+use crate::isolation;
 use crate::onnx_engine;
 use crate::openvino;
 use crate::platform::PlatformConfig;
@@ -30,6 +31,26 @@ const MISSING: &[(&str, &str)] = &[
     ),
 ];
 
+/// The backends on libraries that are loaded when the first model needs them, and whether their models complete
+/// configurations.
+const LAZY: &[(&str, bool)] =
+    &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false)];
+
+/// Opens one of the backends on libraries, in this process.
+///
+/// # Errors
+/// There is no library that can be used.
+pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backend>> {
+    let (settings, directory) = (config.settings_of(name), &config.directory);
+    match name {
+        "onnxruntime" => onnx_engine::open(&settings, directory),
+        "openvino" => openvino::open(&settings, directory),
+        "tensorflow" => openvino::open_for_tensorflow(&settings, &config.settings_of("openvino"), directory),
+        "pytorch" => pytorch::open(&settings, directory),
+        _ => Err(Error::internal(format!("'{name}' is not a backend on a library"))),
+    }
+}
+
 /// Where backends are installed, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct BackendsConfig {
@@ -37,6 +58,9 @@ pub struct BackendsConfig {
     pub directory: PathBuf,
     /// Settings. Of the same ones, the last counts.
     pub settings: Vec<BackendSetting>,
+    /// The program of processes that host a backend, as [`host`](crate::host) does: `nereid` itself, where this process runs
+    /// it.
+    pub program: Option<PathBuf>,
 }
 
 /// A setting for one backend, or for all.
@@ -91,19 +115,15 @@ impl InstalledBackends {
         })?);
         let mut registry = Backends::default();
         registry.register("identity", Arc::new(IdentityBackend));
-        let (settings, directory) = (config.settings_of("onnxruntime"), config.directory.clone());
-        // Both engines complete configurations. Which one it is shows when the first model needs it, so a server without
-        // any looks for no library.
-        registry.register_lazy("onnxruntime", true, move || onnx_engine::open(&settings, &directory));
-        let (settings, directory) = (config.settings_of("openvino"), config.directory.clone());
-        registry.register_lazy("openvino", true, move || openvino::open(&settings, &directory));
-        let (settings, directory) = (config.settings_of("tensorflow"), config.directory.clone());
-        let openvino = config.settings_of("openvino");
-        registry.register_lazy("tensorflow", true, move || {
-            openvino::open_for_tensorflow(&settings, &openvino, &directory)
-        });
-        let (settings, directory) = (config.settings_of("pytorch"), config.directory.clone());
-        registry.register_lazy("pytorch", false, move || pytorch::open(&settings, &directory));
+        // Which libraries there are shows when the first model needs one, so a server without any looks for none.
+        for (name, completes_config) in LAZY {
+            let config = config.clone();
+            let capabilities =
+                BackendCapabilities { completes_config: *completes_config, runs_on_gpus: false };
+            registry.register_lazy(*name, *completes_config, move || {
+                isolation::open(name, &config, capabilities)
+            });
+        }
         for (backend, reason) in MISSING {
             registry.refuse(*backend, Error::unavailable(*reason));
         }

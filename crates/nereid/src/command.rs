@@ -1,4 +1,5 @@
-//! The command: reads options, and runs a server, checks or pulls a repository, or prints completions. It owns the process: log, signals and exit.
+//! The command: reads options, and runs a server, checks or pulls a repository, or prints completions; or hosts a backend for a
+//! server. It owns the process: log, signals and exit.
 //! Everything else is done by the crates it puts together.
 
 use std::env;
@@ -9,10 +10,14 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use nereid_protocol::LogControl;
 
-use crate::{check, completions, logging, options, pull, run};
+use crate::{check, completions, hosting, logging, options, pull, run};
 
 /// Runs the command line of this process, to its end.
 pub(crate) fn main() -> ExitCode {
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == nereid_assembly::HOST) {
+        return hosting::run(arguments);
+    }
     let options = options::parse(env::args_os().collect(), |name| env::var_os(name))
         .unwrap_or_else(|error| error.exit());
     match &options.command {

@@ -43,6 +43,7 @@ mod check;
 mod command;
 mod completions;
 mod descriptors;
+mod hosting;
 mod inference;
 mod logging;
 mod options;

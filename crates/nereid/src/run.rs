@@ -26,7 +26,9 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
     if let Some(file) = &options.configurations.config_file {
         tracing::info!("reading options from '{}', too", file.display());
     }
-    let config = options.config()?;
+    let mut config = options.config()?;
+    // The file of this program, even if another one has taken its name.
+    config.platform.backends.program = Some("/proc/self/exe".into());
     descriptors::raise_limit();
     // From here on a signal ends the server, even while models are still being loaded.
     let stop = signals::listen(options.exit_timeout())?;

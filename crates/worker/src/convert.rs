@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nereid_backend_api::{
     Buffer, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, Parameters, Request,
-    RequestedOutput, Response, Result, SequenceFlags, Tensor,
+    RequestedOutput, Response, Result, SequenceFlags, SequenceStates, Tensor,
 };
 use nereid_model_config::proto;
 use nereid_worker_protocol::Message;
@@ -150,7 +150,27 @@ pub(crate) fn response(response: wire::Response<'_>, wants: impl Fn(&str) -> boo
     Ok(Response { outputs, parameters: parameters(response.parameters) })
 }
 
-/// A request that the process makes. The server checks its inputs.
+/// As [`response`]; outputs that replace a state do so.
+///
+/// # Errors
+/// As there.
+pub(crate) fn response_with_states(
+    response: wire::Response<'_>,
+    wants: impl Fn(&str) -> bool,
+    states: Option<&SequenceStates>,
+) -> Result<Response> {
+    let Some(states) = states else { return self::response(response, wants) };
+    let mut response = self::response(response, |output| wants(output) || states.has(output))?;
+    for output in response.outputs.iter().filter(|output| states.has(&output.name)) {
+        // A copy, lest the state keep the shared memory that it came in.
+        let kept = Buffer::host(output.contiguous()?.into_owned());
+        states.update(&output.name, output.data_type, output.shape.clone(), SmallVec::from_buf([kept]))?;
+    }
+    response.outputs.retain(|output| wants(&output.name));
+    Ok(response)
+}
+
+/// A request that the process makes, or that it is to execute. Its inputs are not checked.
 ///
 /// # Errors
 /// An input is of no known type.

@@ -9,6 +9,7 @@ use nereid_worker_protocol::{Incoming, Malformed};
 
 use crate::convert;
 use crate::process::{CallError, Process};
+use crate::requests::Held;
 use crate::worker::{Worker, Workers};
 
 /// An instance that runs in a process. When the process dies, it is started again.
@@ -18,12 +19,13 @@ pub struct WorkerInstance {
     outputs: Vec<String>,
     /// Those whose processes may execute in place of this one's.
     others: Workers,
+    takes_states: bool,
 }
 
 impl WorkerInstance {
     /// An instance in the process of a worker. `outputs` are those of the model: what a process returns besides is dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
-        Self { worker, outputs, others: Workers::default() }
+        Self { worker, outputs, others: Workers::default(), takes_states: false }
     }
 
     /// While its process starts again, the instance executes in the processes of these. For models whose requests may go to
@@ -33,6 +35,13 @@ impl WorkerInstance {
         self.others = others;
         self
     }
+
+    /// Responses have the states of their sequences among their outputs.
+    #[must_use]
+    pub fn taking_states(mut self) -> Self {
+        self.takes_states = true;
+        self
+    }
 }
 
 impl Instance for WorkerInstance {
@@ -40,7 +49,9 @@ impl Instance for WorkerInstance {
         let process = self.worker.running_now().or_else(|| self.others.running_now());
         match process.map_or_else(|| self.worker.running(), Ok) {
             Ok(process) => {
-                Execution { process: &process, outputs: &self.outputs, batch, started: Instant::now() }.run();
+                let (outputs, takes_states) = (&self.outputs, self.takes_states);
+                let started = Instant::now();
+                Execution { process: &process, outputs, takes_states, batch, started }.run();
                 if process.ended().is_some() {
                     // Other instances take what waits in the queue meanwhile.
                     self.worker.await_restart();
@@ -61,13 +72,14 @@ impl Drop for WorkerInstance {
 struct Execution<'a> {
     process: &'a Process,
     outputs: &'a [String],
+    takes_states: bool,
     batch: Batch,
     started: Instant,
 }
 
 impl Execution<'_> {
     fn run(self) {
-        let Self { process, outputs, mut batch, started } = self;
+        let Self { process, outputs, takes_states, mut batch, started } = self;
         let mut channel = match process.begin_execution() {
             Ok(channel) => channel,
             Err(error) => return batch.fail(error.into()),
@@ -113,7 +125,7 @@ impl Execution<'_> {
             Ok(()) => process.answer(&mut channel, call::EXECUTED),
             Err(error) => Err(process.lost(Some(error))),
         };
-        let executed = Executed { process, outputs, handles, monitor, size, times };
+        let executed = Executed { process, outputs, takes_states, handles, monitor, size, times };
         match answer {
             Ok(answer) => executed.complete(&answer),
             Err(CallError::Failed(error, sent)) => {
@@ -136,6 +148,7 @@ struct Times {
 struct Executed<'a> {
     process: &'a Process,
     outputs: &'a [String],
+    takes_states: bool,
     handles: Vec<u64>,
     monitor: Arc<dyn BatchMonitor>,
     size: usize,
@@ -179,7 +192,10 @@ impl Executed<'_> {
                 held.as_ref().is_some_and(|held| convert::wants(&held.request, self.outputs, output))
             };
             let answer = match outcome {
-                Outcome::Response(response) => Some(convert::response(response, wants)),
+                Outcome::Response(response) => {
+                    let states = held.as_ref().filter(|_| self.takes_states).and_then(Held::states);
+                    Some(convert::response_with_states(response, wants, states))
+                }
                 Outcome::Failure(failure) => Some(Err(convert::error(failure))),
                 Outcome::Later | Outcome::Reschedule => None,
             };

@@ -2,7 +2,9 @@
 //! responses and what the model asks of the server between it and the server.
 //!
 //! [`Process`] is one process: its [calls](Process::call), and a thread that watches it and serves its side channel.
-//! [`Worker`] keeps one running and starts it again when it died; [`WorkerInstance`] executes batches in it.
+//! [`Worker`] keeps one running and starts it again when it died; [`WorkerInstance`] executes batches in it. A
+//! [`WorkerModel`] is a model all of whose instances are such. [`host`] is the other side: it serves the calls of a server in a
+//! process, with any backend.
 //!
 //! The protocol is that of `nereid-worker-protocol`. What a process sends is not trusted: one that breaks the protocol is
 //! killed, and its requests get an error. This crate knows no language and no framework.
@@ -11,12 +13,14 @@
 
 mod calls;
 mod convert;
+mod host;
 mod instance;
 mod label;
 mod launch;
 mod life;
 mod lines;
 mod metrics;
+mod model;
 mod process;
 mod requests;
 mod service;
@@ -24,7 +28,9 @@ mod supervisor;
 mod wake;
 mod worker;
 
+pub use host::{host, instance_arguments, model_arguments};
 pub use instance::WorkerInstance;
 pub use launch::Launch;
+pub use model::{Arguments, Program, WorkerModel};
 pub use process::{Limits, Process};
 pub use worker::{State, Worker, WorkerEvents, Workers};

@@ -24,6 +24,8 @@ const CLOSING: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// To start, until it says hello.
     pub start: Duration,
+    /// To look at the model, and to initialise its instance, if that is limited.
+    pub load: Option<Duration>,
     /// For one execution, if that is limited.
     pub execute: Option<Duration>,
     /// To say whether it is ready.
@@ -35,7 +37,13 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let half_a_minute = Duration::from_secs(30);
-        Self { start: half_a_minute, execute: None, ready: Duration::from_secs(5), finish: half_a_minute }
+        Self {
+            start: half_a_minute,
+            load: None,
+            execute: None,
+            ready: Duration::from_secs(5),
+            finish: half_a_minute,
+        }
     }
 }
 
@@ -146,13 +154,14 @@ impl Process {
         self.calls.take(None).expect("without a limit, it waits")
     }
 
-    /// Calls the process: sends the message of a kind, whose values `write` appends, and waits for its answer.
+    /// Calls the process: sends the message of a kind, whose values `write` appends, and waits for its answer, as long as a
+    /// load may take.
     ///
     /// # Errors
     /// What the process reports, or that it ended.
     pub fn call(&self, kind: u16, answer: u16, write: impl FnOnce(&mut Message<'_>)) -> Result<Incoming> {
         let mut channel = self.channel();
-        self.request(&mut channel, None, kind, write)?;
+        self.request(&mut channel, self.limits.load, kind, write)?;
         Ok(self.answer(&mut channel, answer)?)
     }
 

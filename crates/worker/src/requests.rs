@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use nereid_backend_api::{Error, Request, Turn};
+use nereid_backend_api::{Error, Request, SequenceStates, Turn};
 
 /// The requests of one process. An entry leaves with its last response.
 #[derive(Debug, Default)]
@@ -38,6 +38,11 @@ impl Held {
         // Requests that only fill a batch have a turn that says so.
         let turn = if request.is_filler() { None } else { request.take_turn() };
         Self { request: Arc::new(request), turn }
+    }
+
+    /// The states of its sequence, if its model has any.
+    pub(crate) fn states(&self) -> Option<&SequenceStates> {
+        self.turn.as_ref()?.states().map(|states| &**states)
     }
 
     /// Returns the request to its scheduler.

@@ -170,6 +170,13 @@ const RULES: &[Rule] = &[
         why: "worker runs instances in processes, and knows neither what they run nor a server",
     },
     Rule {
+        krate: "nereid-isolation",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-worker", "nereid-worker-protocol"]),
+        libraries: Allowed::Only(&["tracing"]),
+        never: &["axum*", "hyper*", "tonic*"],
+        why: "isolation keeps backends apart from the server, and knows none of them",
+    },
+    Rule {
         krate: "nereid-protocol",
         workspace: Allowed::Only(&["nereid-backend-api", "nereid-core"]),
         libraries: Allowed::Only(&["arc-swap", "regex", "serde", "tokio", "tracing"]),

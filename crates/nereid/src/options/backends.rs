@@ -73,6 +73,7 @@ impl ConfigurationOptions {
             backends: BackendsConfig {
                 directory: self.backend_directory(),
                 settings: self.backend_config.clone(),
+                program: None,
             },
             gpus: GpusConfig {
                 driver: self.driver.library(),

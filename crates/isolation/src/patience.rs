@@ -1,0 +1,54 @@
+//! How long a model may take to load.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// What any model gets.
+const FIXED: Duration = Duration::from_secs(60);
+
+/// Bytes for which it gets another second: as slow as a disk of the network may be.
+const BYTES_PER_SECOND: u64 = 16 << 20;
+
+/// Folders in folders, at most.
+const MAX_DEPTH: usize = 8;
+
+/// How long a model with its files in a folder may take to load.
+pub(crate) fn for_files(folder: &Path) -> Duration {
+    FIXED + Duration::from_secs(size(folder, MAX_DEPTH) / BYTES_PER_SECOND)
+}
+
+/// The size of the files in a folder, as far as it can be told.
+fn size(folder: &Path, depth: usize) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let size = |entry: fs::DirEntry| match fs::metadata(entry.path()) {
+        Ok(found) if found.is_file() => found.len(),
+        Ok(found) if found.is_dir() && depth > 0 => size(&entry.path(), depth - 1),
+        _ => 0,
+    };
+    entries.flatten().map(size).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_models_get_more_time() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(for_files(&folder.path().join("missing")), FIXED);
+        fs::create_dir(folder.path().join("variables")).unwrap();
+        for (name, size) in [("model.pt", 3 * BYTES_PER_SECOND), ("variables/data", 2 * BYTES_PER_SECOND)] {
+            fs::File::create(folder.path().join(name)).unwrap().set_len(size).unwrap();
+        }
+        assert_eq!(for_files(folder.path()), FIXED + Duration::from_secs(5));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_within_itself_does_not_take_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("itself")).unwrap();
+        assert_eq!(for_files(folder.path()), FIXED);
+    }
+}

@@ -1,0 +1,88 @@
+//! Runs the instances of a backend's models in processes of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_backend_api::{
+    Backend, BackendCapabilities, InstanceContext, Model, ModelConfig, ModelContext, NoPeers, Result,
+};
+use nereid_worker::{
+    Arguments, Launch, Limits, Process, Program, WorkerModel, instance_arguments, model_arguments,
+};
+use nereid_worker_protocol::call;
+
+use crate::patience;
+use crate::settings::Settings;
+
+/// How long the backend may take to open: it may have to compile something first.
+const OPENING: Duration = Duration::from_secs(600);
+
+/// The variable of the environment by which a process informs of what it opens. Only the first one does.
+pub const INFORMS: &str = "NEREID_HOST_INFORMS";
+
+/// A backend in processes.
+pub struct Processes {
+    launch: Launch,
+    settings: Settings,
+    capabilities: BackendCapabilities,
+}
+
+impl Processes {
+    /// Runs models in processes that `launch` starts, which [host](nereid_worker::host) a backend of these capabilities.
+    ///
+    /// # Errors
+    /// Such a process does not start, or cannot open the backend.
+    pub fn new(launch: Launch, settings: Settings, capabilities: BackendCapabilities) -> Result<Self> {
+        let limits = Limits { load: Some(OPENING), ..Limits::default() };
+        let mut first = launch.clone();
+        first.variables.push((INFORMS.into(), Some("1".into())));
+        let process = Process::start(&first, "backend", Arc::new(NoPeers), limits, Box::new(|_| ()))?;
+        process.call(call::READY, call::READINESS, |_| ())?;
+        Ok(Self { launch, settings, capabilities })
+    }
+}
+
+impl Backend for Processes {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let load = self.settings.load;
+        let load = load.unwrap_or_else(|| Some(patience::for_files(&context.version_directory())));
+        let limits = Limits { load, execute: self.settings.execute, ..Limits::default() };
+        tracing::info!(
+            "model '{}' version {} is served by processes of their own, one for each instance",
+            context.name,
+            context.version
+        );
+        Ok(Box::new(WorkerModel::load(context, self.launch.clone(), limits, Box::new(Hosted))?))
+    }
+
+    fn capabilities(&self) -> BackendCapabilities {
+        // A process gets no memory of devices.
+        BackendCapabilities { runs_on_gpus: false, ..self.capabilities }
+    }
+}
+
+/// What the processes of a model are told.
+struct Hosted;
+
+impl Program for Hosted {
+    fn of_model(&self, context: &ModelContext) -> Arguments {
+        model_arguments(context)
+    }
+
+    fn of_instance(
+        &self,
+        context: &ModelContext,
+        config: &ModelConfig,
+        instance: &InstanceContext,
+    ) -> Arguments {
+        instance_arguments(context, config, instance)
+    }
+
+    fn checks_complete_models(&self) -> bool {
+        true
+    }
+
+    fn returns_states(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,99 @@
+//! The settings of a backend that say how it is kept apart from the server.
+
+use std::time::Duration;
+
+use nereid_backend_api::{BackendSettings, Error, Result};
+
+const ISOLATION: &str = "isolation";
+const LOAD_TIMEOUT: &str = "load-timeout-seconds";
+const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
+
+/// How far a backend is kept apart from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// It runs in the server.
+    None,
+    /// Each model is loaded in a process of its own first. If that goes well, it is loaded into the server.
+    Load,
+    /// Each instance has a process of its own.
+    Process,
+}
+
+/// What the settings of a backend say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How far it is kept apart; `None` if no setting says so.
+    pub isolation: Option<Isolation>,
+    /// How long a model may take to load in a process: if nothing is set, [as long as its size](crate) suggests; `Some(None)` for
+    /// any time.
+    pub load: Option<Option<Duration>>,
+    /// How long an execution in a process may take, if that is limited.
+    pub execute: Option<Duration>,
+}
+
+impl Settings {
+    /// Reads the settings of a backend.
+    ///
+    /// # Errors
+    /// `InvalidArg` for a value that makes no sense.
+    pub fn of(settings: &BackendSettings) -> Result<Self> {
+        let isolation = match settings.get(ISOLATION).map(str::trim) {
+            None => None,
+            Some("none") => Some(Isolation::None),
+            Some("load") => Some(Isolation::Load),
+            Some("process") => Some(Isolation::Process),
+            Some(other) => {
+                return Err(Error::invalid_arg(format!(
+                    "backend setting '{ISOLATION}' is '{other}', expected none, load or process"
+                )));
+            }
+        };
+        let execute = seconds(settings, EXECUTE_TIMEOUT)?.flatten();
+        Ok(Self { isolation, load: seconds(settings, LOAD_TIMEOUT)?, execute })
+    }
+}
+
+/// A limit in seconds, if one is set; 0 stands for any time.
+fn seconds(settings: &BackendSettings, key: &str) -> Result<Option<Option<Duration>>> {
+    let Some(value) = settings.get(key) else { return Ok(None) };
+    let seconds = value.trim().parse::<f64>().ok();
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
+        Error::invalid_arg(format!("backend setting '{key}' is '{value}', expected a number of seconds"))
+    })?;
+    Ok(Some(Some(seconds).filter(|limit| !limit.is_zero())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(given: &[(&str, &str)]) -> Result<Settings> {
+        Settings::of(&given.iter().copied().collect())
+    }
+
+    #[test]
+    fn settings_choose_isolation_and_limits() {
+        let open = Settings { isolation: None, load: None, execute: None };
+        assert_eq!(settings(&[]), Ok(open));
+        for (value, isolation) in
+            [("none", Isolation::None), (" load ", Isolation::Load), ("process", Isolation::Process)]
+        {
+            let expected = Settings { isolation: Some(isolation), ..open };
+            assert_eq!(settings(&[(ISOLATION, value)]), Ok(expected));
+        }
+        for (value, limit) in [("0", None), ("0.5", Some(Duration::from_millis(500)))] {
+            assert_eq!(settings(&[(LOAD_TIMEOUT, value)]), Ok(Settings { load: Some(limit), ..open }));
+            assert_eq!(settings(&[(EXECUTE_TIMEOUT, value)]), Ok(Settings { execute: limit, ..open }));
+        }
+    }
+
+    #[test]
+    fn other_values_are_refused_with_the_setting() {
+        for (key, value) in
+            [(ISOLATION, ""), (ISOLATION, "yes"), (LOAD_TIMEOUT, "soon"), (EXECUTE_TIMEOUT, "-1")]
+        {
+            let error = settings(&[(key, value)]).unwrap_err();
+            assert!(error.message().starts_with(&format!("backend setting '{key}' is '{value}'")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The identity backend, kept apart from the test as it would be from a server: it conforms as it does within, and whatever a
+//! model does, this process lives on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nereid_backend_api::{
+    Backend, BackendCapabilities, DataType, ErrorCode, InferRequest, Instance, InstanceContext, InstanceKind,
+    Model, ModelContext, Result, Tensor,
+};
+use nereid_identity::IdentityBackend;
+use nereid_isolation::{Isolation, Processes, Settings, Trial};
+use nereid_testkit::{Executions, Recorder, conformance};
+use nereid_worker::Launch;
+
+const MODEL: &str = r#"
+    max_batch_size: 4
+    input [ { name: "INPUT0" data_type: TYPE_INT8 dims: [ -1 ] } ]
+    output [ { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] } ]
+"#;
+
+const SETTINGS: Settings =
+    Settings { isolation: Some(Isolation::Load), load: Some(Some(Duration::from_secs(3))), execute: None };
+
+fn launch(behaviour: &str) -> Launch {
+    let mut program: PathBuf = std::env::current_exe().unwrap();
+    program.pop();
+    program.pop();
+    program.push("examples/fragile_host");
+    Launch { program, arguments: vec![behaviour.into()], variables: Vec::new() }
+}
+
+fn missing() -> Launch {
+    Launch { program: "/nowhere/program".into(), ..launch("") }
+}
+
+/// A model whose load goes that way.
+fn context(load: &str) -> ModelContext {
+    let parameter = format!("parameters {{ key: 'load' value {{ string_value: '{load}' }} }}");
+    nereid_testkit::context("m", nereid_testkit::normalised("m", &format!("{MODEL} {parameter}")))
+}
+
+fn request(id: &str, contents: &[u8]) -> InferRequest {
+    InferRequest {
+        id: id.to_owned(),
+        inputs: vec![Tensor::new("INPUT0", DataType::Int8, [1, contents.len() as i64], contents.to_vec())],
+        ..InferRequest::default()
+    }
+}
+
+fn processes(settings: Settings) -> Processes {
+    Processes::new(launch(""), settings, BackendCapabilities::default()).unwrap()
+}
+
+fn subject(backend: Arc<dyn Backend>) -> conformance::Subject {
+    let wrong = nereid_testkit::normalised("m", &MODEL.replace("OUTPUT0", "OUTPUT1"));
+    conformance::Subject {
+        backend,
+        model: context(""),
+        request: |number| request("", &[number; 2]),
+        outputs: |number| vec![Tensor::new("OUTPUT0", DataType::Int8, [1, 2], vec![number; 2])],
+        max_batch: 4,
+        reports_executions: true,
+        refused: vec![(nereid_testkit::context("m", wrong), "no output 'OUTPUT0'")],
+        faulty: None,
+    }
+}
+
+#[test]
+fn it_conforms_in_processes_and_after_trials_as_it_does_alone() {
+    let unlimited = Settings { load: Some(None), ..SETTINGS };
+    let faulty = conformance::Faulty::from((|| request("refuses", &[1, 2]), "it refuses"));
+    conformance::backend(conformance::Subject {
+        faulty: Some(faulty),
+        ..subject(Arc::new(processes(unlimited)))
+    });
+    let trial = Trial::new(Arc::new(IdentityBackend), launch(""), unlimited);
+    conformance::backend(subject(Arc::new(trial)));
+}
+
+/// Counts the loads that reach it.
+#[derive(Default)]
+struct Counted(AtomicUsize);
+
+impl Backend for Counted {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        IdentityBackend.load(context)
+    }
+}
+
+#[test]
+fn a_model_that_fails_its_trial_does_not_reach_the_server() {
+    let counted = Arc::<Counted>::default();
+    let trial = Trial::new(Arc::clone(&counted) as _, launch(""), SETTINGS);
+    for (load, code, part) in [
+        (
+            "aborts",
+            ErrorCode::InvalidArg,
+            "was killed by signal 6 (aborted); it is not loaded into the server",
+        ),
+        ("hangs", ErrorCode::InvalidArg, "did not answer in time; it is not loaded into the server"),
+        ("refuses", ErrorCode::Unsupported, "it refuses"),
+    ] {
+        let error = trial.load(context(load)).err().unwrap();
+        assert!(error.code() == code && error.message().contains(part), "{load}: {error}");
+        assert_eq!(counted.0.load(Ordering::Relaxed), 0, "{load}");
+    }
+    trial.load(context("")).unwrap();
+    assert_eq!(counted.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn without_a_process_only_a_trial_that_nobody_asked_for_is_left_out() {
+    for (isolation, loads) in [(None, 1), (Some(Isolation::Load), 0)] {
+        let counted = Arc::<Counted>::default();
+        let trial = Trial::new(Arc::clone(&counted) as _, missing(), Settings { isolation, ..SETTINGS });
+        assert_eq!(usize::from(trial.load(context("")).is_ok()), loads);
+        assert_eq!(counted.0.load(Ordering::Relaxed), loads);
+    }
+    assert!(Processes::new(missing(), SETTINGS, BackendCapabilities::default()).is_err());
+}
+
+#[test]
+fn a_backend_that_does_not_open_is_refused_with_its_reason() {
+    for (behaviour, part) in [("refuses", "it refuses"), ("aborts", "was killed by signal 6 (aborted)")] {
+        let error =
+            Processes::new(launch(behaviour), SETTINGS, BackendCapabilities::default()).err().unwrap();
+        assert!(error.message().contains(part), "{error}");
+    }
+}
+
+/// What a request with this id is answered, as its size.
+fn execute(instance: &mut dyn Instance, id: &str, size: usize) -> Result<usize, String> {
+    let contents: Vec<u8> = (0..size).map(|at| at as u8).collect();
+    let (request, recorder) = Recorder::request(request(id, &contents), 1);
+    instance.execute(Arc::<Executions>::default().batch(vec![request]));
+    let response = recorder.answer().map_err(|error| error.message().to_owned())?;
+    assert_eq!(&*response.outputs[0].contiguous().unwrap(), contents);
+    Ok(response.outputs[0].byte_size())
+}
+
+#[test]
+fn requests_on_which_a_process_dies_are_answered_and_the_next_ones_too() {
+    let processes = processes(Settings { execute: Some(Duration::from_secs(2)), ..SETTINGS });
+    for (load, part) in [("aborts", "(aborted)"), ("hangs", "in time"), ("refuses", "it refuses")] {
+        let error = processes.load(context(load)).err().unwrap();
+        assert!(error.message().contains(part), "{load}: {error}");
+    }
+    let model = processes.load(context("")).unwrap();
+    let mut instance = model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap();
+    for (id, part) in [
+        ("aborts", "'m_0' was killed by signal 6 (aborted)"),
+        ("hangs", "did not answer in time"),
+        ("refuses", "it refuses"),
+    ] {
+        for size in [0, 1, 8 << 10, (8 << 10) + 1, 3 << 20] {
+            assert_eq!(execute(&mut *instance, "", size), Ok(size), "after '{id}'");
+        }
+        let error = execute(&mut *instance, id, 100).unwrap_err();
+        assert!(error.contains(part), "{id}: {error}");
+    }
+    assert_eq!(execute(&mut *instance, "answered later", 10_000), Ok(10_000));
+    assert_eq!(model.ready(), Ok(()));
+}
