@@ -62,6 +62,39 @@ def test_kserves_clients_read_digits(server):
     assert found == {"http": DIGITS, "grpc": DIGITS}
 
 
+# The services over HTTP, and where each takes inference.
+PLACES = {
+    "HTTPService": "/v2/models/digits/infer",
+    "Sagemaker HTTPService": "/invocations",
+    "Vertex AI HTTPService": PREDICT,
+}
+
+
+def addresses(server):
+    """Where each service takes inference."""
+    for service, path in PLACES.items():
+        yield server.wait_for_log(rf'Started {service} at [^\s"]+:(\d+)').group(1) + path
+
+
+LIMITS = {
+    "the key": (["--http-restricted-api=inference:k=v"], {"k": "w"}, 0, 403),
+    "the size of bodies": (["--http-max-body-size=3000"], {}, 3000, 413),
+    "the bytes in memory": (["--max-inflight-bytes=3000"], {}, 3000, 413),
+    "the size of JSON": (["--http-max-input-size=3000"], {}, 3000, 400),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_keys_and_limits_hold_on_all_ports(limit):
+    flags, headers, blanks, refused = LIMITS[limit]
+    body = json.dumps({"inputs": [tensor("image", "FP32", [1, 1, 8, 8], pixels(3))]})
+    with running(*flags) as server, httpx.Client(timeout=30) as client:
+        for address in addresses(server):
+            for more, sent, expected in [("", {"k": "v"}, 200), (" " * blanks, headers, refused)]:
+                answer = client.post(f"http://127.0.0.1:{address}", content=body + more, headers=sent)
+                assert answer.status_code == expected, (address, answer)
+
+
 def test_tls_and_traces_hold_on_all_ports(tmp_path):
     authority = Authority(tmp_path, "servers")
     identity = authority.sign("server")
@@ -70,16 +103,13 @@ def test_tls_and_traces_hold_on_all_ports(tmp_path):
     tracing = [f"--trace-config=triton,file={traces}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
     body = {"inputs": [tensor("image", "FP32", [1, 1, 8, 8], pixels(3))]}
     with running(*tls, *tracing, ready=False) as server:
-        addresses = [
-            server.wait_for_log(rf'Started {name} HTTPService at [^\s"]+:(\d+)').group(1) + path
-            for name, path in [("Sagemaker", "/invocations"), ("Vertex AI", PREDICT)]
-        ]
+        places = list(addresses(server))
         with httpx.Client(verify=trusting(authority), timeout=30) as client:
-            for address in addresses:
+            for address in places:
                 answer = client.post(f"https://127.0.0.1:{address}", json=body)
                 assert largest(answer.json()["outputs"][0]["data"]) == 3
-        for address in addresses:
+        for address in places:
             with pytest.raises(httpx.HTTPError):
                 httpx.post(f"http://127.0.0.1:{address}", json=body)
     traced = [event for event in json.loads(traces.read_text()) if event.get("model_name") == "digits"]
-    assert len(traced) == len(addresses)
+    assert len(traced) == len(places)
