@@ -4,7 +4,7 @@
 //! request, looks it up, and either answers or lets the request go on and stores what the backend answers. Where entries are
 //! kept is a [`ResponseCache`]'s business: memory, another server, a library.
 //!
-//! An answer is stored if there is exactly one and it is no error. Entries belong to one load of a model: one that is loaded
+//! An answer is stored if there is exactly one, it is no error, and the cache admits it. Entries belong to one load of a model: one that is loaded
 //! anew finds none of those before.
 
 mod caching;
@@ -36,6 +36,12 @@ pub trait ResponseCache: Send + Sync {
 
     /// The entry of a key. It must not block: what takes time is a [`CacheLookup::Wait`].
     fn lookup(&self, key: &CacheKey) -> CacheLookup;
+
+    /// Whether the answer to a request that was not found is to be stored. It is asked before the request is executed, once for
+    /// each that was not found: what is not stored costs nothing further.
+    fn admits(&self, _key: &CacheKey) -> bool {
+        true
+    }
 
     /// Keeps an entry, in place of an older one of that key. It must not block, and may drop the entry.
     fn insert(&self, key: &CacheKey, entry: CacheEntry);

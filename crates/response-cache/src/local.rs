@@ -3,14 +3,22 @@
 //! It is bounded by the bytes that its entries really take. What makes room is chosen as by CLOCK-Pro and S3-FIFO: an entry that
 //! was never asked for again goes first, so a scan of requests that come once does not empty the cache. It consists of shards
 //! with a lock each; looking up takes it for reading, and only to count a reference.
+//!
+//! While there is room, every answer is kept. Where one has to go for it, an answer is kept when it is asked for the second
+//! time (`doorkeeper.rs`): requests that come once then cost a lookup and nothing else.
+
+mod doorkeeper;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, ResponseCache};
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+use smallvec::SmallVec;
+
+use self::doorkeeper::Doorkeeper;
 
 /// The smallest size that a cache may have, in bytes.
 pub const MIN_SIZE: u64 = 1024;
@@ -29,6 +37,9 @@ const GREATEST: u64 = 97;
 /// See the module.
 pub struct LocalCache {
     entries: Cache<CacheKey, CacheEntry, Bytes, Digests, Evictions>,
+    /// By shard: whether the latest entry had to be made room for.
+    full: Box<[AtomicBool]>,
+    doorkeeper: Doorkeeper,
     evictions: Arc<AtomicU64>,
 }
 
@@ -39,8 +50,9 @@ impl LocalCache {
         let shards = (byte_size / MIN_SHARD).clamp(1, MAX_SHARDS);
         // Decides how many evicted keys are remembered.
         let items = (byte_size / 16_384).clamp(32 * shards, 65_536);
+        let doorkeeper = Doorkeeper::new(byte_size);
         let options = OptionsBuilder::new()
-            .weight_capacity(byte_size)
+            .weight_capacity(byte_size - doorkeeper.byte_size())
             .estimated_items_capacity(items as usize)
             .hot_allocation(GREATEST as f64 / 100.0)
             .shards(1 << shards.ilog2())
@@ -48,7 +60,9 @@ impl LocalCache {
             .expect("both capacities are given");
         let evictions = Arc::<AtomicU64>::default();
         let lifecycle = Evictions(Arc::clone(&evictions));
-        Self { entries: Cache::with_options(options, Bytes, Digests, lifecycle), evictions }
+        let entries = Cache::with_options(options, Bytes, Digests, lifecycle);
+        let full = (0..entries.num_shards()).map(|_| AtomicBool::new(false)).collect();
+        Self { entries, full, doorkeeper, evictions }
     }
 }
 
@@ -61,8 +75,18 @@ impl ResponseCache for LocalCache {
         CacheLookup::Ready(self.entries.get(key))
     }
 
+    fn admits(&self, key: &CacheKey) -> bool {
+        !self.full[self.entries.shard_index(key)].load(Relaxed) || self.doorkeeper.knows(key)
+    }
+
     fn insert(&self, key: &CacheKey, entry: CacheEntry) {
-        self.entries.insert(*key, entry);
+        let mut evicted = Evicted::default();
+        self.entries.insert_with_lifecycle(*key, entry, &mut evicted);
+        let full = &self.full[self.entries.shard_index(key)];
+        // Other threads read it all the time, so that it is written only where it changes.
+        if full.load(Relaxed) != evicted.made_room {
+            full.store(evicted.made_room, Relaxed);
+        }
     }
 
     fn max_entry_size(&self) -> usize {
@@ -72,6 +96,7 @@ impl ResponseCache for LocalCache {
 
     fn forget(&self, load: u64) {
         self.entries.retain(|key, _| key.load() != load);
+        self.full.iter().for_each(|full| full.store(false, Relaxed));
     }
 
     fn usage(&self) -> Option<CacheUsage> {
@@ -98,12 +123,25 @@ impl Weighter<CacheKey, CacheEntry> for Bytes {
 struct Evictions(Arc<AtomicU64>);
 
 impl Lifecycle<CacheKey, CacheEntry> for Evictions {
-    type RequestState = Vec<CacheEntry>;
+    type RequestState = Evicted;
 
-    fn on_evict(&self, evicted: &mut Vec<CacheEntry>, _: CacheKey, entry: CacheEntry) {
+    fn before_evict(&self, evicted: &mut Evicted, _: &CacheKey, _: &mut CacheEntry) {
         self.0.fetch_add(1, Relaxed);
-        evicted.push(entry);
+        evicted.made_room = true;
     }
+
+    fn on_evict(&self, evicted: &mut Evicted, _: CacheKey, entry: CacheEntry) {
+        evicted.entries.push(entry);
+    }
+}
+
+/// What an insertion did to other entries.
+#[derive(Default)]
+struct Evicted {
+    /// Whether any had to make room, and was not just replaced.
+    made_room: bool,
+    /// What is to be dropped.
+    entries: SmallVec<[CacheEntry; 4]>,
 }
 
 /// Keys are digests already.
@@ -186,6 +224,56 @@ mod tests {
         let kept = (0..100).filter(|number| found(&cache, *number)).count();
         assert!(kept >= 90, "{kept} of 100 are left");
         assert!(cache.usage().unwrap().evictions > 700);
+    }
+
+    /// Asks for an answer as the server does, which keeps it where the cache admits it. Says whether it was found.
+    fn ask(cache: &LocalCache, number: u64, length: usize) -> bool {
+        let (key, found) = (key(1, number), found(cache, number));
+        if !found && cache.admits(&key) {
+            cache.insert(&key, entry(number as u8, length));
+        }
+        found
+    }
+
+    #[test]
+    fn a_full_cache_keeps_what_is_asked_for_twice() {
+        for size in [256 << 10, 1 << 20, 40 << 20] {
+            let cache = LocalCache::new(size);
+            let length = (size / 200) as usize;
+            // While there is room, the first time does.
+            for number in 0..100 {
+                assert!(!ask(&cache, number, length));
+                assert!(ask(&cache, number, length), "{size}: {number}");
+            }
+            let mut number = 100;
+            while cache.full.iter().any(|full| !full.load(Relaxed)) {
+                ask(&cache, number, length);
+                number += 1;
+            }
+            let (entries, evictions) = (cache.usage().unwrap().entries, cache.evictions.load(Relaxed));
+            assert!(entries > 120, "{size}: {entries}");
+            for number in 10_000..20_000 {
+                assert!(!ask(&cache, number, length));
+            }
+            assert_eq!(cache.evictions.load(Relaxed), evictions, "{size}");
+            for number in 20_000..20_010 {
+                let asked = [(); 3].map(|()| ask(&cache, number, length));
+                assert_eq!(asked, [false, false, true], "{size}");
+            }
+            // Once a model's entries are gone there is room again.
+            cache.forget(1);
+            assert_eq!([(); 2].map(|()| ask(&cache, 30_000, length)), [false, true], "{size}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_replaced_does_not_make_the_cache_full() {
+        let cache = LocalCache::new(1 << 20);
+        for value in 0..10 {
+            cache.insert(&key(1, 1), entry(value, 1000));
+        }
+        assert_eq!(cache.usage().unwrap().evictions, 0);
+        assert!((2..100).all(|number| cache.admits(&key(1, number))));
     }
 
     #[test]

@@ -210,6 +210,15 @@ struct Search<'a> {
     begin: Instant,
 }
 
+/// What is known of a request that was not found.
+#[derive(Clone, Copy)]
+struct Missed {
+    /// How long the lookup took.
+    lookup: Duration,
+    /// Whether its answer is to be stored.
+    admitted: bool,
+}
+
 impl Search<'_> {
     /// What becomes of the request, now that the cache was asked.
     fn go_on(mut self, model: &Arc<Model>, found: Option<CacheEntry>, mut request: Request) -> Step {
@@ -220,12 +229,17 @@ impl Search<'_> {
             self.hit(&entry, request);
             return Step::Answered;
         }
+        let missed = Missed { lookup: took, admitted: self.shared.cache().admits(&self.keys.own) };
+        if !missed.admitted && self.shared.flights.is_none() {
+            self.shared.statistics.record_cache_miss(took);
+            return Step::Proceed(request);
+        }
         if let Err(error) = self.take_inputs(model, &mut request) {
             request.answer(Err(error));
             return Step::Answered;
         }
         let Some(flights) = &self.shared.flights else {
-            return Step::Proceed(self.miss(model, request, None, took));
+            return Step::Proceed(self.miss(model, request, None, missed));
         };
         match flights.join(&self.keys.own) {
             Joined::Leads(flight) => {
@@ -235,7 +249,7 @@ impl Search<'_> {
                     self.hit(&entry, request);
                     return Step::Answered;
                 }
-                Step::Proceed(self.miss(model, request, Some(flight), took))
+                Step::Proceed(self.miss(model, request, Some(flight), missed))
             }
             Joined::Follows(mut answer) => {
                 let (shared, model, Self { keys, members, begin, .. }) =
@@ -249,7 +263,7 @@ impl Search<'_> {
                             Some(Err(error)) => request.answer(Err(error)),
                             None => match flights.join(&keys.own) {
                                 Joined::Leads(flight) => {
-                                    return Some(search.miss(&model, request, Some(flight), took));
+                                    return Some(search.miss(&model, request, Some(flight), missed));
                                 }
                                 Joined::Follows(next) => {
                                     answer = next;
@@ -270,19 +284,20 @@ impl Search<'_> {
         request.answer(Ok(answer));
     }
 
-    /// The request, whose answer will be stored.
+    /// The request, whose answer will be stored, or given to those who wait for it.
     fn miss(
         &self,
         model: &Arc<Model>,
         mut request: Request,
         flight: Option<Flight>,
-        took: Duration,
+        missed: Missed,
     ) -> Request {
         let ensemble = self.members.map(|members| (Arc::clone(model), members));
         let (shared, key) = (Arc::clone(self.shared), self.keys.own);
+        let Missed { lookup, admitted } = missed;
         let answers = Mutex::new(Answers::of(flight));
         request.redirect_answers(|client| {
-            Arc::new(Storing { client, shared, ensemble, key, lookup: took, answers })
+            Arc::new(Storing { client, shared, ensemble, key, lookup, admitted, answers })
         });
         request
     }

@@ -20,6 +20,8 @@ pub(super) struct Storing {
     pub key: CacheKey,
     /// How long the lookup took.
     pub lookup: Duration,
+    /// Whether the answer is to be stored, and not just given to those who wait for it.
+    pub admitted: bool,
     pub answers: Mutex<Answers>,
 }
 
@@ -64,8 +66,8 @@ impl Storing {
 
     /// Stores an answer. Gives what those get who wait for it, if anybody does.
     fn keep(&self, response: &Response, awaited: bool) -> Option<CacheEntry> {
-        let is_small = size_of_response(response) <= self.shared.cache().max_entry_size();
-        if !is_small && !awaited || !self.is_current() {
+        let is_stored = self.admitted && size_of_response(response) <= self.shared.cache().max_entry_size();
+        if !is_stored && !awaited || !self.is_current() {
             return None;
         }
         let entry = match &self.ensemble {
@@ -74,7 +76,7 @@ impl Storing {
         };
         match entry {
             Ok(entry) => {
-                if is_small {
+                if is_stored {
                     self.shared.cache().insert(&self.key, entry.clone());
                 }
                 Some(entry)

@@ -3,7 +3,7 @@
 mod coalescing;
 mod keys;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,8 @@ struct MapCache {
     /// Entries are shared, and those that are found are this one.
     poison: Option<CacheEntry>,
     greatest: Option<usize>,
+    /// It admits keys that were asked for before only, these.
+    known: Option<Mutex<HashSet<[u8; 32]>>>,
     lookups: AtomicUsize,
     forgotten: AtomicU64,
 }
@@ -54,6 +56,10 @@ impl ResponseCache for MapCache {
         let (sender, receiver) = oneshot::channel();
         thread::spawn(move || drop(sender.send(found)));
         CacheLookup::Wait(Box::pin(async { receiver.await.ok().flatten() }))
+    }
+
+    fn admits(&self, key: &CacheKey) -> bool {
+        self.known.as_ref().is_none_or(|known| !known.lock().unwrap().insert(*key.digest()))
     }
 
     fn insert(&self, key: &CacheKey, entry: CacheEntry) {
@@ -282,6 +288,29 @@ fn an_answer_that_is_too_large_is_not_stored() {
     }
 }
 
+fn full() -> MapCache {
+    MapCache { known: Some(Mutex::default()), ..MapCache::default() }
+}
+
+#[test]
+fn what_the_cache_does_not_admit_is_a_miss_and_no_more() {
+    for waits in [false, true] {
+        let world = world(MapCache { waits, ..full() }, &[format!("name: 'm' {TENSORS} {ON}")]);
+        for (round, counted) in [[1, 0, 1, 1, 0], [2, 0, 2, 2, 0], [2, 1, 2, 3, 0]].into_iter().enumerate() {
+            let answer = world.ask(request(b"abc")).unwrap();
+            assert_eq!(bytes(&answer, "Z"), [round.min(1) as u8]);
+            assert_eq!(world.counted("m"), counted, "{waits}");
+            assert_eq!(world.cache.entries.lock().unwrap().len(), round.min(1));
+        }
+        let statistics = world.server.model("m", None).unwrap().statistics().snapshot();
+        assert!(statistics.cache_miss.ns > 0);
+        let counts = world.server.options().response_cache.as_ref().unwrap().counts();
+        assert_eq!((counts.hits, counts.misses), (1, 2));
+        assert!(world.ask(request(&[99])).is_err());
+        assert_eq!(world.counted("m"), [3, 1, 3, 3, 1]);
+    }
+}
+
 #[test]
 fn a_model_that_is_loaded_anew_finds_nothing_of_before() {
     let world = plain();
@@ -430,12 +459,15 @@ proptest! {
     /// A client gets what the model would answer, whatever state the cache is in.
     #[test]
     fn random_traffic_gets_the_models_answers(
-        asked in prop::collection::vec(keys::any_request(), 1..40), waits in any::<bool>(), coalesce in any::<bool>()
+        asked in prop::collection::vec(keys::any_request(), 1..40),
+        waits in any::<bool>(),
+        coalesce in any::<bool>(),
+        is_full in any::<bool>(),
     ) {
-        let cache = MapCache { waits, ..MapCache::default() };
+        let cache = MapCache { waits, ..if is_full { full() } else { MapCache::default() } };
         let caching = |cache| ResponseCaching::new(cache).with_coalescing(coalesce);
         let world = world_with(caching, cache, &[format!("name: 'm' {TENSORS} {ON}")], Gate::opened());
-        let mut known = std::collections::HashSet::new();
+        let (mut known, mut missed) = (HashSet::new(), HashSet::new());
         let mut hits = 0;
         for plain in &asked {
             let expected = answered(&plain.build(), 0).unwrap();
@@ -449,7 +481,8 @@ proptest! {
             let all = plain.with_all_outputs();
             let is_known = [plain.rule(), all.rule()].iter().any(|rule| known.contains(rule));
             hits += u64::from(is_known);
-            if !is_known {
+            // A full one keeps what was asked for before.
+            if !is_known && (!is_full || !missed.insert(plain.rule())) {
                 known.insert(plain.rule());
             }
         }

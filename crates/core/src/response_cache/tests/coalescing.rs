@@ -3,7 +3,10 @@
 use super::*;
 
 fn coalescing(waits: bool) -> World {
-    let cache = MapCache { waits, ..MapCache::default() };
+    coalescing_in(MapCache { waits, ..MapCache::default() })
+}
+
+fn coalescing_in(cache: MapCache) -> World {
     let caching = |cache| ResponseCaching::new(cache).with_coalescing(true);
     let config = format!("name: 'm' {TENSORS} {ON} instance_group {{ count: 2 }}");
     world_with(caching, cache, &[config], Gate::default())
@@ -40,6 +43,26 @@ fn one_of_equal_requests_is_executed() {
         crate::block_on({ other }.single()).unwrap();
         assert_eq!(world.counted("m"), [2, 9, 2, 11, 0], "{waits}");
     }
+}
+
+#[test]
+fn those_who_wait_get_an_answer_that_is_not_stored() {
+    for waits in [false, true] {
+        let world = coalescing_in(MapCache { waits, ..full() });
+        world.gate.open();
+        crate::block_on(world.begin("m", named("first", b"xyz")).single()).unwrap();
+        assert_eq!(world.cache.entries.lock().unwrap().len(), 0, "{waits}");
+        crate::block_on(world.begin("m", named("second", b"xyz")).single()).unwrap();
+        assert_eq!(world.cache.entries.lock().unwrap().len(), 1, "{waits}");
+        assert_eq!(world.counted("m"), [2, 0, 2, 2, 0], "{waits}");
+    }
+    let world = coalescing_in(full());
+    let streams: Vec<_> = (0..10).map(|number| begin(&world, &number.to_string(), b"abc")).collect();
+    world.gate.open();
+    for mut stream in streams {
+        assert_eq!(bytes(&crate::block_on(stream.single()).unwrap(), "Y")[..1], *b"A");
+    }
+    assert_eq!(world.counted("m"), [1, 9, 1, 10, 0]);
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! Which keys were asked for a while ago, about: a full cache keeps an answer only if somebody asked for it before.
+//!
+//! A table with a place for each of so many keys, which the digest chooses. A place has the mark of the key that was asked for
+//! last. So a key is forgotten once about as many others as there are places were asked for, and a lookup reads and writes
+//! one word, without a lock. A key is mistaken for another once in four thousand million times: then an answer is kept early.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use nereid_core::CacheKey;
+
+/// A cache has a place for each piece of this many bytes: about as many as small entries fit in.
+const BYTES_PER_PLACE: u64 = 512;
+
+/// Where a cache is so large, keys are forgotten sooner than entries.
+const MAX_PLACES: u64 = 1 << 22;
+
+/// See the module.
+pub(super) struct Doorkeeper(Box<[AtomicU32]>);
+
+impl Doorkeeper {
+    /// For a cache of that many bytes.
+    pub(super) fn new(byte_size: u64) -> Self {
+        let places = 1 << (byte_size / BYTES_PER_PLACE).clamp(1, MAX_PLACES).ilog2();
+        Self((0..places).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// How much memory it takes.
+    pub(super) fn byte_size(&self) -> u64 {
+        size_of_val(&*self.0) as u64
+    }
+
+    /// Whether a key was asked for before, not too long ago. From now on it was.
+    pub(super) fn knows(&self, key: &CacheKey) -> bool {
+        // Other parts of the digest than those that choose a shard and a place in its table.
+        let [.., a, b, c, d, e, f, g, h] = *key.digest();
+        let (place, mark) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        // There is a power of two of places.
+        let place = &self.0[place as usize & (self.0.len() - 1)];
+        let knows = place.load(Relaxed) == mark;
+        if !knows {
+            place.store(mark, Relaxed);
+        }
+        knows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::key;
+
+    #[test]
+    fn a_key_is_known_from_the_second_time_on() {
+        let doorkeeper = Doorkeeper::new(1 << 20);
+        for number in 0..100 {
+            let key = key(1, number);
+            assert_eq!(
+                [doorkeeper.knows(&key), doorkeeper.knows(&key), doorkeeper.knows(&key)],
+                [false, true, true]
+            );
+        }
+    }
+
+    #[test]
+    fn it_takes_less_than_a_hundredth_of_the_cache_and_remembers_about_as_many_keys_as_entries_fit() {
+        for byte_size in [1024, 5000, 1 << 30, 1 << 40] {
+            assert!(Doorkeeper::new(byte_size).byte_size() * 100 < byte_size, "{byte_size}");
+        }
+        for byte_size in [1 << 20, 7_000_000] {
+            let doorkeeper = Doorkeeper::new(byte_size);
+            let places = doorkeeper.byte_size() / 4;
+            assert!(places * 1024 >= byte_size);
+            // Of a quarter as many keys nearly all are left, and of four times as many the latest.
+            for (asked, least, most) in [(places / 4, 0.8, 1.0), (places * 4, 0.15, 0.35)] {
+                (0..asked).for_each(|number| _ = doorkeeper.knows(&key(asked, number)));
+                let known = (0..asked).rev().filter(|number| doorkeeper.knows(&key(asked, *number))).count();
+                let share = known as f64 / asked as f64;
+                assert!((least..=most).contains(&share), "{byte_size}: {share} of {asked}");
+            }
+        }
+    }
+}
