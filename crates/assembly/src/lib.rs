@@ -40,4 +40,5 @@ pub use nereid_object_stores::{CacheOptions, CloudOptions};
 pub use nereid_repository::{AgentDefault, NamedAgent};
 pub use platform::{Platform, PlatformConfig};
 pub use pull::{PullProgress, is_address, pull};
+pub use repositories::Registration;
 pub use running::{LoadOutcome, Running, start};

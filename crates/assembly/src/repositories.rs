@@ -1,9 +1,10 @@
 //! The model repositories of a server: folders on this machine, and in clouds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nereid_core::backend_api::Error;
 use nereid_object_stores::{Address, CloudOptions, Clouds, RepositoryStatus};
 use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 
@@ -93,6 +94,45 @@ impl Opened {
         self.source.remove_sent_files();
         if let Some(clouds) = &*self.clouds.made() {
             clouds.close();
+        }
+    }
+}
+
+/// Adds repositories to a server, and removes them, while it runs.
+#[derive(Clone)]
+pub struct Registration(Opened);
+
+impl Registration {
+    pub(crate) fn new(opened: &Opened) -> Self {
+        Self(opened.clone())
+    }
+
+    /// Adds the repository in a folder or at an address, with all its models. `names` has the models that are not called as
+    /// their folders are: name, then folder.
+    ///
+    /// # Errors
+    /// `InvalidArg` if it cannot be read or a name cannot be a model's; `AlreadyExists` if the repository is there or another
+    /// one was registered under one of these names.
+    pub async fn add(&self, location: &Path, names: &BTreeMap<String, String>) -> Result<(), Error> {
+        self.0.source.register_all(self.open(location)?, names).await
+    }
+
+    /// Removes a repository that was added, or one that the server was started with. Its models are served until they are
+    /// unloaded.
+    ///
+    /// # Errors
+    /// `InvalidArg` if there is no such repository.
+    pub fn remove(&self, location: &Path) -> Result<(), Error> {
+        self.0.source.unregister_all(self.open(location)?.location())
+    }
+
+    fn open(&self, location: &Path) -> Result<Arc<dyn Store>, Error> {
+        match location.to_str().filter(|location| Address::parse(location).is_some()) {
+            Some(address) => self.0.clouds.open(address).map_err(Error::invalid_arg),
+            None => {
+                check_scheme(location).map_err(Error::invalid_arg)?;
+                Ok(Arc::new(LocalStore::new(location.to_owned())))
+            }
         }
     }
 }

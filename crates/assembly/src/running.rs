@@ -28,7 +28,7 @@ use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::platform::Platform;
-use crate::repositories::Opened;
+use crate::repositories::{Opened, Registration};
 use crate::{caches, poll, traces};
 
 /// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
@@ -152,6 +152,11 @@ impl Running {
     /// Where the models come from.
     pub fn repositories(&self) -> &Repositories {
         &self.repositories.source
+    }
+
+    /// Adds and removes repositories.
+    pub fn registration(&self) -> Registration {
+        Registration::new(&self.repositories)
     }
 
     /// The text of the metrics.

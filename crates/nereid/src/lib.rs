@@ -69,5 +69,13 @@ pub fn command() -> std::process::ExitCode {
 /// What the C library is made of. Not part of the interface that stays the same.
 #[doc(hidden)]
 pub mod c {
+    use std::process::ExitCode;
+
     pub use crate::logging::start_for_applications;
+
+    /// [`command`](crate::command), with the exit status as a number.
+    pub fn command() -> i32 {
+        let status = crate::command();
+        (0..=u8::MAX).find(|number| ExitCode::from(*number) == status).map_or(1, i32::from)
+    }
 }

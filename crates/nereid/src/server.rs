@@ -7,13 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nereid_assembly::{Config, LoadOutcome, Process, Running, StartError, StopError, start};
+use nereid_assembly::{Config, LoadOutcome, Process, Registration, Running, StartError, StopError, start};
 use nereid_core::backend_api::{Error, Overrides, Response, Result};
 use nereid_core::{Caller, ModelControl, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, blocking_repository_index};
-use nereid_repository::Repositories;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::task::spawn_blocking;
@@ -29,7 +28,7 @@ const WORK_CHECK: Duration = Duration::from_millis(10);
 /// An inference server that runs within this program. [`stop`](Self::stop) ends it in order; dropping it ends it at once.
 pub struct Server {
     core: Arc<Core>,
-    repositories: Repositories,
+    registration: Registration,
     exposition: Option<Arc<Exposition>>,
     cuda: Option<Arc<Cuda>>,
     addresses: Vec<(&'static str, SocketAddr)>,
@@ -85,7 +84,7 @@ impl Server {
         let running = start(config, process).map_err(refused)?;
         let server = Self {
             core: Arc::clone(running.server()),
-            repositories: running.repositories().clone(),
+            registration: running.registration(),
             exposition: options.metrics.allow_metrics.then(|| Arc::clone(running.exposition())),
             cuda: running.cuda().cloned(),
             addresses: running.addresses().collect(),
@@ -167,27 +166,27 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a model repository, with `model-control-mode` at `explicit`. `names` has the models that are not called as their
+    /// Adds a model repository, a folder or an address such as `s3://bucket/models`, with `model-control-mode` at `explicit`. `names` has the models that are not called as their
     /// folders are: name, then folder.
     ///
     /// # Errors
     /// `Unsupported` in other modes; otherwise why it cannot be added.
-    pub fn register_repository(
+    pub async fn register_repository(
         &self,
-        folder: impl AsRef<Path>,
+        location: impl AsRef<Path>,
         names: &BTreeMap<String, String>,
     ) -> Result<()> {
         self.check_registration("registration")?;
-        self.repositories.register_all(folder.as_ref(), names)
+        self.registration.add(location.as_ref(), names).await
     }
 
     /// Removes a model repository. Its models are served until they are unloaded.
     ///
     /// # Errors
     /// `Unsupported` unless `model-control-mode` is `explicit`; `InvalidArg` if there is no such repository.
-    pub fn unregister_repository(&self, folder: impl AsRef<Path>) -> Result<()> {
+    pub fn unregister_repository(&self, location: impl AsRef<Path>) -> Result<()> {
         self.check_registration("unregistration")?;
-        self.repositories.unregister_all(folder.as_ref())
+        self.registration.remove(location.as_ref())
     }
 
     fn check_registration(&self, what: &str) -> Result<()> {

@@ -156,8 +156,8 @@ async fn models_and_repositories_come_and_go_with_explicit_control() {
     assert_eq!(ask(&server, "a", &[1]).await.unwrap(), [1]);
     assert!(server.load_model("renamed").await.is_err());
     let names = BTreeMap::from([("renamed".to_owned(), "b".to_owned())]);
-    server.register_repository(second.path(), &names).unwrap();
-    let again = server.register_repository(second.path(), &BTreeMap::new()).unwrap_err();
+    server.register_repository(second.path(), &names).await.unwrap();
+    let again = server.register_repository(second.path(), &BTreeMap::new()).await.unwrap_err();
     assert_eq!(again.code(), ErrorCode::AlreadyExists);
     for model in ["renamed", "c"] {
         server.load_model(model).await.unwrap();
@@ -184,7 +184,7 @@ async fn the_program_polls_when_it_likes_to() {
     fs::remove_dir_all(repository.path().join("a")).unwrap();
     server.poll().unwrap();
     assert!(ask(&server, "a", &[1]).await.is_err());
-    let refused = server.register_repository(repository.path(), &BTreeMap::new()).unwrap_err();
+    let refused = server.register_repository(repository.path(), &BTreeMap::new()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Unsupported);
     server.stop().await.unwrap();
 }

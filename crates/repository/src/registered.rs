@@ -60,7 +60,7 @@ impl RegisteredStores {
         options: &ReadOptions,
     ) -> Result<PathBuf> {
         let (path, model) = find_model(folder, options)?;
-        let store = LocalStore::new(path.clone());
+        let store = Arc::new(LocalStore::new(path.clone()));
         let store = Arc::new(RenamedStore::new(store, [(model.as_str(), name)]));
         self.lock().add(Registered { path: path.clone(), names: vec![name.to_owned()], store }, others)?;
         Ok(path)
@@ -70,18 +70,15 @@ impl RegisteredStores {
     /// [`Repositories::register_all`](crate::Repositories::register_all).
     pub(crate) fn add_all(
         &self,
-        folder: &Path,
+        store: Arc<dyn Store>,
         names: &BTreeMap<String, String>,
         others: &[Arc<dyn Store>],
     ) -> Result<()> {
-        if !folder.is_dir() {
-            let folder = folder.display();
-            return Err(Error::invalid_arg(format!("model repository '{folder}' is not a folder")));
-        }
+        let path = PathBuf::from(store.location());
         let renamed = names.iter().map(|(name, folder)| (folder.as_str(), name.as_str()));
-        let store = Arc::new(RenamedStore::new(LocalStore::new(folder.to_owned()), renamed));
+        let store = Arc::new(RenamedStore::new(store, renamed));
         let names = names.keys().cloned().collect();
-        self.lock().add(Registered { path: folder.to_owned(), names, store }, others)
+        self.lock().add(Registered { path, names, store }, others)
     }
 
     /// Removes a repository that was registered. Whether there was one.
@@ -93,16 +90,15 @@ impl RegisteredStores {
     }
 
     /// Removes a repository that was registered, or one of `others`. Whether there was one.
-    pub(crate) fn remove_all(&self, path: &Path, others: &[Arc<dyn Store>]) -> bool {
-        if self.remove(path) {
+    pub(crate) fn remove_all(&self, location: &str, others: &[Arc<dyn Store>]) -> bool {
+        if self.remove(Path::new(location)) {
             return true;
         }
-        let location = LocalStore::new(path.to_owned()).location().to_owned();
         let mut state = self.lock();
-        let is_there =
-            others.iter().any(|other| other.location() == location) && !state.removed.contains(&location);
+        let is_there = others.iter().any(|other| other.location() == location)
+            && !state.removed.iter().any(|removed| removed == location);
         if is_there {
-            state.removed.push(location);
+            state.removed.push(location.to_owned());
         }
         is_there
     }

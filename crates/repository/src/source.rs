@@ -134,17 +134,23 @@ impl Repositories {
         self.registered.remove(path);
     }
 
-    /// Adds the repository in a folder, with all its models, while the server runs. `names` has the models that are not
-    /// called as their folders are: name, then folder.
+    /// Adds a repository, with all its models, while the server runs. `names` has the models that are not called as their
+    /// folders are: name, then folder.
     ///
     /// # Errors
-    /// `InvalidArg` if there is no such folder or a name cannot be a model's; `AlreadyExists` if the repository is there or
+    /// `InvalidArg` if it cannot be listed or a name cannot be a model's; `AlreadyExists` if the repository is there or
     /// another one was registered under one of these names.
-    pub fn register_all(&self, folder: &Path, names: &BTreeMap<String, String>) -> Result<()> {
+    pub async fn register_all(&self, store: Arc<dyn Store>, names: &BTreeMap<String, String>) -> Result<()> {
         if let Some(name) = names.keys().find(|name| !is_model_name(name)) {
             return Err(Error::invalid_arg(format!("'{name}' cannot be the name of a model")));
         }
-        self.registered.add_all(folder, names, &self.stores)
+        if let Err(error) = store.list("", Instant::now()).await {
+            let location = store.location();
+            return Err(Error::invalid_arg(format!(
+                "cannot read the model repository '{location}': {error}"
+            )));
+        }
+        self.registered.add_all(store, names, &self.stores)
     }
 
     /// Removes a repository that was registered, or one that the server was started with. Its models are served until they
@@ -152,10 +158,9 @@ impl Repositories {
     ///
     /// # Errors
     /// `InvalidArg` if there is no such repository.
-    pub fn unregister_all(&self, folder: &Path) -> Result<()> {
-        let missing =
-            || Error::invalid_arg(format!("model repository '{}' is not registered", folder.display()));
-        self.registered.remove_all(folder, &self.stores).then_some(()).ok_or_else(missing)
+    pub fn unregister_all(&self, location: &str) -> Result<()> {
+        let missing = || Error::invalid_arg(format!("model repository '{location}' is not registered"));
+        self.registered.remove_all(location, &self.stores).then_some(()).ok_or_else(missing)
     }
 
     /// All stores, those that were registered while the server runs included.

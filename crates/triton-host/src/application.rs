@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 use nereid_backend_api::{Error, Result};
@@ -21,12 +21,15 @@ use crate::server::ServerObject;
 
 /// Makes servers for applications that this library is linked or loaded into.
 pub trait Embedder: Send + Sync {
-    /// Makes a server, and waits until the models to load at start are loaded or have failed. Nothing but the options
-    /// decides what it serves, and it opens no port.
+    /// Makes a server, and waits until the models to load at start are loaded or have failed. Nothing but the settings
+    /// decides what it serves and whether it opens ports.
     ///
     /// # Errors
     /// What is wrong with the options, or why the server did not start.
     fn start(&self, settings: Settings) -> Result<Arc<dyn Embedded>>;
+
+    /// Starts the log of the process. Called once, before the first server is made or message is logged.
+    fn start_log(&self);
 }
 
 /// A server within an application, as its maker has it. Calls may come on any thread.
@@ -36,6 +39,9 @@ pub trait Embedded: Send + Sync {
 
     /// The driver of the GPUs, if there is one.
     fn cuda(&self) -> Option<Arc<Cuda>>;
+
+    /// The addresses that it listens at, with the names of the protocols.
+    fn addresses(&self) -> Vec<(&'static str, String)>;
 
     /// Its metrics, as text.
     ///
@@ -76,6 +82,14 @@ static EMBEDDER: OnceLock<&'static dyn Embedder> = OnceLock::new();
 /// Lets applications make servers, by `embedder`. The first call counts.
 pub fn embed(embedder: &'static dyn Embedder) {
     EMBEDDER.get_or_init(|| embedder);
+}
+
+/// Starts the log of the process, where it is an application's.
+pub(crate) fn start_log() {
+    static STARTED: Once = Once::new();
+    if let Some(embedder) = EMBEDDER.get() {
+        STARTED.call_once(|| embedder.start_log());
+    }
 }
 
 /// The models of a repository to be registered, by their new names.

@@ -14,6 +14,7 @@ use nereid_protocol::{LogControl, LogFormat, LogUpdate};
 use tracing::Level;
 use triton_sys::*;
 
+use crate::application::start_log;
 use crate::boundary::{exports, values};
 use crate::text::c_string;
 
@@ -138,6 +139,7 @@ fn level(level: TRITONSERVER_LogLevel) -> Option<Level> {
 
 values! {
     fn TRITONSERVER_LogIsEnabled(level: TRITONSERVER_LogLevel) -> bool = false; {
+        start_log();
         match self::level(level) {
             Some(Level::ERROR) => tracing::enabled!(Level::ERROR),
             Some(Level::WARN) => tracing::enabled!(Level::WARN),
@@ -155,6 +157,7 @@ exports! {
         line: c_int,
         msg: *const c_char,
     ) {
+        start_log();
         let wrong = || Error::invalid_arg(format!("unknown log level {}", level.0));
         let level = self::level(level).ok_or_else(wrong)?;
         let (file, message) = (filename.read_if_given().unwrap_or_default(), msg.read()?);

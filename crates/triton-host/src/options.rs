@@ -3,17 +3,27 @@
 //! Knows the names of the options and C's form of their values. What values mean, and whether they are valid, is up to
 //! who [makes the server](crate::Embedder): options are declared once, for every way to start a server.
 
+use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_uint};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_backend_api::{Error, Result};
 use serde_json::{Map, Value};
 use triton_sys::*;
 
+use crate::application;
 use crate::boundary::{Text, exports};
 
-/// A server's options: the names of the command line without their dashes, and values.
-pub type Settings = Vec<(&'static str, String)>;
+/// How a server is made.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Options: the names of the command line without their dashes, and values.
+    pub options: Vec<(Cow<'static, str>, String)>,
+    /// Whether options without an effect are refused, as on the command line.
+    pub is_strict: bool,
+    /// Whether the server opens ports.
+    pub listens: bool,
+}
 
 /// The options of a server, in C's hands.
 pub(crate) struct ServerOptions(Mutex<Settings>);
@@ -21,31 +31,46 @@ pub(crate) struct ServerOptions(Mutex<Settings>);
 impl Default for ServerOptions {
     /// The reference's defaults, where they differ from those of the command line.
     fn default() -> Self {
-        Self(Mutex::new(vec![
-            ("model-control-mode", "poll".to_owned()),
-            ("strict-model-config", "true".to_owned()),
-            ("backend-directory", "/opt/tritonserver/backends".to_owned()),
-        ]))
+        let options = vec![
+            ("model-control-mode".into(), "poll".to_owned()),
+            ("strict-model-config".into(), "true".to_owned()),
+            ("backend-directory".into(), "/opt/tritonserver/backends".to_owned()),
+        ];
+        Self(Mutex::new(Settings { options, ..Settings::default() }))
     }
 }
 
 impl ServerOptions {
+    /// The defaults of the command line.
+    pub(crate) fn of_the_command() -> Self {
+        Self(Mutex::new(Settings { is_strict: true, ..Settings::default() }))
+    }
+
     /// What was set so far.
     pub(crate) fn settings(&self) -> Settings {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
+    }
+
+    /// Lets the server open ports.
+    pub(crate) fn set_listens(&self, listens: bool) {
+        self.lock().listens = listens;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Settings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets an option that has one value; `None` leaves it as it is by default.
     fn set(&self, option: &'static str, value: impl Into<Option<String>>) {
-        let mut settings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        settings.retain(|(name, _)| *name != option);
-        settings.extend(value.into().map(|value| (option, value)));
+        let options = &mut self.lock().options;
+        options.retain(|(name, _)| *name != option);
+        options.extend(value.into().map(|value| (option.into(), value)));
     }
 
     /// Adds values of an option that may be given several times.
-    fn add(&self, option: &'static str, values: impl IntoIterator<Item = String>) {
-        let mut settings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        settings.extend(values.into_iter().map(|value| (option, value)));
+    pub(crate) fn add(&self, option: impl Into<Cow<'static, str>>, values: impl IntoIterator<Item = String>) {
+        let option = option.into();
+        self.lock().options.extend(values.into_iter().map(|value| (option.clone(), value)));
     }
 }
 
@@ -137,6 +162,7 @@ macro_rules! setters {
 
         exports! {
             fn TRITONSERVER_ServerOptionsNew(options: *mut *mut TRITONSERVER_ServerOptions) {
+                application::start_log();
                 options.give(Arc::<ServerOptions>::default())?;
             }
 

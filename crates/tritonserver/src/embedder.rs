@@ -1,5 +1,6 @@
 //! Makes servers for the C interface.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,22 +18,34 @@ pub(crate) struct Nereid;
 impl Embedder for Nereid {
     fn start(&self, settings: Settings) -> Result<Arc<dyn Embedded>> {
         let log = ApplicationLog::get();
-        let settings = with_effect(settings).into_iter();
+        let Settings { mut options, is_strict, listens } = settings;
+        if !is_strict {
+            options = with_effect(options);
+        }
         let builder = Server::builder().with_log(log.control());
-        let builder = settings.fold(builder, |builder, (name, value)| builder.option(name, value));
+        let builder = options.into_iter().fold(builder, |builder, (name, value)| builder.option(name, value));
+        let builder = if listens { builder.listen() } else { builder };
         Ok(Arc::new(Running(block_on(builder.start())?)))
+    }
+
+    fn start_log(&self) {
+        nereid::c::start_for_applications();
     }
 }
 
-/// The settings without those that the interface passes over and the command line refuses: models to load at start where
+/// The options without those that the interface passes over and the command line refuses: models to load at start where
 /// all models are, and those beside `*`.
-fn with_effect(mut settings: Settings) -> Settings {
-    let is = |wanted: (&str, &str), (name, value): &(&str, String)| (*name, value.as_str()) == wanted;
-    let is_explicit = settings.iter().any(|setting| is(("model-control-mode", "explicit"), setting));
-    let loads_all = settings.iter().any(|setting| is(("load-model", "*"), setting));
-    settings.retain(|(name, value)| *name != "load-model" || (is_explicit && (!loads_all || value == "*")));
-    settings
+fn with_effect(mut options: Options) -> Options {
+    let is =
+        |wanted: (&str, &str), (name, value): &(Cow<'_, str>, String)| (&**name, value.as_str()) == wanted;
+    let is_explicit = options.iter().any(|option| is(("model-control-mode", "explicit"), option));
+    let loads_all = options.iter().any(|option| is(("load-model", "*"), option));
+    options.retain(|(name, value)| *name != "load-model" || (is_explicit && (!loads_all || value == "*")));
+    options
 }
+
+/// Names and values.
+type Options = Vec<(Cow<'static, str>, String)>;
 
 struct Running(Server);
 
@@ -43,6 +56,10 @@ impl Embedded for Running {
 
     fn cuda(&self) -> Option<Arc<Cuda>> {
         self.0.cuda().cloned()
+    }
+
+    fn addresses(&self) -> Vec<(&'static str, String)> {
+        self.0.addresses().map(|(protocol, address)| (protocol, address.to_string())).collect()
     }
 
     fn metrics(&self) -> Result<String> {
@@ -62,7 +79,7 @@ impl Embedded for Running {
     }
 
     fn register(&self, repository: PathBuf, names: BTreeMap<String, String>) -> Result<()> {
-        self.0.register_repository(repository, &names)
+        block_on(self.0.register_repository(repository, &names))
     }
 
     fn unregister(&self, repository: PathBuf) -> Result<()> {

@@ -48,6 +48,7 @@ mod entry;
 mod enums;
 mod handles;
 mod inference;
+mod own;
 mod server;
 mod values;
 
@@ -67,6 +68,7 @@ pub use callbacks::*;
 pub use enums::*;
 pub use handles::*;
 pub use inference::*;
+pub use own::*;
 pub use server::*;
 pub use values::*;
 
@@ -79,6 +81,7 @@ pub mod signatures {
     pub use crate::cache::signatures::*;
     pub use crate::entry::signatures::*;
     pub use crate::inference::signatures::*;
+    pub use crate::own::signatures::*;
     pub use crate::server::signatures::*;
     pub use crate::values::signatures::*;
 
@@ -94,6 +97,8 @@ pub mod signatures {
     pub const CACHE_ENTRY: &[&str] = crate::cache::entry::NAMES;
     /// The names of what `tritonbackend.h` has backends offer.
     pub const ENTRY: &[&str] = crate::entry::NAMES;
+    /// The names of what `nereid.h` has this server's library offer.
+    pub const OWN: &[&str] = crate::own::NAMES;
     /// The names of what `tritonserver.h` has servers offer, in three parts: values passed to and fro (with the log
     /// and metrics), inferences, and the server itself.
     pub const SERVER: [&[&str]; 3] = [crate::values::NAMES, crate::inference::NAMES, crate::server::NAMES];

@@ -11,6 +11,9 @@ const BACKENDS: &str = "tests/backends/triton.h";
 /// The header that is installed with the library, under the name that applications include.
 const APPLICATIONS: &str = "crates/tritonserver/include/triton/core/tritonserver.h";
 
+/// The header of what the library offers beside that.
+const OWN: &str = "crates/tritonserver/include/nereid.h";
+
 const FUNCTIONS: [(&str, &str); 6] = [
     ("values", include_str!("../src/values.rs")),
     ("inference", include_str!("../src/inference.rs")),
@@ -22,7 +25,7 @@ const FUNCTIONS: [(&str, &str); 6] = [
 
 #[test]
 fn the_headers_are_up_to_date() {
-    for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header())] {
+    for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header()), (OWN, own_header())] {
         let file = Path::new(ROOT).join(path);
         if std::env::var_os("UPDATE_HEADER").is_some() {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -49,6 +52,8 @@ fn everything_is_in_the_header() {
     for name in triton_sys::signatures::SERVER.into_iter().flatten() {
         assert!(installed.contains(&format!(" {name}(")), "{name}");
     }
+    let own = own_header();
+    assert!(triton_sys::signatures::OWN.iter().all(|name| own.contains(&format!(" {name}("))), "{own}");
     assert!(!installed.contains("TRITONBACKEND_") && !installed.contains("TRITONREPOAGENT_"));
 }
 
@@ -83,6 +88,19 @@ fn installed_header() -> String {
             declarations(&mut text, source);
         }
     }
+    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text
+}
+
+/// What `nereid.h` declares, for C and C++.
+fn own_header() -> String {
+    let mut text = String::from(
+        "/* What libtritonserver.so offers beside Triton's interface. Made from sdk/triton-sys by its tests. Not to be edited.\n \
+         * docs/embedding.md says more. */\n\
+         #pragma once\n\n#include \"triton/core/tritonserver.h\"\n\n\
+         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+    );
+    declarations(&mut text, include_str!("../src/own.rs"));
     text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
     text
 }

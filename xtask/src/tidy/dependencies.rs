@@ -382,8 +382,15 @@ const RULES: &[Rule] = &[
         why: "a backend of the tests tries triton-backend as its users have it",
     },
     Rule {
+        krate: "nereid-python-arrays",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["pyo3"]),
+        never: &[],
+        why: "python-arrays is built into modules of Python, which are small",
+    },
+    Rule {
         krate: "nereid-python-module",
-        workspace: Allowed::Only(&["nereid-worker-protocol"]),
+        workspace: Allowed::Only(&["nereid-python-arrays", "nereid-worker-protocol"]),
         libraries: Allowed::Only(&["pyo3"]),
         never: &[],
         why: "the module runs within a model's interpreter and is built for it alone, so it is small",
@@ -427,7 +434,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "nereid-tritonserver",
-        workspace: Allowed::Only(&["nereid", "nereid-core", "nereid-cuda", "nereid-triton-host"]),
+        workspace: Allowed::Only(&[
+            "nereid",
+            "nereid-core",
+            "nereid-cuda",
+            "nereid-triton-host",
+            "triton-sys",
+        ]),
         libraries: Allowed::Only(&[]),
         never: &[],
         why: "tritonserver joins the C interface with the crate nereid, and does nothing itself",

@@ -20,6 +20,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/heap",
     "crates/placement",
     "crates/plugin",
+    "crates/python-arrays",
     "crates/shared-memory",
     "crates/triton-host",
     "crates/tritonserver",

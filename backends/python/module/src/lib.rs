@@ -5,12 +5,8 @@
 //! It knows the protocol of worker processes, and nothing of the server beyond it.
 
 mod constants;
-mod data_type;
-mod dlpack;
-mod elements;
 mod exchange;
 mod inner;
-mod numpy;
 mod parameters;
 mod request;
 mod response;

@@ -1,5 +1,9 @@
 //! `Tensor`: a name, and elements that are an array of the model's, memory that the server shares, or another library's.
 
+use nereid_python_arrays::data_type::DLPACK_CPU;
+use nereid_python_arrays::dlpack::{self, Imported, Managed, Refusal};
+use nereid_python_arrays::numpy::OBJECT;
+use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use nereid_worker_protocol::tensor as wire;
 use nereid_worker_protocol::{Message, Region};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -8,10 +12,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::constants::exception;
-use crate::data_type::DataType;
-use crate::dlpack::{self, Managed};
-use crate::elements;
-use crate::numpy::{Array, Numpy, OBJECT};
 
 /// A tensor, as models see it.
 #[pyclass(module = "c_python_backend_utils", frozen, subclass)]
@@ -212,13 +212,39 @@ impl Tensor {
     }
 }
 
-/// How many bytes the elements take; `None` if that overflows. 0 for BYTES.
-pub fn byte_length(shape: &[i64], data_type: DataType) -> Option<usize> {
-    let size = data_type.size().max(1);
-    let elements = shape
-        .iter()
-        .try_fold(size, |product, dimension| product.checked_mul(usize::try_from(*dimension).ok()?))?;
-    (isize::try_from(elements).is_ok()).then_some(if data_type.size() == 0 { 0 } else { elements })
+/// A tensor of another library: a capsule, or an object that makes one.
+fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let imported = dlpack::import(&name, object).map_err(|refusal| match refusal {
+        Refusal::Raised(error) => error,
+        Refusal::Tensor(reason) => exception(reason),
+    })?;
+    let Imported { managed, data_type, shape, strides } = imported;
+    let data = managed.data();
+    let memory = Memory::managed(python, managed)?;
+    let Some(strides) = strides else {
+        return Ok(Tensor::borrowed(name, data_type, shape, memory));
+    };
+    if data_type.numpy().is_none() {
+        let what = format!("elements of type {} must be contiguous", data_type.name());
+        return Err(exception(format!("tensor '{name}': {what}")));
+    }
+    let owner = memory.into_bound(python).into_any();
+    // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
+    let view = unsafe { Numpy::get(python)?.view(&shape, Some(&strides), data_type, data, owner)? };
+    Tensor::of_array(python, name, &view)
+}
+
+/// A tensor as a capsule of DLPack, which holds it.
+fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
+    let this = tensor.get();
+    let (shape, owner) = (this.shape.clone(), tensor.clone().into_any());
+    let data = match this.data_type.dlpack() {
+        Some(_) => this.elements(tensor.py())?.0,
+        None => std::ptr::null_mut(),
+    };
+    // SAFETY: elements stay where they are as long as their tensor lives.
+    let capsule = unsafe { dlpack::export(owner, this.data_type, shape, data)? };
+    capsule.ok_or_else(|| exception("DLPack does not have support for string tensors."))
 }
 
 /// Whether the array is of the type that the package ml_dtypes adds to numpy.
@@ -267,7 +293,7 @@ impl Tensor {
     }
 
     fn to_dlpack<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        dlpack::export(slf)
+        export(slf)
     }
 
     #[pyo3(signature = (*_positional, **_named))]
@@ -276,11 +302,11 @@ impl Tensor {
         _positional: &Bound<'py, pyo3::types::PyTuple>,
         _named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        dlpack::export(slf)
+        export(slf)
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (crate::data_type::DLPACK_CPU, 0)
+        (DLPACK_CPU, 0)
     }
 
     #[staticmethod]
@@ -288,6 +314,6 @@ impl Tensor {
         if name.is_empty() {
             return Err(exception("Tensor name cannot be an empty string."));
         }
-        dlpack::import(python, name, tensor)
+        import(python, name, tensor)
     }
 }

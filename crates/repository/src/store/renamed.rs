@@ -1,5 +1,6 @@
 //! A store in which some folders of models have other names.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, Result};
@@ -9,8 +10,8 @@ use super::{Entry, Fetch, Fetched, Object, Store};
 
 /// A store in which some folders have other names. A folder that had a new name before is hidden.
 #[derive(Clone, Debug)]
-pub(crate) struct RenamedStore<S> {
-    store: S,
+pub(crate) struct RenamedStore {
+    store: Arc<dyn Store>,
     renamed: Vec<Renamed>,
 }
 
@@ -23,9 +24,12 @@ struct Renamed {
     name: String,
 }
 
-impl<S: Store> RenamedStore<S> {
+impl RenamedStore {
     /// `store` with each of these folders called by the name beside it.
-    pub(crate) fn new<'a>(store: S, renamed: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    pub(crate) fn new<'a>(
+        store: Arc<dyn Store>,
+        renamed: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
         let renamed = renamed.into_iter().map(|(folder, name)| (folder.to_owned(), name.to_owned()));
         Self { store, renamed: renamed.map(|(folder, name)| Renamed { folder, name }).collect() }
     }
@@ -55,7 +59,7 @@ impl<S: Store> RenamedStore<S> {
     }
 }
 
-impl<S: Store> Store for RenamedStore<S> {
+impl Store for RenamedStore {
     fn location(&self) -> &str {
         self.store.location()
     }
@@ -103,10 +107,11 @@ mod tests {
     struct Folder(TempDir);
 
     impl StoreUnderTest for Folder {
-        type Store = RenamedStore<LocalStore>;
+        type Store = RenamedStore;
 
         fn store(&self) -> Self::Store {
-            RenamedStore::new(LocalStore::new(self.0.path().to_owned()), [("original", "other")])
+            let store = LocalStore::new(self.0.path().to_owned());
+            RenamedStore::new(Arc::new(store), [("original", "other")])
         }
 
         fn put(&self, path: &str, contents: &[u8]) {
@@ -171,7 +176,8 @@ mod tests {
             (vec![("a", "a")], vec![("a", Some("of-a")), ("b", Some("of-b"))]),
             (vec![], vec![("a", Some("of-a")), ("b", Some("of-b")), ("d", None)]),
         ] {
-            let store = RenamedStore::new(LocalStore::new(folder.0.path().to_owned()), renamed.clone());
+            let store = LocalStore::new(folder.0.path().to_owned());
+            let store = RenamedStore::new(Arc::new(store), renamed.clone());
             for (name, file) in expected {
                 let found = block_on(store.stat(&format!("{name}/1"), Instant::now())).ok();
                 let found = found.and_then(|objects| Some(objects.first()?.path.clone()));

@@ -3,6 +3,7 @@
 /// The type of a tensor's elements. The number is Triton's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[allow(missing_docs, reason = "the names are Triton's")]
 pub enum DataType {
     Bool = 1,
     Uint8,

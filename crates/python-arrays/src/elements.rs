@@ -7,7 +7,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::constants::exception;
 use crate::data_type::DataType;
 use crate::numpy::{Array, Numpy};
 
@@ -19,7 +18,7 @@ pub fn encode(array: &Array<'_>) -> PyResult<Vec<u8>> {
     for place in 0..count {
         // The array is asked anew each time: an element's `__str__` may change it.
         if place >= array.len() {
-            return Err(exception("an array was changed while it was read"));
+            return Err(PyValueError::new_err("an array was changed while it was read"));
         }
         // SAFETY: an array of objects has an address, or null for None, at each place. It is held before anything else runs.
         let object = unsafe { *array.data().cast::<*mut ffi::PyObject>().add(place) };
@@ -38,7 +37,8 @@ pub fn encode(array: &Array<'_>) -> PyResult<Vec<u8>> {
 }
 
 fn push(encoded: &mut Vec<u8>, element: &[u8]) -> PyResult<()> {
-    let length = u32::try_from(element.len()).map_err(|_| exception("an element is longer than 4 GiB"))?;
+    let length =
+        u32::try_from(element.len()).map_err(|_| PyValueError::new_err("an element is longer than 4 GiB"))?;
     encoded.extend_from_slice(&length.to_le_bytes());
     encoded.extend_from_slice(element);
     Ok(())

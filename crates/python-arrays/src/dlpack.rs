@@ -8,10 +8,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::constants::exception;
+use crate::byte_length;
 use crate::data_type::{DLPACK_CPU, DataType};
-use crate::numpy::Numpy;
-use crate::tensor::{Memory, Tensor, byte_length};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -43,18 +41,38 @@ struct DlManaged {
 struct Exported {
     managed: DlManaged,
     shape: Vec<i64>,
-    _tensor: Py<Tensor>,
+    _owner: Py<PyAny>,
 }
 
-/// A tensor as a capsule, which holds it.
-pub fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
-    let (python, this) = (tensor.py(), tensor.get());
-    let Some((code, bits)) = this.data_type().dlpack() else {
-        return Err(exception("DLPack does not have support for string tensors."));
-    };
-    let shape = this.shape().to_vec();
+/// Why a tensor of another library cannot be used.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Python raised this.
+    Raised(PyErr),
+    /// It is not what is expected; the text says what it is.
+    Tensor(String),
+}
+
+impl From<PyErr> for Refusal {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
+/// A tensor as a capsule, which holds its owner; `None` if DLPack does not have the type.
+///
+/// # Safety
+/// As long as the owner lives, the elements stay at `data`, one after the other, as many as the shape says.
+pub unsafe fn export<'py>(
+    owner: Bound<'py, PyAny>,
+    data_type: DataType,
+    shape: Vec<i64>,
+    data: *mut u8,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some((code, bits)) = data_type.dlpack() else { return Ok(None) };
+    let python = owner.py();
     let described = DlTensor {
-        data: this.elements(python)?.0,
+        data,
         device_type: DLPACK_CPU,
         device_id: 0,
         dimensions: shape.len() as c_int,
@@ -67,7 +85,7 @@ pub fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
         byte_offset: 0,
     };
     let managed = DlManaged { tensor: described, context: ptr::null_mut(), deleter: Some(delete) };
-    let exported = Box::into_raw(Box::new(Exported { managed, shape, _tensor: tensor.clone().unbind() }));
+    let exported = Box::into_raw(Box::new(Exported { managed, shape, _owner: owner.unbind() }));
     // SAFETY: the box is ours until the capsule has it; from then on, it is freed by the capsule or by its user, once.
     unsafe {
         let shape = (*exported).shape.as_mut_ptr();
@@ -78,7 +96,7 @@ pub fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
         if capsule.is_null() {
             drop(Box::from_raw(exported));
         }
-        Bound::from_owned_ptr_or_err(python, capsule)
+        Bound::from_owned_ptr_or_err(python, capsule).map(Some)
     }
 }
 
@@ -150,71 +168,75 @@ impl Drop for Managed {
     }
 }
 
-/// A tensor of another library: a capsule, or an object that makes one.
-pub fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+/// A tensor of another library.
+pub struct Imported {
+    /// What ends its use.
+    pub managed: Managed,
+    /// The type of its elements.
+    pub data_type: DataType,
+    /// Its dimensions.
+    pub shape: Vec<i64>,
+    /// The distances between elements, in bytes; `None` if they follow each other.
+    pub strides: Option<Vec<i64>>,
+}
+
+/// A tensor of another library: a capsule, or an object that makes one. The name is for messages.
+///
+/// # Errors
+/// It is no such object, or its tensor is not in the CPU's memory or has elements of an unknown type.
+pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal> {
+    let python = object.py();
+    let refused = |what: &str| Refusal::Tensor(format!("tensor '{name}': {what}"));
     let made;
     let capsule = if object.is_instance_of::<PyCapsule>() {
         object
     } else {
         if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
-            return Err(exception(format!(
-                "tensor '{name}': expected a DLPack capsule or an object with `__dlpack__` and `__dlpack_device__`, not '{}'",
+            return Err(refused(&format!(
+                "expected a DLPack capsule or an object with `__dlpack__` and `__dlpack_device__`, not '{}'",
                 object.get_type().name()?
             )));
         }
         let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-        check_device(&name, device)?;
+        check_device(name, device)?;
         made = object.call_method0("__dlpack__")?;
         &made
     };
     // SAFETY: a capsule of that name holds such a tensor, which is ours once the capsule is renamed.
     let managed = unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
-            return Err(exception(format!(
-                "tensor '{name}': its DLPack capsule holds no tensor, or was used before"
-            )));
+            return Err(refused("its DLPack capsule holds no tensor, or was used before"));
         }
         let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
         let managed = NonNull::new(pointer.cast()).ok_or_else(|| PyErr::fetch(python))?;
         // Before it is ours: what fails below leaves it with the capsule.
         let described: &DlManaged = NonNull::<DlManaged>::as_ref(&managed);
-        check_device(&name, described.tensor.device_type)?;
+        check_device(name, described.tensor.device_type)?;
         if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
-            return Err(PyErr::fetch(python));
+            return Err(PyErr::fetch(python).into());
         }
         Managed(managed)
     };
     let tensor = managed.tensor();
-    let unsupported = || exception(format!("tensor '{name}': unsupported DLPack data type"));
-    let data_type = DataType::from_dlpack(tensor.code, tensor.bits, tensor.lanes).ok_or_else(unsupported)?;
+    let data_type = DataType::from_dlpack(tensor.code, tensor.bits, tensor.lanes)
+        .ok_or_else(|| refused("unsupported DLPack data type"))?;
     let shape = managed.list(tensor.shape).to_vec();
     let strides = managed.list(tensor.strides).to_vec();
     if byte_length(&shape, data_type).is_none() {
-        return Err(exception(format!("tensor '{name}': impossible shape")));
+        return Err(refused("impossible shape"));
     }
-    let data = managed.data();
-    let plain = strides.is_empty() || is_contiguous(&shape, &strides);
-    let memory = Memory::managed(python, managed)?;
-    if plain {
-        return Ok(Tensor::borrowed(name, data_type, shape, memory));
-    }
-    if data_type.numpy().is_none() {
-        let what = format!("elements of type {} must be contiguous", data_type.name());
-        return Err(exception(format!("tensor '{name}': {what}")));
-    }
-    let bytes: Vec<i64> = strides.iter().map(|stride| stride * data_type.size() as i64).collect();
-    let owner = memory.into_bound(python).into_any();
-    // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
-    let view = unsafe { Numpy::get(python)?.view(&shape, Some(&bytes), data_type, data, owner)? };
-    Tensor::of_array(python, name, &view)
+    let follow = strides.is_empty() || is_contiguous(&shape, &strides);
+    let bytes = |stride: &i64| stride * data_type.size() as i64;
+    let strides = (!follow).then(|| strides.iter().map(bytes).collect());
+    Ok(Imported { managed, data_type, shape, strides })
 }
 
-fn check_device(name: &str, device: i32) -> PyResult<()> {
+fn check_device(name: &str, device: i32) -> Result<(), Refusal> {
     // Pinned memory of CUDA and ROCm is the CPU's, too.
     if [DLPACK_CPU, 3, 11].contains(&device) {
         return Ok(());
     }
-    Err(exception(format!(
+    Err(Refusal::Tensor(format!(
         "tensor '{name}' is in the memory of a device (DLPack type {device}): copy it to the CPU first"
     )))
 }
