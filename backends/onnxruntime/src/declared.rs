@@ -63,7 +63,11 @@ impl Declared {
         Self::of(&contents)
     }
 
-    fn of(contents: &[u8]) -> Result<Self> {
+    /// Reads the contents of a file that keeps no weights elsewhere.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn of(contents: &[u8]) -> Result<Self> {
         let Ok(ModelProto { graph: Some(graph) }) = ModelProto::decode(contents) else {
             return Ok(Self::default());
         };

@@ -82,7 +82,30 @@ impl Backend for OnnxRuntimeBackend {
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        let model = guarded(|| self.load_model(&context))
+        self.load_from(&context, || model_file(&context).map(Source::File))
+    }
+}
+
+impl OnnxRuntimeBackend {
+    /// Loads a model that is in memory, as ONNX made of the file at `origin`.
+    ///
+    /// # Errors
+    /// As [`Backend::load`].
+    pub fn load_onnx(
+        &self,
+        context: &ModelContext,
+        onnx: Vec<u8>,
+        origin: PathBuf,
+    ) -> Result<Box<dyn Model>> {
+        self.load_from(context, || Ok(Source::Memory { onnx, origin }))
+    }
+
+    fn load_from(
+        &self,
+        context: &ModelContext,
+        source: impl FnOnce() -> Result<Source>,
+    ) -> Result<Box<dyn Model>> {
+        let model = guarded(|| self.load_model(context, source()?))
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
         tracing::info!(
             "model '{}' version {} is served by ONNX Runtime {} with {}",
@@ -93,16 +116,13 @@ impl Backend for OnnxRuntimeBackend {
         );
         Ok(Box::new(model))
     }
-}
 
-impl OnnxRuntimeBackend {
-    fn load_model(&self, context: &ModelContext) -> Result<OrtModel> {
+    fn load_model(&self, context: &ModelContext, source: Source) -> Result<OrtModel> {
         let default_max_batch_size = self.settings.default_max_batch_size()?;
         let mut config = context.config.clone();
-        let path = model_file(context)?;
-        let declared = Declared::read(&path)?;
+        let declared = source.declared()?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
-        let session = options.session(&path, InstanceKind::of_first(&config))?;
+        let session = options.session(&source, InstanceKind::of_first(&config))?;
         let mut signature = signature::of_session(&session, &declared)?;
         if context.complete {
             complete_tensors(&mut config, &signature.tensors(), default_max_batch_size)
@@ -121,7 +141,7 @@ impl OnnxRuntimeBackend {
         Ok(OrtModel {
             graph: Arc::new(graph),
             options,
-            path,
+            source,
             first: Mutex::new(Some((InstanceKind::of_first(&config), session))),
             completed: context.complete.then_some(config),
         })
@@ -131,7 +151,7 @@ impl OnnxRuntimeBackend {
 struct OrtModel {
     graph: Arc<GraphModel>,
     options: SessionOptions,
-    path: PathBuf,
+    source: Source,
     /// The session by which the model was looked at, for the first instance of that kind.
     first: Mutex<Option<(InstanceKind, OwnSession)>>,
     completed: Option<ModelConfig>,
@@ -146,11 +166,36 @@ impl Model for OrtModel {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = match first {
             Some((kind, session)) if kind == context.kind => session,
-            _ => guarded(|| self.options.session(&self.path, context.kind))
+            _ => guarded(|| self.options.session(&self.source, context.kind))
                 .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
         };
         let engine = OrtEngine::new(session, &self.graph, &self.options)?;
         Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
+    }
+}
+
+/// Where the sessions of a model read it.
+enum Source {
+    File(PathBuf),
+    Memory {
+        onnx: Vec<u8>,
+        /// The file that it was made of.
+        origin: PathBuf,
+    },
+}
+
+impl Source {
+    fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Memory { origin: path, .. } => path,
+        }
+    }
+
+    fn declared(&self) -> Result<Declared> {
+        match self {
+            Self::File(path) => Declared::read(path),
+            Self::Memory { onnx, .. } => Declared::of(onnx),
+        }
     }
 }
 

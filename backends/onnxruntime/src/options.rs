@@ -16,7 +16,7 @@ use ort::session::{RunOptions, Session};
 
 use crate::accelerators::Accelerators;
 use crate::library::{OnnxRuntime, log_level};
-use crate::one_line;
+use crate::{Source, one_line};
 
 /// Prefix of parameters that are entries of a session's configuration.
 const SESSION_ENTRY: &str = "session.";
@@ -135,12 +135,13 @@ impl SessionOptions {
         })
     }
 
-    /// Creates a session for the file and an instance of this kind.
+    /// Creates a session for the model and an instance of this kind.
     ///
     /// # Errors
     /// The library failed.
-    pub(crate) fn session(&self, path: &Path, kind: InstanceKind) -> Result<OwnSession> {
+    pub(crate) fn session(&self, source: &Source, kind: InstanceKind) -> Result<OwnSession> {
         let alive = InUse::new();
+        let path = source.path();
         let with_path = |error: ort::Error<SessionBuilder>| crate::with_path(path, &error);
         let mut builder = SessionBuilder::new().map_err(|error| crate::with_path(path, &error))?;
         builder = builder.with_log_level(log_level()).map_err(with_path)?;
@@ -172,7 +173,11 @@ impl SessionOptions {
             providers.push(ep::CPU::default().with_arena_allocator(enable).build().error_on_failure());
         }
         builder = builder.with_execution_providers(providers).map_err(with_path)?;
-        let session = builder.commit_from_file(path).map_err(|error| crate::with_path(path, &error))?;
+        let session = match source {
+            Source::File(path) => builder.commit_from_file(path),
+            Source::Memory { onnx, .. } => builder.commit_from_memory(onnx),
+        };
+        let session = session.map_err(|error| crate::with_path(path, &error))?;
         Ok(OwnSession { session, _alive: alive })
     }
 

@@ -50,10 +50,14 @@ impl OnnxFile {
             .map_err(|error| Error::cannot_read(&version.join(name), &error))?;
         let contents =
             model_files::read(&path, PROTOBUF_LIMIT).map_err(|error| Error::cannot_read(&path, &error))?;
+        Self::decode(&contents, path)
+    }
+
+    /// Reads the contents of a file, or what another format was turned into.
+    pub(crate) fn decode(contents: &[u8], path: PathBuf) -> Result<Self> {
         let not_onnx =
             |why: &str| Error::invalid_arg(format!("{} is not a complete ONNX file: {why}", path.display()));
-        let mut proto =
-            ModelProto::decode(contents.as_slice()).map_err(|error| not_onnx(&error.to_string()))?;
+        let mut proto = ModelProto::decode(contents).map_err(|error| not_onnx(&error.to_string()))?;
         let graph = proto.graph.take().ok_or_else(|| not_onnx("it holds no graph"))?;
         Ok(Self { proto, graph, path })
     }

@@ -34,6 +34,7 @@ mod symbols;
 mod values;
 mod verify;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_backend_api::{
@@ -68,11 +69,18 @@ impl TractBackend {
     pub fn new(settings: BackendSettings, reason: impl Into<String>) -> Self {
         Self { settings, reason: reason.into() }
     }
-}
 
-impl Backend for TractBackend {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        let model = load(&context, &self.settings)
+    /// Loads a model that is in memory, as ONNX made of the file at `origin`.
+    ///
+    /// # Errors
+    /// As [`Backend::load`].
+    pub fn load_onnx(&self, context: &ModelContext, onnx: &[u8], origin: PathBuf) -> Result<Box<dyn Model>> {
+        self.load_file(context, OnnxFile::decode(onnx, origin))
+    }
+
+    fn load_file(&self, context: &ModelContext, file: Result<OnnxFile>) -> Result<Box<dyn Model>> {
+        let model = file
+            .and_then(|file| load(context, &self.settings, file))
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
         tracing::info!(
             "model '{}' version {} is served by the embedded engine ({ENGINE}): {}",
@@ -81,6 +89,13 @@ impl Backend for TractBackend {
             self.reason
         );
         Ok(Box::new(model))
+    }
+}
+
+impl Backend for TractBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+        self.load_file(&context, OnnxFile::read(&context.version_directory(), filename))
     }
 
     fn capabilities(&self) -> BackendCapabilities {
@@ -114,11 +129,9 @@ impl Model for TractModel {
     }
 }
 
-fn load(context: &ModelContext, settings: &BackendSettings) -> Result<TractModel> {
+fn load(context: &ModelContext, settings: &BackendSettings, mut file: OnnxFile) -> Result<TractModel> {
     let default_max_batch_size = settings.default_max_batch_size()?;
     let mut config = context.config.clone();
-    let filename = default_model_filename(&config).unwrap_or(DEFAULT_FILENAME);
-    let mut file = OnnxFile::read(&context.version_directory(), filename)?;
     if context.complete {
         complete_tensors(&mut config, &file.signature()?.tensors(), default_max_batch_size)
             .map_err(|error| Error::invalid_arg(error.to_string()))?;

@@ -11,6 +11,7 @@ use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
 use crate::gpus::Gpus;
 use crate::isolation;
+use crate::netdef;
 use crate::onnx_engine;
 use crate::openvino;
 use crate::platform::PlatformConfig;
@@ -34,7 +35,7 @@ const MISSING: &[(&str, &str)] = &[
 /// The backends on libraries that are loaded when the first model needs them, and whether their models complete
 /// configurations.
 const LAZY: &[(&str, bool)] =
-    &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false)];
+    &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false), ("caffe2", true)];
 
 /// Opens one of the backends on libraries, in this process.
 ///
@@ -43,7 +44,8 @@ const LAZY: &[(&str, bool)] =
 pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backend>> {
     let (settings, directory) = (config.settings_of(name), &config.directory);
     match name {
-        "onnxruntime" => onnx_engine::open(&settings, directory),
+        "onnxruntime" => Ok(onnx_engine::open(&settings, directory)?.backend()),
+        "caffe2" => netdef::open(&config.settings_of("onnxruntime"), directory),
         "openvino" => openvino::open(&settings, directory),
         "tensorflow" => openvino::open_for_tensorflow(&settings, &config.settings_of("openvino"), directory),
         "pytorch" => pytorch::open(&settings, directory),

@@ -17,6 +17,7 @@ mod error;
 mod faces;
 mod gpus;
 mod isolation;
+mod netdef;
 mod onnx_engine;
 mod openvino;
 mod platform;

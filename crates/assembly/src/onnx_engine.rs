@@ -1,22 +1,50 @@
-//! Which engine runs the models of backend `onnxruntime`: ONNX Runtime where its library can be loaded, or else the
+//! Which engine runs ONNX, the models of backend `onnxruntime` and those that are turned into it: ONNX Runtime where its library can be loaded, or else the
 //! embedded one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_backend_api::{Backend, BackendSettings, Error, Result};
+use nereid_backend_api::{Backend, BackendSettings, Error, Model, ModelContext, Result};
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, find};
 use nereid_tract::TractBackend;
 
 const MISSING: &str = "no ONNX Runtime library was found: not by the setting 'library' or ORT_DYLIB_PATH, nor in the \
                        backend directory, the active Python environment or the system";
 
+/// An engine that is open.
+pub(crate) enum Engine {
+    OnnxRuntime(Arc<OnnxRuntimeBackend>),
+    Embedded(Arc<TractBackend>),
+}
+
+impl Engine {
+    pub(crate) fn backend(&self) -> Arc<dyn Backend> {
+        match self {
+            Self::OnnxRuntime(backend) => Arc::clone(backend) as _,
+            Self::Embedded(backend) => Arc::clone(backend) as _,
+        }
+    }
+
+    /// Loads a model that is in memory, as ONNX made of the file at `origin`.
+    pub(crate) fn load_onnx(
+        &self,
+        context: &ModelContext,
+        onnx: Vec<u8>,
+        origin: PathBuf,
+    ) -> Result<Box<dyn Model>> {
+        match self {
+            Self::OnnxRuntime(backend) => backend.load_onnx(context, onnx, origin),
+            Self::Embedded(backend) => backend.load_onnx(context, &onnx, origin),
+        }
+    }
+}
+
 /// Opens the engine that the settings `engine` and `library` ask for. `directory` is where backends are installed.
 ///
 /// # Errors
 /// The settings are wrong, or ask for an engine that is not available.
-pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
-    let embedded = |why: &str| -> Arc<dyn Backend> { Arc::new(TractBackend::new(settings.clone(), why)) };
+pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engine> {
+    let embedded = |why: &str| Engine::Embedded(Arc::new(TractBackend::new(settings.clone(), why)));
     let only_ort = match settings.get("engine") {
         None | Some("auto") => false,
         Some("ort") => true,
@@ -38,7 +66,7 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<d
                 found.path.display(),
                 runtime.providers().join(", ")
             );
-            Ok(Arc::new(OnnxRuntimeBackend::new(runtime, settings.clone())))
+            Ok(Engine::OnnxRuntime(Arc::new(OnnxRuntimeBackend::new(runtime, settings.clone()))))
         }
         // Nothing was found, then: no more than a name was left to try.
         Err(OpenError::Unloadable { .. }) if found.place == Place::System => {

@@ -29,6 +29,7 @@ const PLATFORMS: &[Platform] = &[
     Platform { name: "pytorch_libtorch", backend: "pytorch", filename: "model.pt" },
     Platform { name: "libtorch", backend: "pytorch", filename: "model.pt" },
     Platform { name: "torch_aoti", backend: "pytorch", filename: "model.pt2" },
+    Platform { name: "caffe2_netdef", backend: "caffe2", filename: "model.netdef" },
 ];
 
 /// Backends that have no platform of their own.
@@ -162,6 +163,7 @@ mod tests {
             ("tensorrt_plan", "tensorrt", "model.plan"),
             ("pytorch_libtorch", "pytorch", "model.pt"),
             ("libtorch", "pytorch", "model.pt"),
+            ("caffe2_netdef", "caffe2", "model.netdef"),
             ("torch_aoti", "pytorch", "model.pt2"),
             ("tensorflow_savedmodel", "tensorflow", "model.savedmodel"),
             ("tensorflow_graphdef", "tensorflow", "model.graphdef"),

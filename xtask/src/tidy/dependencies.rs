@@ -388,6 +388,13 @@ const RULES: &[Rule] = &[
         why: "python-arrays is built into modules of Python, which are small",
     },
     Rule {
+        krate: "nereid-netdef",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["prost", "thiserror"]),
+        never: &[],
+        why: "netdef turns one format into another, and knows no server and no engine",
+    },
+    Rule {
         krate: "nereid-python-module",
         workspace: Allowed::Only(&["nereid-python-arrays", "nereid-worker-protocol"]),
         libraries: Allowed::Only(&["pyo3"]),
@@ -402,6 +409,7 @@ const RULES: &[Rule] = &[
             "nereid-graph-executor",
             "nereid-model-config",
             "nereid-model-files",
+            "nereid-netdef",
             "nereid-python-env",
             "nereid-worker",
             "nereid-worker-protocol",

@@ -177,6 +177,7 @@ fn the_file_in_a_versions_folder_tells_the_backend() {
         ("model.savedmodel/", "tensorflow", "tensorflow_savedmodel"),
         ("model.xml", "openvino", ""),
         ("model.pt", "pytorch", "pytorch_libtorch"),
+        ("model.netdef", "caffe2", "caffe2_netdef"),
         ("model.pt2", "pytorch", "torch_aoti"),
         ("model.py", "python", ""),
         ("model.savedmodel", "", ""),

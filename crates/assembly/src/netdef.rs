@@ -1,0 +1,20 @@
+//! The backend `caffe2`, whose models the engine for ONNX runs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nereid_backend_api::{Backend, BackendSettings, Result};
+use nereid_netdef_backend::NetDefBackend;
+
+use crate::onnx_engine;
+
+/// The backend over the engine that backend `onnxruntime` has with these settings. `directory` is where backends are installed.
+///
+/// # Errors
+/// The engine's, if there is none.
+pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
+    let engine = onnx_engine::open(settings, directory)?;
+    let runs_on_gpus = engine.backend().capabilities().runs_on_gpus;
+    let load = Box::new(move |context, onnx, origin| engine.load_onnx(&context, onnx, origin));
+    Ok(Arc::new(NetDefBackend::new(load, runs_on_gpus)))
+}
