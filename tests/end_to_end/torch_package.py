@@ -13,7 +13,8 @@ from pathlib import Path
 HOME = Path(sys.prefix) / "torch-1.13"
 _ROOT = HOME / "root"
 _MACHINE = _ROOT / "usr/lib/x86_64-linux-gnu"
-_PYTHON = _ROOT / "usr/lib/python3/dist-packages"
+# Its Python package, for CPython 3.11.
+PYTHON = _ROOT / "usr/lib/python3/dist-packages"
 _PACKAGES = """
     libblas3 libcpuinfo0 libdnnl2 libfmt9 libgflags-dev libgflags2.2 libgfortran5 libgloo0 libgomp1 libgoogle-glog-dev
     libgoogle-glog0v6 libhiredis0.14 libibverbs1 liblapack3 libleveldb1d liblmdb0 libnl-3-200 libnl-route-3-200 libnorm1
@@ -86,7 +87,7 @@ def run(program, *arguments):
     fits = (it for it in candidates if it and subprocess.run([it, *version]).returncode == 0)
     python = next(fits, None)
     assert python, "CPython 3.11 is needed, for which Debian 12 builds torch"
-    variables = os.environ | environment() | {"PYTHONPATH": str(_PYTHON)}
+    variables = os.environ | environment() | {"PYTHONPATH": str(PYTHON)}
     command = [python, "-W", "ignore", program, *map(str, arguments)]
     outcome = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr

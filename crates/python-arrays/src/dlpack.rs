@@ -100,15 +100,19 @@ pub unsafe fn export<'py>(
     }
 }
 
-/// Ends the use of an exported tensor, on any thread.
+/// Ends the use of an exported tensor, on any thread, with or without the interpreter's lock.
 ///
 /// # Safety
 /// It is a tensor that [`export`] made, and this is called once.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
-    Python::attach(|_| {
-        // SAFETY: the context is the box that was made for it, and DLPack has this called once.
-        drop(unsafe { Box::from_raw((*managed).context.cast::<Exported>()) });
-    });
+    // SAFETY: the context is the box that was made for it, and DLPack has this called once.
+    let exported = unsafe { Box::from_raw((*managed).context.cast::<Exported>()) };
+    // The caller may have released the lock on a thread that takes it for attached: PyTorch does before it frees a tensor.
+    // SAFETY: any thread may call this.
+    let lock = unsafe { ffi::PyGILState_Ensure() };
+    Python::attach(|_| drop(exported));
+    // SAFETY: the lock was taken just now, on this thread.
+    unsafe { ffi::PyGILState_Release(lock) };
 }
 
 /// Ends the use of a tensor whose capsule nobody took.

@@ -13,11 +13,11 @@ use crate::numpy::{Array, Numpy};
 /// The elements of a contiguous array of objects, as they travel. What is neither bytes nor text becomes text.
 pub fn encode(array: &Array<'_>) -> PyResult<Vec<u8>> {
     let python = array.object().py();
-    let count = array.len();
+    let count = array.count();
     let mut encoded = Vec::with_capacity(count.saturating_mul(16));
     for place in 0..count {
         // The array is asked anew each time: an element's `__str__` may change it.
-        if place >= array.len() {
+        if place >= array.count() {
             return Err(PyValueError::new_err("an array was changed while it was read"));
         }
         // SAFETY: an array of objects has an address, or null for None, at each place. It is held before anything else runs.
@@ -54,7 +54,7 @@ pub fn decode<'py>(
     let array = numpy.empty(python, shape, DataType::Bytes)?;
     let Some(view) = Array::of(&array)? else { return Ok(array) };
     // SAFETY: the array is new and has a place for each element, all of which numpy has set to null or None.
-    let places = unsafe { slice::from_raw_parts_mut(view.data().cast::<*mut ffi::PyObject>(), view.len()) };
+    let places = unsafe { slice::from_raw_parts_mut(view.data().cast::<*mut ffi::PyObject>(), view.count()) };
     for place in places {
         let element;
         (element, encoded) =

@@ -223,7 +223,7 @@ impl<'py> Array<'py> {
     }
 
     /// How many elements it has.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shape().iter().product::<i64>() as usize
     }
 }

@@ -164,7 +164,7 @@ impl Tensor {
                     let what = "the shape of its array was changed";
                     return Err(exception(format!("tensor '{}': {what}", self.name)));
                 }
-                Ok((array.data(), array.len() * self.data_type.size()))
+                Ok((array.data(), array.count() * self.data_type.size()))
             }
         }
     }

@@ -1,0 +1,53 @@
+"""The CPythons of this machine, and an environment with numpy for each, made once for each environment of the tests."""
+
+import fcntl
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+OLDEST, NEWEST = 9, 14
+HOME = Path(sys.prefix) / "nereid-interpreters"
+# numpy 1.26 is for 3.9 to 3.12; numpy 2 for the rest, and for one that both are for.
+NUMPY_1, NUMPY_2 = "numpy==1.26.4", "numpy>=2,<3"
+
+
+def interpreters():
+    """The interpreters of this machine, by their versions; the one that runs the tests is always among them."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    names = [f"python3.{minor}" for minor in range(OLDEST, NEWEST + 1)]
+    found = {}
+    for path in [sys.executable, *glob.glob(f"{pyenv}/versions/*/bin/python3"), *map(shutil.which, names)]:
+        asked = path and subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = asked and asked.returncode == 0 and re.match(r"Python 3\.(\d+)\.", asked.stdout)
+        if version and OLDEST <= int(version[1]) <= NEWEST:
+            found.setdefault(int(version[1]), path)
+    return found
+
+
+def environments():
+    """Environments of all interpreters, by name, made once for each environment of the tests: paths."""
+    HOME.mkdir(exist_ok=True)
+    wanted = {}
+    for minor, path in interpreters().items():
+        wanted[f"python3{minor}"] = (path, NUMPY_1 if minor < 12 else NUMPY_2)
+    wanted["own"] = (sys.executable, NUMPY_2)
+    wanted["bare"] = (sys.executable, None)
+    with open(HOME / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, (path, requirement) in wanted.items():
+            ready = HOME / f"{name}-ready"
+            if not ready.exists():
+                _make(HOME / name, path, requirement)
+                ready.touch()
+    return {name: HOME / name for name in wanted}
+
+
+def _make(folder, interpreter, requirement):
+    subprocess.run([interpreter, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
+    if requirement:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python"]
+        subprocess.run([*pip, str(folder / "bin" / "python3"), "install", requirement], check=True)
