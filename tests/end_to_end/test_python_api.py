@@ -9,11 +9,12 @@ import numpy
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 import nereid_server
 import python_lab
 from model_files import write_identity
+from waiting import eventually
 
 TYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 
@@ -353,6 +354,33 @@ def test_a_request_whose_sender_is_dropped_gets_an_error(server):
     assert found == [1] and error is not None
 
 
+def test_a_request_that_is_answered_later_keeps_its_inputs(server):
+    begin = """
+kept["late"] = (request, sender, get(request, "F"))
+sender.send(pb_utils.InferenceResponse([texts("RESULT", "1")]))
+"""
+    end = """
+late, late_sender, held = kept.pop("late")
+for tensor in (held, get(late, "F")):
+    array = tensor.as_numpy()
+    late_sender.send(pb_utils.InferenceResponse([texts("RESULT", json.dumps([float(array.min()), float(array.max())]))]))
+late_sender.send(flags=1)
+sender.send(flags=1)
+"""
+    # Within a message, and in shared memory.
+    for count in (10, 100_000):
+        values = numpy.full(count, 7, dtype=numpy.float32)
+        with ThreadPoolExecutor() as threads:
+            late = threads.submit(stream, server, begin, F=values)
+            asked = 'sender.send(pb_utils.InferenceResponse([texts("RESULT", json.dumps("late" in kept))]), flags=1)'
+            assert eventually(lambda: stream(server, asked) == ([True], None))
+            for number in range(20):
+                others = numpy.full(count, number, dtype=numpy.float32)
+                assert stream(server, "sender.send(flags=1)", F=others) == ([], None)
+            assert stream(server, end) == ([], None)
+            assert late.result() == ([1, [7, 7], [7, 7]], None)
+
+
 def test_an_exception_is_the_clients_and_its_traceback_the_logs(server, client):
     with pytest.raises(InferenceServerException, match="LookupError: nowhere"):
         python_lab.run(client, "raise LookupError('nowhere')")
@@ -444,11 +472,13 @@ for _ in range(2):
     assert after - before < 2000, (before, after)
 
 
-def stream(server, code, model="stream_lab"):
+def stream(server, code, model="stream_lab", **arrays):
     """Has a decoupled lab run the code. Returns the results it sent, and the error that ended them, if any."""
     answers = queue.Queue()
-    inputs = [tritonclient.grpc.InferInput("CODE", [1], "BYTES")]
-    inputs[0].set_data_from_numpy(numpy.array([code.encode()], dtype=object))
+    inputs = []
+    for name, array in {"CODE": numpy.array([code.encode()], dtype=object), **arrays}.items():
+        tensor = tritonclient.grpc.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        inputs.append(tensor.set_data_from_numpy(array))
     results = []
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import conda_pack
 import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
@@ -109,6 +110,23 @@ def test_models_run_in_the_environments_they_name_and_share_what_is_the_same(tmp
     with serve(repository, cache) as server:
         assert word_of(server, "first") == "packed"
         assert "unpacking" not in server.log
+
+
+def test_an_archive_of_conda_pack_is_an_environment(tmp_path, numpy_folder):
+    repository, environment = tmp_path / "models", tmp_path / "environment"
+    venv(environment, "of conda-pack", numpy_folder)
+    # What makes a folder an environment of conda. Conda runs what is in `activate.d` of environments that it activates.
+    (environment / "conda-meta").mkdir()
+    (environment / "conda-meta/history").touch()
+    scripts = environment / "etc/conda/activate.d"
+    scripts.mkdir(parents=True)
+    (scripts / "greeting.sh").write_text('export GREETING="from $(basename "$CONDA_PREFIX")"\n')
+    word, imports = "(greeting.WORD + ', ' + os.environ['GREETING'])", "import greeting, os"
+    for name, kind in [("packed", "tar.gz"), ("plain", "tar")]:
+        folder = write_model(repository, name, word, imports, f"$$TRITON_MODEL_DIRECTORY/env.{kind}")
+        conda_pack.pack(prefix=str(environment), output=str(folder / f"env.{kind}"), compress_level=1, n_threads=1)
+    with serve(repository, tmp_path / "cache") as server:
+        assert {word_of(server, name) for name in ("packed", "plain")} == {"of conda-pack, from env"}
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])

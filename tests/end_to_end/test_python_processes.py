@@ -4,6 +4,7 @@ are unharmed, and a process that died is started again.
 
 import json
 import os
+import resource
 import sys
 import textwrap
 from http.client import HTTPConnection
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 import tritonclient.http
+import tritonclient.utils.shared_memory as shared_memory
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
@@ -166,6 +168,73 @@ def test_memory_that_runs_out_fails_the_request_alone(client):
     with pytest.raises(InferenceServerException, match="MemoryError|signal 9"):
         ask(client, "allocate")
     assert ask(client, "on") == "on"
+
+
+class Limited:
+    """A process that may map only so much more memory, for a while."""
+
+    def __init__(self, pid, more):
+        self.pid = pid
+        (pages, *_) = Path(f"/proc/{pid}/statm").read_text().split()
+        self.limit = int(pages) * resource.getpagesize() + more
+
+    def __enter__(self):
+        self.before = resource.prlimit(self.pid, resource.RLIMIT_AS)
+        resource.prlimit(self.pid, resource.RLIMIT_AS, (self.limit, self.before[1]))
+
+    def __exit__(self, *_):
+        resource.prlimit(self.pid, resource.RLIMIT_AS, self.before)
+
+
+ECHO = """
+import os
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answer = []
+        for request in requests:
+            given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            output = numpy.zeros(int(given[0]), dtype=numpy.uint8)
+            answer.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", output), pb_utils.Tensor("PID", numpy.array([os.getpid()]))]))
+        return answer
+"""
+ECHO_CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_INT64 dims: -1 }
+output { name: "OUT" data_type: TYPE_UINT8 dims: -1 } output { name: "PID" data_type: TYPE_INT64 dims: 1 }
+"""
+
+
+def test_shared_memory_that_runs_out_fails_the_request_alone(repository, serve):
+    put(repository, "echo", ECHO, ECHO_CONFIG)
+    server = serve(*FLAGS, "--load-model=*")
+    elements = 24 << 20
+    region = shared_memory.create_shared_memory_region("in", f"/nereid-{os.getpid()}", elements * 8)
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+
+        def ask(length, count=1):
+            shared_memory.set_shared_memory_region(region, [numpy.array([length], dtype=numpy.int64)])
+            tensor = tritonclient.http.InferInput("IN", [count], "INT64")
+            tensor.set_shared_memory("in", count * 8)
+            answer = client.infer("echo", [tensor])
+            return len(answer.as_numpy("OUT")), int(answer.as_numpy("PID")[0])
+
+        try:
+            client.register_system_shared_memory("in", f"/nereid-{os.getpid()}", elements * 8)
+            length, pid = ask(5)
+            assert length == 5
+            # An input, for which the server takes memory, and an output, for which the process does.
+            with Limited(server.pid, 32 << 20), pytest.raises(InferenceServerException, match="'IN': cannot take .* shared memory"):
+                ask(5, elements)
+            with Limited(pid, 128 << 20), pytest.raises(InferenceServerException, match="memory"):
+                ask(100 << 20)
+            assert ask(7) == (7, pid)
+            assert ask(1 << 20, elements) == (1 << 20, pid)
+        finally:
+            client.unregister_system_shared_memory()
+            shared_memory.destroy_shared_memory_region(region)
 
 
 def test_a_loop_without_end_is_ended_by_the_limit(repository, serve):
