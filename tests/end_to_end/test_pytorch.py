@@ -72,13 +72,16 @@ def test_a_network_answers_as_in_pytorchs_own_python(write, serve, models):
         "network": "",
         "shared": parameter("ENABLE_WEIGHT_SHARING", "true") + "instance_group { count: 3 kind: KIND_CPU }\n",
         "plain": parameter("DISABLE_OPTIMIZED_EXECUTION", "true") + parameter("INFERENCE_MODE", "false"),
-        "threads": parameter("INTRA_OP_THREAD_COUNT", "1"),
+        "threads": parameter("INTRA_OP_THREAD_COUNT", "1") + parameter("INTER_OP_THREAD_COUNT", "2"),
+        "other": parameter("INTER_OP_THREAD_COUNT", "3") + parameter("ENABLE_CACHE_CLEANING", "true"),
     }.items():
         write("Network", name, "max_batch_size: 8 dynamic_batching { }\n" + more + declared)
     server = serve()
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     server.wait_for_log("model 'threads' version 1 is served by PyTorch with 1 threads to an instance")
-    for name in ("network", "shared", "plain", "threads"):
+    server.wait_for_log("model 'other': without effect on the CPU: ENABLE_CACHE_CLEANING")
+    server.wait_for_log("INTER_OP_THREAD_COUNT has no effect: the process has [23] such threads, as a model chose before")
+    for name in ("network", "shared", "plain", "threads", "other"):
         for values, expected in models[1]["network"] * 3:
             output = answer(server, name, x=np.array(values, np.float32))["OUTPUT__0"]
             np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -102,13 +102,23 @@ impl PythonBackend {
     }
 }
 
-impl Backend for PythonBackend {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        let file = self.model_file(&context)?;
+impl PythonBackend {
+    /// Loads a model whose class is in a file that need not be the model's own.
+    ///
+    /// # Errors
+    /// As [`Backend::load`].
+    pub fn load_class(&self, context: ModelContext, file: PathBuf) -> Result<Box<dyn Model>> {
         check_parameters(&context)?;
         let (launch, environment) = self.launch(&context)?;
         let class = Class { file, _environment: environment };
         Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
+    }
+}
+
+impl Backend for PythonBackend {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let file = self.model_file(&context)?;
+        self.load_class(context, file)
     }
 
     fn capabilities(&self) -> BackendCapabilities {

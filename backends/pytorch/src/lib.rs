@@ -4,6 +4,8 @@
 //! shim of ours (`shim.cpp`) is compiled against the headers that come with it, once, and kept in the user's cache. A
 //! model's file is `model.pt` in its version's folder, or what `default_model_filename` says.
 //!
+//! Where there is no compiler, the class in [`class_file`] runs the same models with PyTorch's own Python.
+//!
 //! Each instance has a module of its own, unless they share one (`ENABLE_WEIGHT_SHARING`).
 //!
 //! Unsafe code is in two files: `shim.rs`, which calls the shim, and `engine.rs`, which hands memory to it.
@@ -14,6 +16,7 @@ mod compile;
 mod engine;
 mod naming;
 mod options;
+mod python;
 mod shim;
 
 use std::ffi::CString;
@@ -37,6 +40,7 @@ use crate::options::Options;
 use crate::shim::Module;
 
 pub use crate::compile::CompileError;
+pub use crate::python::class_file;
 pub use crate::shim::{OpenError, Torch};
 pub use nereid_dylib::{Found, Place};
 
@@ -79,6 +83,16 @@ impl TorchBackend {
             )));
         }
         let options = Options::of(config, self.processors)?;
+        let name = &context.name;
+        let without_effect = options::without_effect(config);
+        if !without_effect.is_empty() {
+            tracing::info!("model '{name}': without effect on the CPU: {}", without_effect.join(", "));
+        }
+        if let Some(threads) = options.inter_op_threads
+            && let Err(why) = self.torch.set_inter_op_threads(threads)
+        {
+            tracing::warn!("model '{name}': INTER_OP_THREAD_COUNT has no effect: {why}");
+        }
         let path = model_file(context)?;
         let module = self.module(&path)?;
         let arguments = module.arguments().map_err(|why| broken(&path, &why))?;

@@ -7,11 +7,28 @@ use nereid_backend_api::{Error, ModelConfig, Result};
 use crate::shim::RunOptions;
 
 /// What a model's configuration chooses.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) run: RunOptions,
     /// `ENABLE_WEIGHT_SHARING`: the instances share one module.
     pub(crate) shares_weights: bool,
+    /// `INTER_OP_THREAD_COUNT`, if it is set: threads of the process that run parts of models side by side.
+    pub(crate) inter_op_threads: Option<i32>,
+}
+
+/// Parameters that are taken and have no effect: they concern GPUs, or choose among compilers of which one is left.
+const WITHOUT_EFFECT: [&str; 6] = [
+    "DISABLE_CUDNN",
+    "ENABLE_CACHE_CLEANING",
+    "ENABLE_JIT_EXECUTOR",
+    "ENABLE_JIT_PROFILING",
+    "ENABLE_NVFUSER",
+    "ENABLE_TENSOR_FUSER",
+];
+
+/// The parameters of a configuration that have no effect.
+pub(crate) fn without_effect(config: &ModelConfig) -> Vec<&'static str> {
+    WITHOUT_EFFECT.into_iter().filter(|key| config.parameters.contains_key(*key)).collect()
 }
 
 impl Options {
@@ -31,14 +48,15 @@ impl Options {
         };
         let instances: i32 = config.instance_group.iter().map(|group| group.count.max(1)).sum();
         let share = processors.get() / usize::try_from(instances).unwrap_or(1).max(1);
-        let threads = match parameter("INTRA_OP_THREAD_COUNT") {
-            None | Some("0") => i32::try_from(share.max(1)).unwrap_or(1),
-            Some(value) => value
-                .parse::<i32>()
-                .ok()
-                .filter(|count| *count > 0)
-                .ok_or_else(|| wrong("INTRA_OP_THREAD_COUNT", value, "a non-negative integer"))?,
+        let count = |key: &str| match parameter(key) {
+            None | Some("0") => Ok(None),
+            Some(value) => match value.parse::<i32>() {
+                Ok(count) if count > 0 => Ok(Some(count)),
+                _ => Err(wrong(key, value, "a non-negative integer")),
+            },
         };
+        let threads = count("INTRA_OP_THREAD_COUNT")?;
+        let threads = threads.unwrap_or_else(|| i32::try_from(share.max(1)).unwrap_or(1));
         Ok(Self {
             run: RunOptions {
                 inference_mode: flag("INFERENCE_MODE", true)?.into(),
@@ -46,6 +64,7 @@ impl Options {
                 threads,
             },
             shares_weights: flag("ENABLE_WEIGHT_SHARING", false)?,
+            inter_op_threads: count("INTER_OP_THREAD_COUNT")?,
         })
     }
 }
@@ -71,7 +90,7 @@ mod tests {
     fn parameters_choose_how_a_model_is_run() {
         let default = options("SOMETHING_ELSE", "").unwrap();
         let run = RunOptions { inference_mode: 1, optimized_execution: 1, threads: 4 };
-        assert_eq!(default, Options { run, shares_weights: false });
+        assert_eq!(default, Options { run, shares_weights: false, inter_op_threads: None });
         for (key, value, expected) in [
             ("INFERENCE_MODE", "false", Options { run: RunOptions { inference_mode: 0, ..run }, ..default }),
             (
@@ -79,12 +98,26 @@ mod tests {
                 "True",
                 Options { run: RunOptions { optimized_execution: 0, ..run }, ..default },
             ),
-            ("ENABLE_WEIGHT_SHARING", "true", Options { run, shares_weights: true }),
+            ("ENABLE_WEIGHT_SHARING", "true", Options { shares_weights: true, ..default }),
             ("INTRA_OP_THREAD_COUNT", "3", Options { run: RunOptions { threads: 3, ..run }, ..default }),
-            ("INTRA_OP_THREAD_COUNT", "0", Options { run, shares_weights: false }),
+            ("INTRA_OP_THREAD_COUNT", "0", default),
+            ("INTER_OP_THREAD_COUNT", "0", default),
+            ("INTER_OP_THREAD_COUNT", "5", Options { inter_op_threads: Some(5), ..default }),
+            ("ENABLE_NVFUSER", "whatever", default),
         ] {
             assert_eq!(options(key, value).unwrap(), expected, "{key}");
         }
+    }
+
+    #[test]
+    fn parameters_without_effect_are_known() {
+        let parameters = WITHOUT_EFFECT
+            .iter()
+            .rev()
+            .map(|key| format!("parameters {{ key: '{key}' value {{ string_value: 'true' }} }}"));
+        let all: String = parameters.collect();
+        assert_eq!(without_effect(&normalised("m", &format!("backend: 'pytorch' {all}"))), WITHOUT_EFFECT);
+        assert!(without_effect(&normalised("m", "backend: 'pytorch'")).is_empty());
     }
 
     #[test]
@@ -95,6 +128,7 @@ mod tests {
             ("ENABLE_WEIGHT_SHARING", "x"),
             ("INTRA_OP_THREAD_COUNT", "-1"),
             ("INTRA_OP_THREAD_COUNT", "many"),
+            ("INTER_OP_THREAD_COUNT", "-3"),
         ] {
             let error = options(key, value).unwrap_err();
             assert!(

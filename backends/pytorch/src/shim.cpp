@@ -250,6 +250,11 @@ __attribute__((visibility("default"))) void nereid_torch_free(Model* model) {
   std::free(error);
 }
 
+// Sets how many threads of the process run parts of models side by side. Once, before the first of them runs.
+__attribute__((visibility("default"))) char* nereid_torch_set_inter_op_threads(int32_t count) {
+  return guarded([&] { at::set_num_interop_threads(count); });
+}
+
 // The arguments of the model's `forward`, in its order.
 __attribute__((visibility("default"))) char* nereid_torch_arguments(
     Model* model, void* context, OnArgument on_argument) {

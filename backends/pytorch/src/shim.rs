@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nereid_backend_api::{DataType, Shape};
 use nereid_dylib::{Binding, InUse, LoadError, open};
@@ -109,6 +109,7 @@ struct Api {
     free_text: unsafe extern "C" fn(*mut c_char),
     load: unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
     free: unsafe extern "C" fn(*mut RawModel),
+    set_inter_op_threads: unsafe extern "C" fn(i32) -> *mut c_char,
     arguments: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnArgument) -> *mut c_char,
     run: unsafe extern "C" fn(
         *mut RawModel,
@@ -124,6 +125,8 @@ struct Api {
 /// libtorch, opened with its shim. It stays open for the life of the process.
 pub struct Torch {
     api: Api,
+    /// How many threads run parts of models side by side, once a model has said so.
+    inter_op_threads: OnceLock<Result<i32, String>>,
 }
 
 impl Torch {
@@ -151,11 +154,26 @@ impl Torch {
             free_text: function!("nereid_torch_free_text"),
             load: function!("nereid_torch_load"),
             free: function!("nereid_torch_free"),
+            set_inter_op_threads: function!("nereid_torch_set_inter_op_threads"),
             arguments: function!("nereid_torch_arguments"),
             run: function!("nereid_torch_run"),
         };
         mem::forget((library, compiled));
-        Ok(Arc::new(Self { api }))
+        Ok(Arc::new(Self { api, inter_op_threads: OnceLock::new() }))
+    }
+
+    /// Sets how many threads run parts of models side by side: one number for the process, which the first call chooses.
+    ///
+    /// # Errors
+    /// Another number counts, or libtorch takes none any more.
+    pub(crate) fn set_inter_op_threads(&self, count: i32) -> Result<(), String> {
+        // SAFETY: it takes any number, and reports those that it refuses.
+        let set = || self.check(unsafe { (self.api.set_inter_op_threads)(count) }).map(|()| count);
+        match self.inter_op_threads.get_or_init(set) {
+            Ok(chosen) if *chosen == count => Ok(()),
+            Ok(chosen) => Err(format!("the process has {chosen} such threads, as a model chose before")),
+            Err(why) => Err(why.clone()),
+        }
     }
 
     /// The outcome of a call: what libtorch says of an error, on one line.

@@ -48,7 +48,7 @@ pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backen
         "caffe2" => netdef::open(&config.settings_of("onnxruntime"), directory),
         "openvino" => openvino::open(&settings, directory),
         "tensorflow" => openvino::open_for_tensorflow(&settings, &config.settings_of("openvino"), directory),
-        "pytorch" => pytorch::open(&settings, directory),
+        "pytorch" => pytorch::open(&settings, &config.settings_of("python"), directory),
         _ => Err(Error::internal(format!("'{name}' is not a backend on a library"))),
     }
 }

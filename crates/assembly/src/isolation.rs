@@ -41,7 +41,8 @@ pub(crate) fn open(
     Ok(match (settings.isolation.unwrap_or_else(|| by_default(name)), launch) {
         (Isolation::None, _) => backends::open(name, config)?,
         (Isolation::Load, Some(launch)) => {
-            Arc::new(Trial::new(backends::open(name, config)?, launch, settings))
+            let backend = backends::open(name, config)?;
+            if backend.runs_apart() { backend } else { Arc::new(Trial::new(backend, launch, settings)) }
         }
         (Isolation::Process, Some(launch)) => {
             tracing::info!("backend '{name}' runs in processes of its own");

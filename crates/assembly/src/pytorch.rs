@@ -1,26 +1,81 @@
-//! The backend `pytorch`, where libtorch can be loaded.
+//! The backend `pytorch`: on libtorch, where it can be loaded with a shim for it, or else with PyTorch's own Python.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_backend_api::{Backend, BackendSettings, Error, Result};
-use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, find};
+use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
+use nereid_python::PythonBackend;
+use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, class_file, find};
 
-/// Opens the libtorch that the setting `library` names, or the one that is found. `directory` is where backends are
-/// installed.
+/// Opens the engine that the setting `engine` asks for: libtorch, as the setting `library` names it or as it is found, or the
+/// Python that the settings of backend `python` name. `directory` is where backends are installed.
 ///
 /// # Errors
 /// There is none that can be used, and what to do about it.
-pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
+pub(crate) fn open(
+    settings: &BackendSettings,
+    python: &BackendSettings,
+    directory: &Path,
+) -> Result<Arc<dyn Backend>> {
+    let in_python = |why: &str| InPython::open(python, directory, why);
+    let only_library = match settings.get("engine") {
+        None | Some("auto") => false,
+        Some("library") => true,
+        Some("python") => return in_python("the setting engine=python asks for it"),
+        Some(other) => {
+            return Err(Error::invalid_arg(format!(
+                "the backend setting 'engine' is '{other}', but takes auto, library or python"
+            )));
+        }
+    };
     let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
-    let torch = Torch::open(&found.path).map_err(|error| match error {
+    let torch = match Torch::open(&found.path) {
+        Ok(torch) => torch,
         // Nothing was found, then: no more than a name was left to try.
-        OpenError::Unloadable(_) if found.place == Place::System => Error::unavailable(
-            "no libtorch was found: not by the setting 'library', nor in the backend directory, the active Python \
-             environment or the system; `pip install torch` in that environment is enough, with a C++ compiler beside it",
-        ),
-        error => Error::unavailable(format!("the libtorch {} cannot be used: {error}", found.place)),
-    })?;
+        Err(OpenError::Unloadable(_)) if found.place == Place::System => {
+            return Err(Error::unavailable(
+                "no libtorch was found: not by the setting 'library', nor in the backend directory, the active Python \
+                 environment or the system; `pip install torch` in that environment is enough, with a C++ compiler beside it",
+            ));
+        }
+        Err(OpenError::NoShim(error)) if !only_library => return in_python(&error.to_string()),
+        Err(error) => {
+            return Err(Error::unavailable(format!("the libtorch {} cannot be used: {error}", found.place)));
+        }
+    };
     tracing::info!("libtorch {}: {}", found.place, found.path.display());
     Ok(Arc::new(TorchBackend::new(torch)))
+}
+
+/// TorchScript models in PyTorch's own Python.
+struct InPython {
+    python: PythonBackend,
+    class: PathBuf,
+    why: String,
+}
+
+impl InPython {
+    fn open(settings: &BackendSettings, directory: &Path, why: &str) -> Result<Arc<dyn Backend>> {
+        let python = PythonBackend::new(settings, directory)?;
+        let class = class_file().map_err(|error| Error::unavailable(error.to_string()))?;
+        tracing::info!("PyTorch's own Python serves TorchScript models: {why}");
+        Ok(Arc::new(Self { python, class, why: why.to_owned() }))
+    }
+}
+
+impl Backend for InPython {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        let name = context.name.clone();
+        self.python.load_class(context, self.class.clone()).map_err(|error| {
+            error.context(format_args!("model '{name}' needs PyTorch's own Python ({})", self.why))
+        })
+    }
+
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities { completes_config: false, runs_on_gpus: false }
+    }
+
+    fn runs_apart(&self) -> bool {
+        true
+    }
 }

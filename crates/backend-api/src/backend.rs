@@ -24,6 +24,11 @@ pub trait Backend: Send + Sync {
     fn capabilities(&self) -> BackendCapabilities {
         BackendCapabilities::default()
     }
+
+    /// Whether its models are in processes of their own, and cannot harm this one.
+    fn runs_apart(&self) -> bool {
+        false
+    }
 }
 
 /// Finds backends outside the program, such as shared libraries, and loads models into them.

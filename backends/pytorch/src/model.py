@@ -1,0 +1,236 @@
+"""Runs a TorchScript model with PyTorch's own Python, where the server has no shim to run it on libtorch. Names of tensors and
+parameters of the configuration mean the same as there (`naming.rs`, `options.rs`).
+"""
+
+import json
+import os
+
+import numpy as np
+import torch
+import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack
+
+_TYPES = {
+    "TYPE_BOOL": torch.bool,
+    "TYPE_UINT8": torch.uint8,
+    "TYPE_INT8": torch.int8,
+    "TYPE_INT16": torch.int16,
+    "TYPE_INT32": torch.int32,
+    "TYPE_INT64": torch.int64,
+    "TYPE_FP16": torch.float16,
+    "TYPE_BF16": torch.bfloat16,
+    "TYPE_FP32": torch.float32,
+    "TYPE_FP64": torch.float64,
+}
+_NUMBERS = ("IntType", "FloatType", "BoolType", "NumberType")
+
+
+def _refuse(message):
+    raise pb_utils.TritonModelException(message)
+
+
+def _number(name):
+    """The number at the end of a name such as INPUT__0; None if it has none."""
+    digits = name.rpartition("__")[2] if "__" in name else ""
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def _plain(kind):
+    return kind.getElementType() if kind.kind() == "OptionalType" else kind
+
+
+def _takes_texts(kind):
+    kind = _plain(kind)
+    is_list = kind.kind() == "ListType" and kind.getElementType().kind() == "StringType"
+    return is_list or kind.kind() == "StringType"
+
+
+class _Parameters:
+    """The parameters of a configuration."""
+
+    def __init__(self, config):
+        self._values = {key: value["string_value"].strip() for key, value in config.get("parameters", {}).items()}
+
+    def flag(self, key, default):
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "1", "false", "0"):
+            _refuse("parameter '%s' is '%s', expected true or false" % (key, value))
+        return value.lower() in ("true", "1")
+
+    def threads(self, key):
+        value = self._values.get(key, "0")
+        if not (value.isascii() and value.isdigit()):
+            _refuse("parameter '%s' is '%s', expected a non-negative integer" % (key, value))
+        return int(value)
+
+
+def _controls(config):
+    return config.get("sequence_batching", {}).get("control_input", [])
+
+
+def _of_control(control):
+    """What a configuration would say of an input that the server adds."""
+    is_bool = any(it.get("bool_false_true") for it in control["control"])
+    return {"name": control["name"], "data_type": "TYPE_BOOL" if is_bool else "TYPE_FP32"}
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        if config.get("sequence_batching", {}).get("state"):
+            _refuse("states of sequences need libtorch with its headers and a C++ compiler")
+        parameters = _Parameters(config)
+        instances = sum(max(1, group.get("count", 1)) for group in config.get("instance_group", [])) or 1
+        shared = max(1, len(os.sched_getaffinity(0)) // instances)
+        torch.set_num_threads(parameters.threads("INTRA_OP_THREAD_COUNT") or shared)
+        if parameters.threads("INTER_OP_THREAD_COUNT"):
+            torch.set_num_interop_threads(parameters.threads("INTER_OP_THREAD_COUNT"))
+        self._guard = torch.inference_mode if parameters.flag("INFERENCE_MODE", True) else torch.no_grad
+        self._optimized = not parameters.flag("DISABLE_OPTIMIZED_EXECUTION", False)
+        filename = config.get("default_model_filename") or "model.pt"
+        path = os.path.join(args["model_repository"], args["model_version"], filename)
+        self._module = torch.jit.load(path, map_location="cpu").eval()
+        self._batching = config.get("max_batch_size", 0) > 0
+        self._inputs = config.get("input", []) + list(map(_of_control, _controls(config)))
+        self._kinds = {it["name"]: it["data_type"] for it in self._inputs}
+        self._outputs = config.get("output", [])
+        self._arguments = self._module.forward.schema.arguments[1:]
+        self._places = self._find_places()
+        numbers = [_number(output["name"]) for output in self._outputs]
+        self._results = list(range(len(numbers))) if None in numbers else numbers
+
+    def _find_places(self):
+        """The input of each argument, None for one that keeps its default; or None if a dictionary takes all inputs."""
+        arguments, names = self._arguments, [argument.name for argument in self._arguments]
+        if len(arguments) == 1 and _plain(arguments[0].type).kind() == "DictType":
+            return None
+
+        def find(name):
+            number = _number(name)
+            if name in names:
+                return names.index(name)
+            return number if number is not None and number < len(names) else None
+
+        is_named = any(find(it["name"]) is not None for it in self._inputs)
+        places = [None] * len(arguments)
+        for index, it in enumerate(self._inputs):
+            at = find(it["name"]) if is_named else (index if index < len(names) else None)
+            if at is None:
+                listed = ", ".join("'%s'" % name for name in names) or "none"
+                _refuse("input '%s' is no argument of the model's forward (its arguments: %s)" % (it["name"], listed))
+            if places[at] is not None:
+                _refuse("inputs '%s' and '%s' are the same argument '%s' of the model" % (places[at], it["name"], names[at]))
+            if _takes_texts(arguments[at].type) != (it["data_type"] == "TYPE_STRING"):
+                takes = "strings" if _takes_texts(arguments[at].type) else "a tensor of numbers"
+                _refuse("input '%s': the argument '%s' of the model takes %s" % (it["name"], names[at], takes))
+            places[at] = it["name"]
+        for argument, place in zip(arguments, places):
+            if place is None and not argument.has_default_value():
+                _refuse("the model's argument '%s' has no input" % argument.name)
+        return places
+
+    def execute(self, requests):
+        responses = [None] * len(requests)
+        for members in self._groups(requests):
+            try:
+                answers = self._run([requests[member] for member in members])
+            except Exception as error:
+                failure = pb_utils.TritonError("PyTorch failed: " + " ".join(str(error).split()))
+                answers = [pb_utils.InferenceResponse(error=failure)] * len(members)
+            for member, answer in zip(members, answers):
+                responses[member] = answer
+        return responses
+
+    def _groups(self, requests):
+        """The requests that go through the model together: their inputs differ in the first dimension only."""
+        groups = {}
+        for index, request in enumerate(requests):
+            shapes = {tensor.name(): tuple(tensor.shape())[1:] for tensor in request.inputs()}
+            has_texts = any(it["data_type"] == "TYPE_STRING" for it in self._inputs)
+            alone = index if has_texts or not self._batching else None
+            groups.setdefault((alone, tuple(sorted(shapes.items()))), []).append(index)
+        return groups.values()
+
+    def _run(self, requests):
+        values = [{it.name(): _value(it, self._kinds.get(it.name())) for it in request.inputs()} for request in requests]
+        sizes = [next((len(value) for value in given.values()), 1) for given in values] if self._batching else None
+        joined = values[0]
+        if len(values) > 1:
+            joined = {name: torch.cat([given[name] for given in values]) for name in joined}
+        with self._guard(), torch.jit.optimized_execution(self._optimized):
+            results = self._call(joined)
+            parts = [self._parts(output, place, results, sizes) for output, place in zip(self._outputs, self._results)]
+        answers = []
+        for index, request in enumerate(requests):
+            wanted = request.requested_output_names()
+            named = zip(self._outputs, parts)
+            tensors = [_tensor(output["name"], part[index]) for output, part in named if output["name"] in wanted]
+            answers.append(pb_utils.InferenceResponse(tensors))
+        return answers
+
+    def _call(self, values):
+        if self._places is None:
+            return self._module(values)
+        arguments = {}
+        for argument, place in zip(self._arguments, self._places):
+            if place is not None and place in values:
+                arguments[argument.name] = _argument(values[place], _plain(argument.type).kind())
+        return self._module(**arguments)
+
+    def _parts(self, output, place, results, sizes):
+        """An output of each request."""
+        name = output["name"]
+        if isinstance(results, dict):
+            found, count = results.get(name), len(results)
+        else:
+            is_many = isinstance(results, tuple) or isinstance(results, list) and all(map(torch.is_tensor, results))
+            many = results if is_many else (results,)
+            found, count = many[place] if place < len(many) else None, len(many)
+        if found is None:
+            raise ValueError("the model returned %d results, without output '%s'" % (count, name))
+        if isinstance(found, (bool, int, float)):
+            found = torch.tensor(found)
+        if torch.is_tensor(found):
+            kind = next((it for it, dtype in _TYPES.items() if dtype == found.dtype), str(found.dtype))
+            if kind != output["data_type"]:
+                kinds = kind.removeprefix("TYPE_"), output["data_type"].removeprefix("TYPE_")
+                raise ValueError("output '%s' is %s, but %s in the configuration" % (name, *kinds))
+            found = found.detach()
+        elif output["data_type"] != "TYPE_STRING":
+            raise ValueError("output '%s' is not a tensor" % name)
+        if sizes is None or len(sizes) == 1:
+            return [found]
+        return torch.split(found, sizes)
+
+
+def _value(tensor, kind):
+    """A tensor as torch has it, or strings."""
+    if kind == "TYPE_STRING":
+        return [element.decode() for element in tensor.as_numpy().reshape(-1)]
+    if kind == "TYPE_BOOL":
+        array = tensor.as_numpy()
+        return torch.tensor(array.reshape(-1).tolist(), dtype=torch.bool).reshape(array.shape)
+    # The model may write to it.
+    return from_dlpack(tensor.to_dlpack()).clone()
+
+
+def _argument(value, kind):
+    if kind == "StringType":
+        if len(value) != 1:
+            raise ValueError("a single string is needed, not %d" % len(value))
+        return value[0]
+    return value.item() if kind in _NUMBERS else value
+
+
+def _tensor(name, value):
+    """A result as the server takes it."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list):
+        return pb_utils.Tensor(name, np.array([text.encode() for text in value], dtype=np.object_))
+    if value.dtype == torch.bool:
+        array = np.array(value.reshape(-1).tolist(), dtype=np.bool_)
+        return pb_utils.Tensor(name, array.reshape(tuple(value.shape)))
+    return pb_utils.Tensor.from_dlpack(name, value.contiguous().clone() if value.is_inference() else value.contiguous())
