@@ -45,10 +45,10 @@ started = []
 class Server:
     """A server process, its log and its addresses."""
 
-    def __init__(self, repository, *flags, port=0, env=None, user=None):
+    def __init__(self, repository, *flags, port=0, env=None, user=None, program=None):
         """Starts the process. `port` 0 lets the system choose one; `env` None is the environment of the tests; `user`
-        None is the user who runs the tests; only the superuser may name another."""
-        command = [binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
+        None is the user who runs the tests; only the superuser may name another; `program` None is the binary under test."""
+        command = [program or binary(), f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}"]
         command += ["--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
         command.append("--backend-config=onnxruntime,engine=tract")
@@ -202,9 +202,9 @@ class Server:
 
 
 @contextmanager
-def running(repository, *flags, ready=True, env=None, user=None, limit_s=START_LIMIT_S):
+def running(repository, *flags, ready=True, env=None, user=None, limit_s=START_LIMIT_S, program=None):
     """A server for the length of a `with` block, stopped and checked at its end."""
-    server = Server(repository, *flags, env=env, user=user)
+    server = Server(repository, *flags, env=env, user=user, program=program)
     try:
         if ready:
             server.wait_until_ready()

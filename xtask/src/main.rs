@@ -12,6 +12,7 @@ mod project;
 mod test;
 mod tidy;
 mod venv;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,8 @@ enum Command {
     /// Fetch what is not in the repository
     #[command(subcommand)]
     Fetch(fetch::Fetch),
+    /// Build the package for Python: the server's library, the program and the modules
+    Wheel(wheel::Wheel),
     /// Measure the server
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -67,6 +70,7 @@ fn run(command: Command) -> Result<()> {
         Command::Deny => deny::run(&project),
         Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
         Command::Fetch(what) => fetch::run(&project, what),
+        Command::Wheel(wheel) => wheel::run(&project, &wheel),
         Command::Bench(bench) => bench::run(&project, &bench),
     }
 }

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::project::{Project, show};
 use crate::venv::Venv;
-use crate::{deny, fetch, tidy};
+use crate::{deny, fetch, tidy, wheel};
 
 /// One thing to check, in the order of running: the quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -114,6 +114,7 @@ pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
 fn end_to_end(project: &Project) -> Result<()> {
     let venv = end_to_end_environment(project)?;
     fetch::examples(project)?;
+    wheel::pack(project, "dev")?;
     show(
         project
             .command(venv.program("python"))

@@ -15,6 +15,8 @@ use crate::data_type::DataType;
 
 /// Numbers of types that need care.
 pub const OBJECT: i32 = 17;
+/// Texts of fixed length, as numpy has them: four bytes for each character.
+pub const UNICODE: i32 = 19;
 
 const ARRAY_TYPE: usize = 2;
 const NEW: usize = 93;

@@ -395,6 +395,13 @@ const RULES: &[Rule] = &[
         why: "netdef turns one format into another, and knows no server and no engine",
     },
     Rule {
+        krate: "nereid-python-package",
+        workspace: Allowed::Only(&["nereid-python-arrays", "triton-sys"]),
+        libraries: Allowed::Only(&["libloading", "pyo3"]),
+        never: &[],
+        why: "the package has one copy of the server, in libtritonserver.so, whose C interface it uses",
+    },
+    Rule {
         krate: "nereid-python-module",
         workspace: Allowed::Only(&["nereid-python-arrays", "nereid-worker-protocol"]),
         libraries: Allowed::Only(&["pyo3"]),

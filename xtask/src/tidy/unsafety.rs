@@ -21,6 +21,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/placement",
     "crates/plugin",
     "crates/python-arrays",
+    "crates/python-package",
     "crates/shared-memory",
     "crates/triton-host",
     "crates/tritonserver",

@@ -1,0 +1,50 @@
+"""Nereid, an inference server, within a Python program.
+
+    import nereid
+
+    with nereid.Server("examples/model_repository") as server:
+        response = server.model("digits").infer({"image": pixels})
+        print(response["probabilities"].numpy())
+
+A server opens no port unless it is told to, handles no signal, and several may run in one process. Outputs are not copied: arrays
+view the memory that the server wrote them to. Inputs are not copied either, if their elements follow each other in memory: do not
+change them before the request is answered.
+"""
+
+from ._library import (
+    AlreadyExistsError,
+    CancelledError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    Response,
+    Tensor,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+from ._log import LogRecord, configure_log
+from ._requests import AsyncResponses, Responses
+from ._server import Model, ModelState, Server
+
+__all__ = [
+    "AlreadyExistsError",
+    "AsyncResponses",
+    "CancelledError",
+    "Error",
+    "InternalError",
+    "InvalidArgumentError",
+    "LogRecord",
+    "Model",
+    "ModelState",
+    "NotFoundError",
+    "Response",
+    "Responses",
+    "Server",
+    "Tensor",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+    "configure_log",
+]

@@ -1,0 +1,40 @@
+"""Loads the server's library, and then the native module, which finds its functions there."""
+
+import ctypes
+import os
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+LIBRARY = PACKAGE / "lib" / "libtritonserver.so"
+
+# Kept, so that it stays loaded. Backends that the server loads find its functions, too.
+_library = ctypes.CDLL(os.fspath(LIBRARY), mode=ctypes.RTLD_GLOBAL)
+
+from . import nereid_native as native  # noqa: E402
+from .nereid_native import (  # noqa: E402
+    AlreadyExistsError,
+    CancelledError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    Response,
+    Tensor,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+
+# The classes are the package's. Where they are made is nobody's concern.
+for _exception in [
+    AlreadyExistsError,
+    CancelledError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+]:
+    _exception.__module__ = "nereid"

@@ -1,0 +1,86 @@
+"""Where the messages of the process's servers go."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import Callable, NamedTuple, Optional, Union
+
+from ._library import native
+
+_LEVELS = ["info", "warning", "error", "verbose"]
+_lock = threading.Lock()
+_thread: Optional[threading.Thread] = None
+
+
+class LogRecord(NamedTuple):
+    """A message of a server or a model."""
+
+    level: str
+    """`error`, `warning`, `info` or `verbose`."""
+    file: str
+    """The name of the source file that it is from."""
+    line: int
+    """The line there."""
+    micros: int
+    """When it was logged, in microseconds since 1970."""
+    message: str
+    """What it says."""
+
+
+def configure_log(
+    *,
+    error: bool = True,
+    warning: bool = True,
+    info: bool = False,
+    verbose: int = 0,
+    format: str = "default",
+    file: Optional[Union[str, os.PathLike[str]]] = None,
+    callback: Optional[Callable[[LogRecord], object]] = None,
+) -> None:
+    """Sets what the servers of this process log, and where to: lines to a file, or to standard error, or else calls of
+    `callback`, in a thread of their own. The callback of before has heard of everything when this returns.
+    """
+    if callback is not None and file is None:
+        file = os.devnull
+    native.set_log_levels(error, warning, info, verbose, format)
+    native.set_log_file("" if file is None else os.fspath(file))
+    global _thread
+    with _lock:
+        _end()
+        if callback is not None:
+            native.start_records()
+            _thread = threading.Thread(target=_report, args=(callback,), name="nereid-log", daemon=True)
+            _thread.start()
+
+
+def _report(callback: Callable[[LogRecord], object]) -> None:
+    while (record := native.next_record(True)) is not None:
+        level, *rest = record
+        try:
+            callback(LogRecord(_LEVELS[level], *rest))
+        except Exception as error:  # noqa: BLE001
+            # The next message may fare better.
+            threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, _thread]))
+
+
+def _end() -> None:
+    """Ends the thread once it has reported everything."""
+    global _thread
+    if _thread is not None:
+        native.stop_records()
+        if _thread is not threading.current_thread():
+            _thread.join()
+        _thread = None
+
+
+def _forget() -> None:
+    """The threads of the process that this one was forked from are not here."""
+    global _thread, _lock
+    _thread, _lock = None, threading.Lock()
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_forget)
+configure_log()

@@ -1,0 +1,276 @@
+"""Servers and their models."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import weakref
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Union
+
+from ._library import InvalidArgumentError, Response, Tensor, UnavailableError, UnsupportedError, native
+from ._requests import AsyncResponses, Responses
+
+_Path = Union[str, "os.PathLike[str]"]
+_started: weakref.WeakSet[Server]
+
+
+class ModelState(NamedTuple):
+    """A version of a model in the repositories."""
+
+    name: str
+    version: Optional[int]
+    """None if no version was loaded yet."""
+    state: Optional[str]
+    """`READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`; None if it was not loaded yet."""
+    reason: Optional[str]
+    """Why it is unavailable."""
+
+
+class Server:
+    """An inference server within this process.
+
+    `model_repository` is a folder or an address such as `s3://bucket/models`, or a list of them. Options are those of the command
+    line, with underscores: `Server("models", model_control_mode="explicit", load_model=["a", "b"])`. A dictionary stands for
+    settings: `backend_config={"onnxruntime": {"engine": "tract"}}`. With `listen=True` the server opens the ports that the options
+    say.
+    """
+
+    def __init__(
+        self,
+        model_repository: Union[_Path, Iterable[_Path]],
+        *,
+        listen: bool = False,
+        **options: Any,
+    ) -> None:
+        one = isinstance(model_repository, (str, os.PathLike))
+        repositories = [model_repository] if one else list(model_repository)
+        self._options = [("model-repository", os.fspath(path)) for path in repositories]
+        for name, value in options.items():
+            name = name.replace("_", "-")
+            if name.startswith("log-"):
+                raise InvalidArgumentError(f"the log is the process's: nereid.configure_log() has what {name} sets")
+            self._options += [(name, text) for text in _texts(value)]
+        self._listen = listen
+        self._server: Optional[native.Server] = None
+
+    def start(self) -> Server:
+        """Starts the server, and waits until its models are loaded or have failed. Does nothing if it runs."""
+        if self._server is None:
+            self._server = native.Server(self._options, self._listen)
+            _started.add(self)
+        return self
+
+    def stop(self, timeout: Optional[float] = None) -> None:
+        """Answers what is in progress, unloads the models, and ends. It may be started again, then.
+
+        Raises an error if that takes longer than `timeout` seconds or, without one, than the option `exit_timeout_secs`; it may be
+        tried again.
+        """
+        if self._server is not None:
+            if timeout is not None:
+                self._server.set_exit_timeout(round(timeout))
+            self._server.stop()
+            self._server = None
+            _started.discard(self)
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _running(self) -> native.Server:
+        if self._server is None:
+            raise UnavailableError("the server is not running")
+        return self._server
+
+    def live(self) -> bool:
+        """Whether the server is there."""
+        return self._running().is_live()
+
+    def ready(self) -> bool:
+        """Whether requests are welcome and, unless the option `strict_readiness` is false, all models are ready."""
+        return self._running().is_ready()
+
+    def model(self, name: str, version: Optional[int] = None) -> Model:
+        """A model; without a version, in the one that its version policy serves. It need not be loaded yet."""
+        return Model(self, name, version)
+
+    def models(self, *, ready: bool = False) -> list[ModelState]:
+        """What the repositories have; with `ready`, only what would answer."""
+        rows = json.loads(self._running().index(ready))
+        known = [(row["name"], row.get("version"), row.get("state"), row.get("reason")) for row in rows]
+        return [
+            ModelState(name, int(version) if version and int(version) > 0 else None, state or None, reason or None)
+            for name, version, state, reason in known
+        ]
+
+    def load(
+        self, name: str, *, config: Optional[Mapping[str, Any]] = None, files: Optional[Mapping[str, bytes]] = None
+    ) -> Model:
+        """Loads a model, or loads it again; with this configuration, and these files by their paths in the model's folder."""
+        text = None if config is None else json.dumps(config)
+        contents = {f"file:{path}": bytes(content) for path, content in (files or {}).items()}
+        self._running().load(name, text, contents)
+        return Model(self, name, None)
+
+    def unload(self, name: str, *, with_members: bool = False) -> None:
+        """Unloads a model once its requests are answered; of an ensemble, with its members if nothing else uses them."""
+        self._running().unload(name, with_members)
+
+    def poll(self) -> None:
+        """Takes up what has changed in the repositories, with `model_control_mode="poll"`."""
+        self._running().poll()
+
+    def register_repository(self, path: _Path, names: Optional[Mapping[str, str]] = None) -> None:
+        """Adds a repository, with `model_control_mode="explicit"`. `names` has the models that are not called as their folders
+        are: name, then folder."""
+        self._running().register(os.fspath(path), dict(names or {}))
+
+    def unregister_repository(self, path: _Path) -> None:
+        """Removes a repository. Its models are served until they are unloaded."""
+        self._running().unregister(os.fspath(path))
+
+    def metadata(self) -> dict[str, Any]:
+        """What the server says of itself, as KServe has it."""
+        return json.loads(self._running().metadata())
+
+    def metrics(self) -> str:
+        """The metrics, in Prometheus' text format."""
+        return self._running().metrics()
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses that it listens at, by the names of the protocols; none unless it was told to listen."""
+        return json.loads(self._running().addresses())
+
+
+class Model:
+    """A model of a server."""
+
+    def __init__(self, server: Server, name: str, version: Optional[int]) -> None:
+        self.server, self.name, self.version = server, name, version
+        self._number = -1 if version is None else version
+        self._types: Optional[dict[str, str]] = None
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, version={self.version})"
+
+    def infer(self, inputs: Mapping[str, Any], *, wait: Optional[float] = None, **request: Any) -> Response:
+        """Asks the model, and waits for its one response: `wait` seconds at most, and then raises `TimeoutError`.
+
+        Inputs are arrays of numpy, tensors of other libraries, which have `__dlpack__`, or else what becomes an array of the type
+        that the model declares. Further arguments, all by name:
+
+        - `outputs`: the names of those to return; all without any
+        - `request_id`: a text that comes back with the response
+        - `parameters`: a dictionary of texts, numbers and booleans for the model
+        - `sequence_id`, `sequence_start`, `sequence_end`: a request of the sequence with this number or text
+        - `priority`: 1 is the highest; 0 the model's default
+        - `timeout`: how many seconds it may wait in the queue, if the model's queue policy allows requests to say so
+        """
+        return self._send(inputs, **request).single(wait)
+
+    def stream(self, inputs: Mapping[str, Any], **request: Any) -> Responses:
+        """Asks the model, and returns without waiting: the responses are iterated over. Arguments are those of `infer`."""
+        return Responses(self._send(inputs, **request))
+
+    async def infer_async(self, inputs: Mapping[str, Any], **request: Any) -> Response:
+        """As `infer`, in an event loop. Cancelling the task cancels the request."""
+        async with self.stream_async(inputs, **request) as responses:
+            first = await responses.next()
+            if first is None:
+                raise UnavailableError("the model sent no response")
+            if await responses.next() is not None:
+                raise UnsupportedError("the model sent several responses: ask for all by stream_async()")
+            return first
+
+    def stream_async(self, inputs: Mapping[str, Any], **request: Any) -> AsyncResponses:
+        """As `stream`, for `async for`."""
+        return AsyncResponses(self._send(inputs, **request))
+
+    def _send(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Optional[Iterable[str]] = None,
+        request_id: Optional[str] = None,
+        parameters: Optional[Mapping[str, Union[str, int, float, bool]]] = None,
+        sequence_id: Optional[Union[int, str]] = None,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
+        timeout: Optional[float] = None,
+    ) -> native.Responses:
+        sequence = None if sequence_id is None else (sequence_id, sequence_start, sequence_end)
+        if sequence is None and (sequence_start or sequence_end):
+            raise InvalidArgumentError("a sequence begins and ends by its sequence_id")
+        return self.server._running().send(
+            self.name,
+            self._number,
+            {name: value if type(value) is Tensor else self._tensor(name, value) for name, value in inputs.items()},
+            outputs=None if outputs is None else list(outputs),
+            id=request_id,
+            parameters=None if parameters is None else dict(parameters),
+            sequence=sequence,
+            priority=priority,
+            timeout=0 if timeout is None else max(1, round(timeout * 1e6)),
+        )
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        if not isinstance(value, (list, tuple, str, bytes, int, float)):
+            return Tensor(value)
+        if self._types is None:
+            self._types = {tensor["name"]: tensor["datatype"] for tensor in self.metadata()["inputs"]}
+        return Tensor(value, self._types.get(name))
+
+    def ready(self) -> bool:
+        """Whether it would answer."""
+        return self.server._running().model_is_ready(self.name, self._number)
+
+    def decoupled(self) -> bool:
+        """Whether it sends any number of responses to a request."""
+        return self.server._running().model_is_decoupled(self.name, self._number)
+
+    def metadata(self) -> dict[str, Any]:
+        """What it takes and returns, as KServe has it."""
+        return json.loads(self.server._running().model_metadata(self.name, self._number))
+
+    def config(self) -> dict[str, Any]:
+        """Its configuration, as it is served."""
+        return json.loads(self.server._running().model_config(self.name, self._number))
+
+    def statistics(self) -> dict[str, Any]:
+        """The counts of its requests and executions, as Triton has them."""
+        return json.loads(self.server._running().model_statistics(self.name, self._number))
+
+
+def _texts(value: Any) -> list[str]:
+    """An option's values as the command line has them."""
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    if isinstance(value, Mapping):
+        settings = []
+        for name, setting in value.items():
+            if isinstance(setting, Mapping):
+                settings += [f"{name},{key}={text}" for key, each in setting.items() for text in _texts(each)]
+            else:
+                settings += [f"{name}={text}" for text in _texts(setting)]
+        return settings
+    if isinstance(value, (list, tuple)):
+        return [text for each in value for text in _texts(each)]
+    return [os.fspath(value) if isinstance(value, os.PathLike) else str(value)]
+
+
+_started = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Answers what is in progress before the interpreter goes."""
+    for server in list(_started):
+        try:
+            server.stop()
+        except Exception:  # noqa: BLE001, S110
+            # The process ends, and so does the server.
+            pass

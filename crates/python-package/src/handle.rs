@@ -1,0 +1,111 @@
+//! A server, as long as anything uses it.
+
+use std::process;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use triton_sys::*;
+
+use crate::errors::{InternalError, UnavailableError, check};
+
+/// How often a thread that waits looks whether the program was interrupted.
+pub const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+
+/// A server. The last one who has it deletes it.
+pub struct ServerHandle {
+    pointer: AtomicPtr<TRITONSERVER_Server>,
+    /// The process that made it. Its threads are not in others, which come of `fork`.
+    process: u32,
+    stopped: AtomicBool,
+}
+
+impl ServerHandle {
+    /// Takes over a server.
+    pub fn new(server: *mut TRITONSERVER_Server) -> Self {
+        let (pointer, process) = (AtomicPtr::new(server), process::id());
+        Self { pointer, process, stopped: AtomicBool::new(false) }
+    }
+
+    /// The server, for functions of C.
+    ///
+    /// # Errors
+    /// `UnavailableError` in another process than the one that made it.
+    pub fn get(&self) -> PyResult<*mut TRITONSERVER_Server> {
+        if self.process != process::id() {
+            let reason = format!("the server is in process {}, which this one was forked from", self.process);
+            return Err(UnavailableError::new_err(reason));
+        }
+        Ok(self.pointer.load(Relaxed))
+    }
+
+    /// Answers what is in progress, and unloads the models.
+    ///
+    /// # Errors
+    /// It takes longer than the exit timeout. It may be tried again.
+    pub fn stop(&self) -> PyResult<()> {
+        // SAFETY: the server is alive.
+        check(unsafe { TRITONSERVER_ServerStop(self.get()?) })?;
+        self.stopped.store(true, Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            return;
+        }
+        let server = AtomicPtr::new(self.pointer.swap(ptr::null_mut(), Relaxed));
+        // There is nobody to tell why it failed.
+        // SAFETY: nobody else has the server any more.
+        let delete = move || unsafe { delete_error(TRITONSERVER_ServerDelete(server.into_inner())) };
+        if self.stopped.load(Relaxed) {
+            delete();
+        } else {
+            // It answers what is in progress first, and this may be a thread that others wait for.
+            thread::spawn(delete);
+        }
+    }
+}
+
+/// Deletes an error, if there is one.
+///
+/// # Safety
+/// The error is the caller's to delete.
+unsafe fn delete_error(error: *mut TRITONSERVER_Error) {
+    if !error.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { TRITONSERVER_ErrorDelete(error) }
+    }
+}
+
+/// Does something that takes long without the interpreter's lock, and gives up waiting for it when the program is interrupted.
+///
+/// # Errors
+/// What the signal's handler raises.
+pub fn interruptible<T: Send + 'static>(
+    python: Python<'_>,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (done, mut outcome) = mpsc::sync_channel(1);
+    // The receiver is gone if the program was interrupted.
+    thread::spawn(move || drop(done.send(act())));
+    loop {
+        let received;
+        (outcome, received) = python.detach(move || {
+            let received = outcome.recv_timeout(SIGNAL_CHECK);
+            (outcome, received)
+        });
+        match received {
+            Ok(outcome) => return Ok(outcome),
+            Err(RecvTimeoutError::Timeout) => python.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(InternalError::new_err("a thread of the server panicked"));
+            }
+        }
+    }
+}

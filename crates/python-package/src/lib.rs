@@ -1,0 +1,47 @@
+//! The native half of the package `nereid` for Python: servers, requests and tensors, on the C interface of
+//! `libtritonserver.so`.
+//!
+//! The package loads that library first, and this module links nothing: so the package has one copy of the server, which its
+//! command, this module and programs in C share. It uses CPython's stable ABI: one build serves every CPython from 3.9 on.
+//!
+//! The interpreter's lock is not held while anything waits, and no thread of the server ever takes it: what arrives is put
+//! into queues that Python empties.
+
+mod call;
+mod errors;
+mod handle;
+mod inputs;
+mod log;
+mod response;
+mod server;
+mod signal;
+mod tensor;
+mod text;
+
+use pyo3::prelude::*;
+
+/// The native half of the package `nereid`.
+#[pymodule]
+mod nereid_native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::call::Responses;
+    #[pymodule_export]
+    use crate::log::{next_record, start_records, stop_records};
+    #[pymodule_export]
+    use crate::log::{set_log_file, set_log_levels};
+    #[pymodule_export]
+    use crate::response::Response;
+    #[pymodule_export]
+    use crate::server::Server;
+    #[pymodule_export]
+    use crate::signal::Signal;
+    #[pymodule_export]
+    use crate::tensor::Tensor;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::errors::add(module)
+    }
+}

@@ -1,0 +1,36 @@
+//! The command `nereid` of the Python package: the program is in the library beside it, which servers within Python use, too.
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use triton_sys::signatures::NEREID_Command;
+
+/// The library, from the folder of this program.
+const LIBRARY: &str = "../lib/libtritonserver.so";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(status) => u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the command, to its end.
+fn run() -> Result<i32, Box<dyn Error>> {
+    let own = env::current_exe()?;
+    let path = own.parent().ok_or("this program is in no folder")?.join(LIBRARY);
+    // SAFETY: the library is the server's own, and does nothing of note when it is loaded. Backends find its functions.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL)? };
+    // SAFETY: the function has this type in the library of this package.
+    let command = *unsafe { library.get::<NEREID_Command>(b"NEREID_Command\0")? };
+    // SAFETY: this process is nothing else than the command, and the library stays as long as it runs.
+    let status = unsafe { command() };
+    // Its threads may still be running.
+    std::mem::forget(library);
+    Ok(status)
+}

@@ -1,0 +1,363 @@
+//! Tensors: elements in an array of the program's, in another library's memory, or in a response.
+
+use std::slice;
+use std::sync::Arc;
+
+use nereid_python_arrays::data_type::DLPACK_CPU;
+use nereid_python_arrays::dlpack::{self, Imported, Managed, Refusal};
+use nereid_python_arrays::numpy::{OBJECT, UNICODE};
+use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::response::RawResponse;
+
+/// What goes into a model or comes out of it.
+#[pyclass(module = "nereid", frozen)]
+pub struct Tensor {
+    data_type: DataType,
+    shape: Vec<i64>,
+    contents: Contents,
+    array: PyOnceLock<Py<PyAny>>,
+}
+
+/// Where the elements are. They follow each other.
+enum Contents {
+    /// In `array`.
+    Array,
+    /// Here, as they travel.
+    Wire(Box<[u8]>),
+    /// In memory that this object keeps.
+    Memory(Py<Memory>),
+}
+
+/// Memory that arrays view. They hold this object.
+#[pyclass(module = "nereid.nereid_native", frozen)]
+pub struct Memory(Kind);
+
+enum Kind {
+    Output(OutputMemory),
+    Managed(Managed, usize),
+}
+
+/// An output's elements, in its response.
+pub struct OutputMemory {
+    _response: Arc<RawResponse>,
+    data: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the memory is the response's, which any thread may use; only Python's threads write to it, as to any array.
+unsafe impl Send for OutputMemory {}
+// SAFETY: as above.
+unsafe impl Sync for OutputMemory {}
+
+impl OutputMemory {
+    /// # Safety
+    /// As long as the response lives, there are as many bytes at `data`, and nobody else writes to them.
+    pub unsafe fn new(response: Arc<RawResponse>, data: *mut u8, length: usize) -> Self {
+        Self { _response: response, data, length }
+    }
+}
+
+impl Memory {
+    fn elements(&self) -> (*mut u8, usize) {
+        match &self.0 {
+            Kind::Output(output) => (output.data, output.length),
+            Kind::Managed(managed, length) => (managed.data(), *length),
+        }
+    }
+}
+
+impl Tensor {
+    /// An output, with Triton's number of its type; `None` if its shape does not fit its length.
+    ///
+    /// # Errors
+    /// Python is out of memory.
+    pub fn of_output(
+        python: Python<'_>,
+        number: u8,
+        shape: Vec<i64>,
+        memory: OutputMemory,
+    ) -> PyResult<Option<Self>> {
+        let Some(data_type) = DataType::from_number(number) else { return Ok(None) };
+        let fits = |length| data_type.size() == 0 || length == memory.length;
+        if !byte_length(&shape, data_type).is_some_and(fits) {
+            return Ok(None);
+        }
+        let contents = Contents::Memory(Py::new(python, Memory(Kind::Output(memory)))?);
+        Ok(Some(Self { data_type, shape, contents, array: PyOnceLock::new() }))
+    }
+
+    /// The type of its elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// Its dimensions.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// Where its elements are, and their length in bytes. They stay there as long as the tensor, unless somebody changes the
+    /// array's shape.
+    ///
+    /// # Errors
+    /// The shape of the array was changed.
+    pub fn elements(&self, python: Python<'_>) -> PyResult<(*mut u8, usize)> {
+        match &self.contents {
+            Contents::Wire(bytes) => Ok((bytes.as_ptr().cast_mut(), bytes.len())),
+            Contents::Memory(memory) => Ok(memory.get().elements()),
+            Contents::Array => {
+                let array = self.array.get(python).map(|array| Array::of(array.bind(python)));
+                let array = array.transpose()?.flatten();
+                let array = array.filter(|array| array.shape() == self.shape && array.is_plain());
+                let changed = || PyValueError::new_err("the shape of a tensor's array was changed");
+                let array = array.ok_or_else(changed)?;
+                Ok((array.data(), array.count() * self.data_type.size()))
+            }
+        }
+    }
+
+    /// A tensor of an array. It is copied only if its elements do not follow each other in this machine's byte order, or are
+    /// texts or objects.
+    fn of_array(array: &Bound<'_, PyAny>, data_type: Option<DataType>) -> PyResult<Self> {
+        let python = array.py();
+        let view = || Array::of(array)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"));
+        let own = view()?;
+        let found = match DataType::from_numpy(own.number()) {
+            Some(found) => found,
+            None if own.number() == UNICODE => DataType::Bytes,
+            None if is_bfloat16(array)? => DataType::Bf16,
+            None => {
+                let dtype = array.getattr("dtype")?.str()?.to_string();
+                let what = format!("tensors have no elements of numpy's type '{dtype}'");
+                return Err(PyTypeError::new_err(what));
+            }
+        };
+        let is_bits = data_type == Some(DataType::Bf16) && found == DataType::Uint16;
+        let data_type = match data_type {
+            Some(wanted) if wanted != found && !is_bits => {
+                let (wanted, found) = (wanted.name(), found.name());
+                let what = format!("the array has elements of type {found}, not {wanted}");
+                return Err(PyTypeError::new_err(what));
+            }
+            Some(wanted) => wanted,
+            None => found,
+        };
+        let (shape, kept) = (own.shape().to_vec(), PyOnceLock::new());
+        let contents = if data_type == DataType::Bytes {
+            let objects = if own.number() == OBJECT && own.is_plain() {
+                own
+            } else {
+                let changed = array.call_method1("astype", ("O", "C"))?;
+                Array::of(&changed)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"))?
+            };
+            Contents::Wire(elements::encode(&objects)?.into())
+        } else {
+            let plain = if own.is_plain() {
+                array.clone()
+            } else {
+                let own_order = array.getattr("dtype")?.call_method1("newbyteorder", ("=",))?;
+                array.call_method1("astype", (own_order, "C"))?
+            };
+            let _ = kept.set(python, plain.unbind());
+            Contents::Array
+        };
+        Ok(Self { data_type, shape, contents, array: kept })
+    }
+
+    /// A tensor of another library's.
+    fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let python = object.py();
+        let imported = dlpack::import("", object).map_err(|refusal| match refusal {
+            Refusal::Raised(error) => error,
+            Refusal::Tensor(reason) => PyBufferError::new_err(reason.replacen("tensor '': ", "", 1)),
+        })?;
+        let Imported { managed, data_type, shape, strides } = imported;
+        let (data, length) = (managed.data(), byte_length(&shape, data_type).unwrap_or(0));
+        let memory = Py::new(python, Memory(Kind::Managed(managed, length)))?;
+        let Some(strides) = strides else {
+            let contents = Contents::Memory(memory);
+            return Ok(Self { data_type, shape, contents, array: PyOnceLock::new() });
+        };
+        if data_type.numpy().is_none() {
+            let what = format!("elements of type {} must follow each other", data_type.name());
+            return Err(PyBufferError::new_err(what));
+        }
+        let owner = memory.into_bound(python).into_any();
+        // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
+        let view = unsafe { Numpy::get(python)?.view(&shape, Some(&strides), data_type, data, owner)? };
+        Self::of_array(&view, None)
+    }
+
+    fn make_array(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        let numpy = Numpy::get(python)?;
+        if self.data_type == DataType::Bytes {
+            let (data, length) = self.elements(python)?;
+            // SAFETY: the elements stay there until this returns.
+            let encoded = unsafe { bytes(data, length) };
+            return elements::decode(python, numpy, &self.shape, encoded).map(Bound::unbind);
+        }
+        let Contents::Memory(memory) = &self.contents else {
+            return Err(PyValueError::new_err("the tensor has no array"));
+        };
+        let (data, _) = memory.get().elements();
+        let is_bfloat16 = self.data_type == DataType::Bf16;
+        let shown = if is_bfloat16 { DataType::Uint16 } else { self.data_type };
+        let owner = memory.bind(python).as_any().clone();
+        // numpy takes no address for the elements of an array that has none.
+        let array = if self.shape.contains(&0) {
+            numpy.empty(python, &self.shape, shown)?
+        } else {
+            // SAFETY: the memory is as long as shape and type say, and stays with its owner.
+            unsafe { numpy.view(&self.shape, None, shown, data, owner)? }
+        };
+        if !is_bfloat16 {
+            return Ok(array.unbind());
+        }
+        let types = python.import("ml_dtypes").map_err(|_| {
+            PyTypeError::new_err("numpy has no type BF16 without the package ml_dtypes; DLPack has")
+        })?;
+        array.call_method1("view", (types.getattr("bfloat16")?,)).map(Bound::unbind)
+    }
+}
+
+/// Whether the array is of the type that the package ml_dtypes adds to numpy.
+fn is_bfloat16(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    array.getattr("dtype")?.getattr("name")?.eq("bfloat16")
+}
+
+/// # Safety
+/// There are this many bytes, if any, for as long as the result is used.
+unsafe fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { slice::from_raw_parts(data, length) }
+}
+
+fn data_type_of(name: &str) -> PyResult<DataType> {
+    let known = (1..=u8::MAX).map_while(DataType::from_number).find(|known| known.name() == name);
+    known.ok_or_else(|| PyValueError::new_err(format!("unknown data type '{name}'")))
+}
+
+#[pymethods]
+impl Tensor {
+    /// A tensor of an array, of what numpy makes an array of, or of another library's tensor, which has `__dlpack__`.
+    #[new]
+    #[pyo3(signature = (value, data_type = None))]
+    fn new(value: &Bound<'_, PyAny>, data_type: Option<&str>) -> PyResult<Self> {
+        let python = value.py();
+        let data_type = data_type.map(data_type_of).transpose()?;
+        if Array::of(value)?.is_some() {
+            return Self::of_array(value, data_type);
+        }
+        if value.hasattr("__dlpack__")? {
+            let tensor = Self::of_dlpack(value)?;
+            return match data_type {
+                Some(wanted) if wanted != tensor.data_type => {
+                    let (wanted, found) = (wanted.name(), tensor.data_type.name());
+                    let what = format!("the tensor has elements of type {found}, not {wanted}");
+                    Err(PyTypeError::new_err(what))
+                }
+                _ => Ok(tensor),
+            };
+        }
+        // What numpy has no name for it decides itself.
+        let arguments = PyDict::new(python);
+        let dtype = match data_type {
+            None | Some(DataType::Bf16) => None,
+            Some(DataType::Bool) => Some("bool".to_owned()),
+            Some(DataType::Bytes) => Some("object".to_owned()),
+            Some(data_type) => Some(data_type.name().to_lowercase().replace("fp", "float")),
+        };
+        arguments.set_item("dtype", dtype)?;
+        let array = python.import("numpy")?.call_method("asarray", (value,), Some(&arguments))?;
+        Self::of_array(&array, data_type)
+    }
+
+    /// A tensor of another library, or of a capsule of DLPack. Nothing is copied if its elements follow each other.
+    #[staticmethod]
+    fn from_dlpack(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::of_dlpack(tensor)
+    }
+
+    /// The name of its elements' type, such as `FP32`.
+    #[getter(data_type)]
+    fn py_data_type(&self) -> &'static str {
+        self.data_type.name()
+    }
+
+    /// Its dimensions.
+    #[getter(shape)]
+    fn py_shape<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(python, &self.shape)
+    }
+
+    /// How many bytes its elements take.
+    #[getter]
+    fn nbytes(&self, python: Python<'_>) -> PyResult<usize> {
+        Ok(self.elements(python)?.1)
+    }
+
+    /// Its elements as an array, which is the same each time and, but for BYTES, not a copy.
+    fn numpy(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.array.get_or_try_init(python, || self.make_array(python)).map(|array| array.clone_ref(python))
+    }
+
+    /// A copy of its elements as they travel: those of BYTES after their lengths.
+    fn tobytes<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let (data, length) = self.elements(python)?;
+        // SAFETY: the elements stay there until this returns.
+        let elements = unsafe { bytes(data, length) };
+        Ok(PyBytes::new(python, elements))
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        &self,
+        python: Python<'py>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = self.numpy(python)?.into_bound(python);
+        match (dtype, copy) {
+            (Some(dtype), _) => {
+                let arguments = PyDict::new(python);
+                arguments.set_item("copy", copy.unwrap_or(false))?;
+                array.call_method("astype", (dtype,), Some(&arguments))
+            }
+            (None, Some(true)) => array.call_method0("copy"),
+            (None, _) => Ok(array),
+        }
+    }
+
+    #[pyo3(signature = (**_named))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        _named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        let data = match this.data_type {
+            DataType::Bytes => std::ptr::null_mut(),
+            _ => this.elements(slf.py())?.0,
+        };
+        // SAFETY: elements stay where they are as long as their tensor.
+        let capsule =
+            unsafe { dlpack::export(slf.clone().into_any(), this.data_type, this.shape.clone(), data)? };
+        capsule.ok_or_else(|| PyBufferError::new_err("DLPack has no type BYTES: use numpy()"))
+    }
+
+    #[allow(clippy::unused_self, reason = "a method of DLPack's protocol")]
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (DLPACK_CPU, 0)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tensor({}, {:?})", self.data_type.name(), self.shape)
+    }
+}

@@ -1,0 +1,74 @@
+//! Texts and documents that cross the C interface.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::slice;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use triton_sys::*;
+
+use crate::errors::check;
+
+/// A text for C.
+///
+/// # Errors
+/// `ValueError` if it contains a zero.
+pub fn c_text(text: &str) -> PyResult<CString> {
+    CString::new(text).map_err(|_| PyValueError::new_err(format!("{text:?} contains a zero character")))
+}
+
+/// A text of C's; empty if there is none.
+///
+/// # Safety
+/// It is null, or points to a text that ends with a zero and lives until this returns.
+pub unsafe fn text_of_c(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The JSON document that `ask` makes.
+pub fn document(
+    ask: impl FnOnce(*mut *mut TRITONSERVER_Message) -> PyResult<*mut TRITONSERVER_Error>,
+) -> PyResult<String> {
+    let mut message = ptr::null_mut();
+    check(ask(&raw mut message)?)?;
+    let (mut base, mut length) = (ptr::null(), 0);
+    // SAFETY: the message is ours until it is deleted, and its text lives as long.
+    unsafe {
+        let serialized = check(TRITONSERVER_MessageSerializeToJson(message, &raw mut base, &raw mut length));
+        let text = serialized.map(|()| String::from_utf8_lossy(bytes(base, length)).into_owned());
+        check(TRITONSERVER_MessageDelete(message))?;
+        text
+    }
+}
+
+/// The metrics that `ask` makes, as text.
+pub fn metrics(
+    ask: impl FnOnce(*mut *mut TRITONSERVER_Metrics) -> PyResult<*mut TRITONSERVER_Error>,
+) -> PyResult<String> {
+    let mut metrics = ptr::null_mut();
+    check(ask(&raw mut metrics)?)?;
+    let (mut base, mut length) = (ptr::null(), 0);
+    // SAFETY: the metrics are ours until they are deleted, and their text lives as long.
+    unsafe {
+        let format = TRITONSERVER_METRIC_PROMETHEUS;
+        let formatted = check(TRITONSERVER_MetricsFormatted(metrics, format, &raw mut base, &raw mut length));
+        let text = formatted.map(|()| String::from_utf8_lossy(bytes(base, length)).into_owned());
+        check(TRITONSERVER_MetricsDelete(metrics))?;
+        text
+    }
+}
+
+/// # Safety
+/// This many bytes are there, for as long as the result is used.
+unsafe fn bytes<'a>(base: *const c_char, length: usize) -> &'a [u8] {
+    if base.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { slice::from_raw_parts(base.cast(), length) }
+}

@@ -1,0 +1,170 @@
+//! The package for Python: a wheel with the server's library, its headers, the program and the modules.
+//!
+//! Knows where the parts are and what goes where, not what is in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+
+use crate::project::{Project, show};
+use crate::venv::Venv;
+
+/// What builds the wheel.
+const REQUIREMENTS: &str = "maturin==1.16.0\n";
+
+/// The files that are built, and where they go in the package.
+const BUILT: [(&str, &str); 2] =
+    [("libtritonserver.so", "lib/libtritonserver.so"), ("nereid-command", "bin/nereid")];
+
+/// The crate with the modules.
+const SOURCE: &str = "crates/python-package";
+
+/// The headers for programs in C.
+const HEADERS: &str = "crates/tritonserver/include";
+
+#[derive(Args)]
+pub struct Wheel {
+    /// The profile of cargo that everything is built with
+    #[arg(long, default_value = "dist")]
+    profile: String,
+}
+
+/// Builds everything, and the wheel of it.
+pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
+    let profile = wheel.profile.as_str();
+    let packages = ["--package", "nereid-tritonserver", "--package", "nereid-python-package"];
+    show(project.cargo(&["build", "--locked", "--profile", profile]).args(packages))?;
+    let wheel = pack(project, profile)?;
+    let size = fs::metadata(&wheel)?.len() as f64 / 1e6;
+    println!("{} ({size:.1} MB)", wheel.display());
+    Ok(())
+}
+
+/// Packs a wheel of what was built with this profile. Returns its path; there is no other file in its folder.
+pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
+    let venv = Venv::with(project, "maturin", REQUIREMENTS)?;
+    let built = project.target.join(if profile == "dev" { "debug" } else { profile });
+    let work = project.scratch("wheel");
+    let (stage, wheels) = (work.join("project"), work.join("dist"));
+    for folder in [&stage, &wheels] {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => fs::create_dir_all(folder)?,
+        }
+    }
+    let package = stage.join("nereid");
+    copy_folder(&project.root.join(SOURCE).join("nereid"), &package)?;
+    copy_folder(&project.root.join(HEADERS), &package.join("include"))?;
+    let mut glibc = 0;
+    for (file, place) in BUILT {
+        let (from, to) = (built.join(file), package.join(place));
+        fs::create_dir_all(to.parent().context("a file of the package is in no folder")?)?;
+        fs::copy(&from, &to).with_context(|| format!("{} is not built", from.display()))?;
+        glibc = glibc.max(newest_glibc(&fs::read(&to)?));
+    }
+    for file in ["pyproject.toml", "README.md"] {
+        fs::copy(project.root.join(SOURCE).join(file), stage.join(file))?;
+    }
+    let manifest = project.root.join(SOURCE).join("Cargo.toml");
+    set_manifest(&stage.join("pyproject.toml"), &manifest)?;
+
+    let level = if profile == "dev" { "1" } else { "9" };
+    let mut maturin = project.command(venv.program("maturin"));
+    maturin.current_dir(&stage).args(["build", "--quiet", "--locked", "--profile", profile]);
+    maturin.args(["--auditwheel", "skip", "--compatibility", &format!("manylinux_2_{glibc}")]);
+    maturin.args(["--compression-level", level]).arg("--out").arg(&wheels);
+    maturin.env("CARGO_TARGET_DIR", &project.target);
+    show(&mut maturin)?;
+    let found: Vec<_> = fs::read_dir(&wheels)?.collect::<std::io::Result<_>>()?;
+    match found.as_slice() {
+        [wheel] => Ok(wheel.path()),
+        others => bail!("maturin left {} files in {}", others.len(), wheels.display()),
+    }
+}
+
+/// Says where the modules' crate is, which is not in the folder that the package is put together in.
+fn set_manifest(pyproject: &Path, manifest: &Path) -> Result<()> {
+    let table = "[tool.maturin]\n";
+    let text = fs::read_to_string(pyproject)?;
+    if !text.contains(table) {
+        bail!("{} has no table {}", pyproject.display(), table.trim());
+    }
+    let text = text.replace(table, &format!("{table}manifest-path = \"{}\"\n", manifest.display()));
+    Ok(fs::write(pyproject, text)?)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_name() == "__pycache__" {
+            continue;
+        } else if path.is_dir() {
+            copy_folder(&path, &target)?;
+        } else {
+            fs::copy(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// The newest glibc 2 of which a file needs something, by the names of its symbols' versions; at least 17.
+fn newest_glibc(file: &[u8]) -> u32 {
+    let name = b"GLIBC_2.";
+    let after = file.windows(name.len()).enumerate().filter(|(_, found)| found == name);
+    let number = |at: usize| {
+        let digits = file[at + name.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0_u32, |number, digit| number.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
+    };
+    after.map(|(at, _)| number(at)).filter(|number| *number < 100).fold(17, u32::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_glibc_is_found_among_all() {
+        for (file, expected) in [
+            (&b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.17\0"[..], 34),
+            (b"GLIBC_2.3.4", 17),
+            (b"GLIBC_PRIVATE GLIBC_2. GLIBC_2", 17),
+            (b"", 17),
+            (b"GLIBC_2.39", 39),
+            (b"GLIBC_2.99999999999", 17),
+        ] {
+            assert_eq!(newest_glibc(file), expected, "{}", String::from_utf8_lossy(file));
+        }
+    }
+
+    #[test]
+    fn folders_are_copied_without_what_python_compiled() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for path in ["a.py", "deep/er/b.py", "__pycache__/a.pyc", "deep/__pycache__/b.pyc"] {
+            let path = from.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        copy_folder(from.path(), to.path()).unwrap();
+        for (path, expected) in
+            [("a.py", true), ("deep/er/b.py", true), ("__pycache__", false), ("deep/__pycache__", false)]
+        {
+            assert_eq!(to.path().join(path).exists(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_manifest_is_named_in_the_table_of_maturin() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pyproject.toml");
+        fs::write(&file, "[tool.maturin]\nbindings = \"pyo3\"\n").unwrap();
+        set_manifest(&file, Path::new("/somewhere/Cargo.toml")).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("[tool.maturin]\nmanifest-path = \"/somewhere/Cargo.toml\"\n"), "{text}");
+        fs::write(&file, "").unwrap();
+        set_manifest(&file, Path::new("/somewhere/Cargo.toml")).unwrap_err();
+    }
+}
