@@ -1,7 +1,9 @@
 """Frameworks kept apart from the server: damaged files and models that crash do not bring it down."""
 
+import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +131,39 @@ def test_damaged_files_do_not_bring_the_server_down(repository, serve, torch_fol
             except InferenceServerException as error:
                 assert error.message()
     assert request(server, "GET", "/v2/health/live").status == 200
+
+
+WHILE_LOADING = {
+    "CrashesWhileLoading": r"was killed by signal 11 (segmentation fault)",
+    "HangsWhileLoading": "was killed, because it did not answer in time",
+}
+
+
+@pytest.fixture
+def while_loading(repository, torch_folder):
+    """Models that crash and hang while they are loaded, and one that does not."""
+    for name in ("Loads", *WHILE_LOADING):
+        shutil.copytree(torch_folder / name, repository / name)
+        (repository / name / "config.pbtxt").write_text('backend: "pytorch"\n' + pair("x", "y", [2]))
+
+
+@pytest.mark.parametrize("isolation", [[], ["--backend-config=pytorch,isolation=process"]], ids=["default", "process"])
+def test_models_that_crash_or_hang_while_they_are_loaded_are_refused(while_loading, serve, isolation):
+    flags = ["--exit-on-error=false", *TORCH, "--backend-config=pytorch,load-timeout-seconds=6"]
+    server = serve(*flags, *isolation, ready=False)
+    for name, end in WHILE_LOADING.items():
+        assert any(f"failed to load '{name}'" in line and end in line for line in server.complaints), server.complaints
+    np.testing.assert_array_equal(answer(server, "Loads", x=np.ones(2, np.float32))["y"], [2, 2])
+
+
+def test_a_deep_check_survives_what_it_loads(while_loading, repository):
+    flags = [*TORCH, "--backend-config=pytorch,load-timeout-seconds=6"]
+    command = [nereid_server.binary(), "check", repository, "--deep", "--json", *flags]
+    variables = os.environ | torch_package.environment()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
+    models = {it["name"]: it["would_load"] for it in json.loads(done.stdout)["models"]}
+    assert models == {"Loads": True, "CrashesWhileLoading": False, "HangsWhileLoading": False}, done.stdout
+    assert all(end in done.stdout for end in WHILE_LOADING.values()), done.stdout
 
 
 def test_a_model_that_crashes_or_hangs_gets_another_process(repository, serve, torch_folder):

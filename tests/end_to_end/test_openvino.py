@@ -10,6 +10,7 @@ import openvino
 import pytest
 import tritonclient.http
 from openvino import opset13 as ops
+from tritonclient.utils import InferenceServerException
 
 import nereid_server
 import openvino_models
@@ -18,6 +19,7 @@ from http_requests import assert_refused, infer, infer_binary, request, tensor
 from model_files import scale_model, write_model
 from openvino_models import TYPES, network, parameter, tensors
 from tensors import given
+from test_onnx_runtime import in_regions
 
 rng = np.random.default_rng(23)
 CORE = openvino.Core()
@@ -311,6 +313,19 @@ def test_a_tensor_of_several_names_answers_to_the_configured_one(repository, ser
     for name, served in (("X", "by_X_1"), ("X:0", "by_X_3"), ("data", "by_da_4")):
         (output,) = infer(server, served, {"inputs": [tensor(name, "FP32", [1, 3], [1.0, 2.0, 3.0])]}).json["outputs"]
         assert (output["name"], output["data"]) == ("result", [2.0, 4.0, 6.0])
+
+
+@pytest.mark.parametrize("offset", [0, 64, 1])
+@pytest.mark.parametrize("shape", [[2, 3], [-1, 3], [-1, -1]], ids=["fixed", "batch", "variable"])
+def test_an_output_goes_to_a_region_wherever_that_lies(repository, serve, shape, offset):
+    openvino_models.write(repository, doubled("twice", shape), "max_batch_size: 0" if shape == [2, 3] else None)
+    server = serve()
+    for _ in range(3):
+        values = floats(2, 3)
+        got, written = in_regions(server, "twice", values, offset, 24)
+        assert (got, written[:24], set(written[24:48])) == ([2, 3], (2 * values).tobytes(), {0})
+    with pytest.raises(InferenceServerException, match="'Y' has 24 bytes, but only 20"):
+        in_regions(server, "twice", values, offset, 20)
 
 
 def test_without_the_library_the_error_says_how_to_get_it(repository, tmp_path):

@@ -63,6 +63,29 @@ class Fragile(torch.nn.Module):
         return x * 2
 
 
+class WhileLoading(torch.nn.Module):
+    """Reads far outside of its memory while it is loaded for -1, and does not come to an end for -2."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = torch.full([1], how)
+
+    def forward(self, x):
+        return x * 2
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.how, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: Tuple[torch.Tensor, bool]):
+        self.how, self.training = state
+        if bool(self.how[0] == -1):
+            self.how = torch.ops.aten._reshape_alias(self.how, [2], [1 << 40]).clone()
+        while bool(self.how[0] == -2):
+            self.how = self.how.clone()
+
+
 class Sum(torch.nn.Module):
     """Adds up a sequence."""
 
@@ -112,6 +135,8 @@ torch.manual_seed(5)
 for module in (Twice(), Same(), SumAndDifference(), Swapped(), Shout(), Powers(), Refuses(), Positive(), Fragile(), Sum()):
     write(type(module).__name__, module)
 write("WritesToItsInput", WritesToItsInput())
+for name, how in (("Loads", 0.0), ("CrashesWhileLoading", -1.0), ("HangsWhileLoading", -2.0)):
+    write(name, WhileLoading(how))
 network = write("Network", Network())
 inputs = [torch.randn(batch, 4, length) for batch, length in ((1, 7), (3, 20), (8, 3))]
 with torch.no_grad():

@@ -10,6 +10,7 @@ use nereid_check::{AgentContext, Context};
 use nereid_cuda::PoolSizes;
 use tempfile::TempDir;
 
+use crate::hosting;
 use crate::options::CheckOptions;
 
 /// Prints what it finds. Fails where a model, or a repository, would not load.
@@ -31,7 +32,8 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let reading = options.configurations.read_options();
     // No model is loaded, so no memory is set apart.
-    let config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
+    let mut config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
+    config.backends.program = Some(hosting::PROGRAM.into());
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
     let agents = options.agents.agents();
     let fetched = Fetched::new(&options.repositories)?;

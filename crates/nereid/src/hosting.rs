@@ -13,6 +13,9 @@ use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// The program of such a process: the file of this one, even if another has taken its name.
+pub(crate) const PROGRAM: &str = "/proc/self/exe";
+
 /// Runs until the server ends it. `arguments` are those after the first.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     start_log();

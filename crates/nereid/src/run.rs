@@ -9,6 +9,7 @@ use nereid_shared_memory::FaultHandler;
 use tokio::sync::oneshot;
 
 use crate::descriptors;
+use crate::hosting;
 use crate::options::Options;
 use crate::signals;
 
@@ -27,8 +28,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         tracing::info!("reading options from '{}', too", file.display());
     }
     let mut config = options.config()?;
-    // The file of this program, even if another one has taken its name.
-    config.platform.backends.program = Some("/proc/self/exe".into());
+    config.platform.backends.program = Some(hosting::PROGRAM.into());
     descriptors::raise_limit();
     // From here on a signal ends the server, even while models are still being loaded.
     let stop = signals::listen(options.exit_timeout())?;
