@@ -5,7 +5,22 @@ from pathlib import Path
 import numpy as np
 
 # TensorFlow's number of each of the protocol's types.
-TYPES = {"FP32": 1, "FP64": 2, "INT32": 3, "UINT8": 4, "INT64": 9}
+TYPES = {
+    "FP32": 1,
+    "FP64": 2,
+    "INT32": 3,
+    "UINT8": 4,
+    "INT16": 5,
+    "INT8": 6,
+    "BYTES": 7,
+    "INT64": 9,
+    "BOOL": 10,
+    "BF16": 14,
+    "UINT16": 17,
+    "FP16": 19,
+    "UINT32": 22,
+    "UINT64": 23,
+}
 
 
 def _varint(value):
@@ -29,43 +44,93 @@ def _shape(shape):
     return b"".join(_field(2, _field(1, size) if size else b"") for size in shape)
 
 
-def _node(name, op, inputs=(), **attributes):
+def node(name, op, inputs=(), **attributes):
+    """A node of a GraphDef."""
     entries = (_field(5, _field(1, key) + _field(2, value)) for key, value in attributes.items())
     return _field(1, _field(1, name) + _field(2, op) + b"".join(_field(3, it) for it in inputs) + b"".join(entries))
 
 
-def _type(datatype):
+def type_of(datatype):
+    """An attribute that is a type."""
     return _field(6, TYPES[datatype])
 
 
-def _constant(name, datatype, value):
-    array = np.asarray(value)
-    tensor = _field(1, TYPES[datatype]) + _field(2, _shape(array.shape)) + _field(4, array.tobytes())
-    return _node(name, "Const", dtype=_type(datatype), value=_field(8, tensor))
+def types_of(*datatypes):
+    """An attribute that is a list of types."""
+    numbers = b"".join(_varint(TYPES[it]) for it in datatypes)
+    return _field(1, _varint(6 << 3 | 2) + _varint(len(numbers)) + numbers)
+
+
+def number(value):
+    """An attribute that is an integer."""
+    return _field(3, value)
+
+
+def truth(value):
+    """An attribute that is true or false."""
+    return _field(5, int(value))
+
+
+def text(value):
+    """An attribute that is text."""
+    return _field(2, value)
+
+
+def placeholder(name, datatype, shape=None):
+    """An input; without a shape, its rank is open."""
+    dims = _field(3, 1) if shape is None else _shape(shape)
+    return node(name, "Placeholder", dtype=type_of(datatype), shape=_field(7, dims))
+
+
+def variable(name, datatype, shape):
+    """A variable, which an operation has to assign."""
+    return node(name, "VariableV2", dtype=type_of(datatype), shape=_field(7, _shape(shape)))
+
+
+def constant(name, datatype, value):
+    """A constant: an array, or text."""
+    if datatype == "BYTES":
+        tensor = _field(1, TYPES[datatype]) + _field(2, b"") + _field(8, value)
+    else:
+        array = np.asarray(value)
+        tensor = _field(1, TYPES[datatype]) + _field(2, _shape(array.shape)) + _field(4, array.tobytes())
+    return node(name, "Const", dtype=type_of(datatype), value=_field(8, tensor))
+
+
+def graph(*nodes):
+    """A GraphDef of these nodes."""
+    return b"".join(nodes) + _field(4, _field(1, 1205))
 
 
 def scaled(shape, factor=3.0):
     """A GraphDef in which `y` is the placeholder `x` of that shape, FP32, times a factor."""
-    nodes = [
-        _node("x", "Placeholder", dtype=_type("FP32"), shape=_field(7, _shape(shape))),
-        _constant("factor", "FP32", np.float32(factor)),
-        _node("y", "Mul", ["x", "factor"], T=_type("FP32")),
-    ]
-    return b"".join(nodes) + _field(4, _field(1, 1205))
+    return graph(
+        placeholder("x", "FP32", shape),
+        constant("factor", "FP32", np.float32(factor)),
+        node("y", "Mul", ["x", "factor"], T=type_of("FP32")),
+    )
+
+
+def signature(inputs, outputs, datatype="FP32", shape=(-1, 3)):
+    """A signature of `(name, tensor)` of that type and shape."""
+
+    def entry(number, name, tensor):
+        info = _field(1, tensor) + _field(2, TYPES[datatype]) + _field(3, _shape(shape))
+        return _field(number, _field(1, name) + _field(2, info))
+
+    entries = [entry(1, *pair) for pair in inputs] + [entry(2, *pair) for pair in outputs]
+    return b"".join(entries) + _field(3, "tensorflow/serving/predict")
+
+
+def meta_graph(graph, signatures, tags=("serve",)):
+    """A graph of a SavedModel with its signatures by name."""
+    meta = _field(1, b"".join(_field(4, tag) for tag in tags)) + _field(2, graph)
+    return _field(2, meta + b"".join(_field(5, _field(1, name) + _field(2, it)) for name, it in signatures.items()))
 
 
 def saved_model(graph, shape, inputs=(("given", "x:0"),), outputs=(("scaled", "y:0"),)):
     """A SavedModel of that graph, whose tensors are FP32 of that shape. The signature has `(name, tensor)`."""
-
-    def entry(number, name, tensor):
-        info = _field(1, tensor) + _field(2, TYPES["FP32"]) + _field(3, _shape(shape))
-        return _field(number, _field(1, name) + _field(2, info))
-
-    signature = b"".join(entry(1, *pair) for pair in inputs) + b"".join(entry(2, *pair) for pair in outputs)
-    signature += _field(3, "tensorflow/serving/predict")
-    meta = _field(1, _field(4, "serve")) + _field(2, graph)
-    meta += _field(5, _field(1, "serving_default") + _field(2, signature))
-    return _field(1, 1) + _field(2, meta)
+    return _field(1, 1) + meta_graph(graph, {"serving_default": signature(inputs, outputs, shape=shape)})
 
 
 def write(repository, name, graph, config=None, shape=None):
@@ -79,3 +144,12 @@ def write(repository, name, graph, config=None, shape=None):
     else:
         (folder / "model.savedmodel").mkdir()
         (folder / "model.savedmodel" / "saved_model.pb").write_bytes(saved_model(graph, shape))
+
+
+def write_saved(repository, name, *meta_graphs, config=None):
+    """Writes a SavedModel of several graphs."""
+    folder = Path(repository) / name / "1" / "model.savedmodel"
+    folder.mkdir(parents=True)
+    if config is not None:
+        (folder.parents[1] / "config.pbtxt").write_text(config)
+    (folder / "saved_model.pb").write_bytes(_field(1, 1) + b"".join(meta_graphs))

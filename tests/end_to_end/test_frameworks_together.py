@@ -1,5 +1,5 @@
-"""ONNX Runtime, OpenVINO (also with TensorFlow's formats) and PyTorch in one process: their copies of OpenMP, protobuf and
-thread pools do not disturb each other."""
+"""ONNX Runtime (also with Caffe2's format), OpenVINO, TensorFlow and PyTorch in one process: their copies of OpenMP, protobuf
+and thread pools do not disturb each other."""
 
 import os
 import threading
@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tritonclient.http
 
+import netdef_cases
 import onnx_engines
 import openvino_models
 import silero_package
 import tensorflow_models
+import tensorflow_package
 import torch_package
 from model_files import scale_model, write_model
 from openvino_models import network, tensors
@@ -25,6 +27,7 @@ MODELS = [
     ("by_openvino", "X", "Y", 2.0),
     ("by_tensorflow", "given", "scaled", 3.0),
     ("by_pytorch", "x", "y", 2.0),
+    ("scale", "x", "out0", 0.3),
 ]
 
 
@@ -38,7 +41,10 @@ def server(repository, serve, tmp_path):
     declared = tensors("input", ("x", "FP32", [3])) + tensors("output", ("y", "FP32", [3]))
     text = 'platform: "pytorch_libtorch" max_batch_size: 4 dynamic_batching { }\n' + declared
     (repository / "by_pytorch" / "config.pbtxt").write_text(text)
-    flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS]
+    netdef = tensors("input", ("x", "FP32", [3])) + tensors("output", ("out0", "FP32", [3]))
+    netdef_cases.write(repository, netdef_cases.cases()["scale"], f'platform: "caffe2_netdef" max_batch_size: 4\n{netdef}')
+    tensorflow_package.fetched()
+    flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS, *tensorflow_package.FLAGS]
     flags.append(f"--backend-config=pytorch,library={torch_package.LIBRARY_FOLDER}")
     return serve(*flags, env=os.environ | torch_package.environment())
 

@@ -20,6 +20,8 @@ pub enum Fetch {
     Onnxruntime,
     /// The library of OpenVINO, into the same folder
     Openvino,
+    /// The library of TensorFlow, into the same folder
+    Tensorflow,
     /// The models of examples/fetched_repository
     Examples,
 }
@@ -122,6 +124,26 @@ const OPENVINO: Framework = Framework {
     )],
 };
 
+/// TensorFlow for the CPU: its libraries alone.
+const TENSORFLOW: Framework = Framework {
+    backend: "tensorflow",
+    remedy: "install one and name it with --backend-config=tensorflow,library=PATH",
+    packages: &[(
+        "linux",
+        "x86_64",
+        Package {
+            requirement: "tensorflow-cpu==2.21.0",
+            sha256: "2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c",
+            platform: "manylinux_2_27_x86_64",
+            files: &[
+                ("tensorflow/include/LICENSE", "LICENSE"),
+                ("tensorflow/libtensorflow_cc.so.2", "libtensorflow_cc.so.2"),
+                ("tensorflow/libtensorflow_framework.so.2", "libtensorflow_framework.so.2"),
+            ],
+        },
+    )],
+};
+
 const EXAMPLES: &[Package] = &[
     Package {
         requirement: "rapidocr-onnxruntime==1.4.4",
@@ -167,6 +189,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
     match fetch {
         Fetch::Onnxruntime => library(project, &ONNX_RUNTIME),
         Fetch::Openvino => library(project, &OPENVINO),
+        Fetch::Tensorflow => library(project, &TENSORFLOW),
         Fetch::Examples => examples(project),
     }
 }
@@ -262,7 +285,8 @@ mod tests {
     use super::*;
 
     fn packages() -> impl Iterator<Item = &'static Package> {
-        let libraries = [&ONNX_RUNTIME, &OPENVINO].into_iter().flat_map(|framework| framework.packages);
+        let libraries =
+            [&ONNX_RUNTIME, &OPENVINO, &TENSORFLOW].into_iter().flat_map(|framework| framework.packages);
         libraries.map(|(.., package)| package).chain(EXAMPLES)
     }
 
@@ -292,7 +316,11 @@ mod tests {
 
     #[test]
     fn a_platform_without_a_library_gets_an_alternative() {
-        for (framework, remedy) in [(&ONNX_RUNTIME, "ORT_DYLIB_PATH"), (&OPENVINO, "openvino,library=")] {
+        for (framework, remedy) in [
+            (&ONNX_RUNTIME, "ORT_DYLIB_PATH"),
+            (&OPENVINO, "openvino,library="),
+            (&TENSORFLOW, "tensorflow,library="),
+        ] {
             let error = package_for(framework, "plan9", "mips").err().unwrap().to_string();
             assert!(error.contains("plan9 on mips") && error.contains(remedy), "{error}");
             assert!(package_for(framework, "linux", "x86_64").is_ok());

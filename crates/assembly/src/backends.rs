@@ -17,6 +17,7 @@ use crate::openvino;
 use crate::platform::PlatformConfig;
 use crate::python;
 use crate::pytorch;
+use crate::tensorflow;
 
 /// Backends that only a library built for Triton brings, and what to install.
 const MISSING: &[(&str, &str)] = &[
@@ -47,7 +48,7 @@ pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backen
         "onnxruntime" => Ok(onnx_engine::open(&settings, directory)?.backend()),
         "caffe2" => netdef::open(&config.settings_of("onnxruntime"), directory),
         "openvino" => openvino::open(&settings, directory),
-        "tensorflow" => openvino::open_for_tensorflow(&settings, &config.settings_of("openvino"), directory),
+        "tensorflow" => tensorflow::open(&settings, &config.settings_of("openvino"), directory),
         "pytorch" => pytorch::open(&settings, &config.settings_of("python"), directory),
         _ => Err(Error::internal(format!("'{name}' is not a backend on a library"))),
     }

@@ -27,6 +27,7 @@ mod python;
 mod pytorch;
 mod repositories;
 mod running;
+mod tensorflow;
 mod traces;
 
 pub use agents::AgentConfig;

@@ -15,6 +15,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "backends/openvino",
     "backends/python/module",
     "backends/pytorch",
+    "backends/tensorflow",
     "crates/cuda",
     "crates/dylib",
     "crates/heap",

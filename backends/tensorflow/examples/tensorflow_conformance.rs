@@ -1,0 +1,39 @@
+//! Runs the conformance suite of backends on TensorFlow: `tensorflow_conformance LIBRARY FOLDER`. The model in `FOLDER/1` is a
+//! GraphDef that gives FP32 `x` [N,3], times two, as `y`.
+//!
+//! It is a program and not a test, since the library is one that the end-to-end tests bring along.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nereid_backend_api::{BackendSettings, DataType, InferRequest, Tensor};
+use nereid_tensorflow::{TensorFlow, TensorFlowBackend};
+use nereid_testkit::conformance::{Subject, backend};
+use nereid_testkit::normalised;
+
+fn tensor(name: &str, number: u8, factor: f32) -> Tensor {
+    let value = f32::from(number) * factor;
+    Tensor::new(name, DataType::Fp32, [1, 3], value.to_le_bytes().repeat(3))
+}
+
+fn main() {
+    let mut arguments = env::args().skip(1).map(PathBuf::from);
+    let (library, folder) = (arguments.next().expect("a library"), arguments.next().expect("a folder"));
+    let library = TensorFlow::open(&library).expect("a library of TensorFlow");
+    let context = |text: &str| {
+        let config = normalised("m", &format!("platform: 'tensorflow_graphdef' max_batch_size: 8 {text}"));
+        nereid_testkit::context(&folder, config)
+    };
+    backend(Subject {
+        backend: Arc::new(TensorFlowBackend::new(library, BackendSettings::default())),
+        model: context(""),
+        request: |number| InferRequest { inputs: vec![tensor("x", number, 1.0)], ..InferRequest::default() },
+        outputs: |number| vec![tensor("y", number, 2.0)],
+        max_batch: 8,
+        reports_executions: true,
+        refused: vec![(context("input { name: 'x' data_type: TYPE_STRING dims: 3 }"), "'x'")],
+        faulty: None,
+    });
+    println!("TensorFlow conforms");
+}
