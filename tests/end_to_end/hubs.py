@@ -37,8 +37,11 @@ class Host:
 
             def do_GET(self):
                 parts = urlsplit(self.path)
+                query = parse_qs(parts.query)
+                if self.command == "POST":
+                    query |= parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
                 outer.requests.append((self.command, unquote(parts.path), dict(self.headers.items())))
-                status, headers, body = outer.answer(unquote(parts.path), parse_qs(parts.query), self.headers)
+                status, headers, body = outer.answer(unquote(parts.path), query, self.headers)
                 wanted = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("range", ""))
                 if status == 200 and wanted:
                     first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
@@ -144,6 +147,7 @@ class Registry(Host):
     """A registry. Where a token is needed, it gives one for the password."""
 
     user, password = "me", "the-secret-password"
+    identity = "the-secret-token-for-tokens"
 
     def __init__(self, delivery, needs_token):
         self.delivery = delivery
@@ -172,7 +176,8 @@ class Registry(Host):
 
     def _answer(self, path, query, headers):
         if path == "/token":
-            if headers.get("authorization") != f"Basic {self.login}":
+            by_identity = query.get("grant_type") == ["refresh_token"] and query["refresh_token"] == [self.identity]
+            if headers.get("authorization") != f"Basic {self.login}" and not by_identity:
                 return 401, {}, b'{"errors": [{"message": "who is this"}]}'
             assert query["scope"][0].endswith(":pull") and query["service"] == ["the registry"]
             return 200, {}, b'{"token": "the-secret-token-of-a-registry"}'
@@ -210,6 +215,13 @@ class Web(Host):
         return 200, {"etag": etag}, contents
 
 
+def zstd(contents):
+    """Contents as zstd frames them, in blocks that are not compressed."""
+    blocks = [contents[begin : begin + 100_000] for begin in range(0, len(contents), 100_000)]
+    heads = [(len(block) << 3 | (number == len(blocks) - 1)).to_bytes(3, "little") for number, block in enumerate(blocks)]
+    return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(head + block for head, block in zip(heads, blocks))
+
+
 def archive(kind, folder, prefix=""):
     """What is in a folder, as an archive."""
     contents = io.BytesIO()
@@ -219,7 +231,7 @@ def archive(kind, folder, prefix=""):
             for path in files:
                 target.write(path, prefix + path.relative_to(folder).as_posix())
     else:
-        with tarfile.open(fileobj=contents, mode="w" if kind == "tar" else "w:gz") as target:
+        with tarfile.open(fileobj=contents, mode="w" if kind in ("tar", "tar.zst") else "w:gz") as target:
             for path in files:
                 target.add(path, prefix + path.relative_to(folder).as_posix())
-    return contents.getvalue()
+    return zstd(contents.getvalue()) if kind == "tar.zst" else contents.getvalue()

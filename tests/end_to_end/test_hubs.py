@@ -1,20 +1,23 @@
 """Models from Hugging Face's hub, from registries and from the web, and `nereid pull` and `nereid check` of all of them."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import nereid_server
-from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, refused, until, versions
-from clouds import Proxy
+from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, load, refused, until, versions
+from clouds import Proxy, Stall
 from conftest import EXAMPLES
 from http_requests import request
 from hubs import TITLE, Delivery, HuggingFace, Registry, Web, archive
 from model_files import write_identity
 from nereid_server import running
+from scrapes import Scrape
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,7 @@ def test_a_file_that_is_not_what_the_hub_says_is_refused(hub, models):
         assert request(server, "POST", "/v2/repository/models/a/load").status == 200
 
 
-@pytest.mark.parametrize("kind", ["tar.gz", "tgz", "tar", "zip"])
+@pytest.mark.parametrize("kind", ["tar.gz", "tgz", "tar.zst", "tar", "zip"])
 def test_archives_of_models_are_served(web, models, kind):
     for name, folder, prefix, expected in [
         ("a", models / "a", "", ["a"]),
@@ -158,6 +161,78 @@ def test_archives_of_models_are_served(web, models, kind):
         with running(f"{url}?signature=x", EXPLICIT, "--load-model=*", env=environment()) as server:
             assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == expected
             assert all(answers(server, model) for model in expected)
+
+
+def unpacked(cache):
+    """The folders of archives that the cache keeps for the next start."""
+    return [path.with_suffix("") for path in (cache / "unpacked").glob("*.list")]
+
+
+@pytest.mark.parametrize("kind", ["archive", "artifact", "image"])
+def test_what_is_unpacked_is_kept_for_the_next_start(web, delivery, models, tmp_path, kind):
+    contents = archive("tar.gz", models, "models/" if kind == "image" else "")
+    with Registry(delivery, False).running() as registry:
+        annotations = {TITLE: "x", "io.deis.oras.content.unpack": "true"} if kind == "artifact" else {}
+        registry.put("kept", "v1", [(contents, f"{OF_ORAS}+gzip", annotations)])
+        address = web.put("kept.tar.gz", contents) if kind == "archive" else f"oci://{registry.address}/kept:v1"
+        cache = tmp_path / "cache"
+        flags, env = (EXPLICIT, "--load-model=*", f"--repository-cache-directory={cache}"), environment()
+
+        def serves():
+            web.requests.clear(), delivery.requests.clear()
+            with running(address, *flags, env=env) as server:
+                assert answers(server, "a") and answers(server, "b")
+                until(lambda: unpacked(cache))
+                fetched = [path for method, path, _ in web.requests if method == "GET"] + delivery.requests
+                return bool(fetched), server.log
+
+        assert serves()[0]
+        [folder] = unpacked(cache)
+        fetched, log = serves()
+        assert not fetched and "is unpacked in the cache" in log
+        # Somebody edits what is unpacked: it is made anew of the archive, which is in the cache as well.
+        weights = next(folder.rglob("weights*"))
+        weights.unlink()
+        weights.write_bytes(b"other weights")
+        fetched, log = serves()
+        assert not fetched and "was changed; unpacking it again" in log
+        # Two servers share it, and what is unpacked is enough.
+        shutil.rmtree(cache / "files")
+        with running(address, *flags, env=env) as server:
+            fetched, log = serves()
+            assert not fetched and answers(server, "a")
+        # A server needs no more than a limit allows once it has ended.
+        with running(address, *flags, "--repository-cache-byte-size=1", env=env) as server:
+            assert request(server, "POST", "/v2/repository/models/a/unload").status == 200
+        web.put("other.tar", archive("tar", models))
+        with running(f"http://{web.address}/other.tar", *flags, "--repository-cache-byte-size=1", env=env):
+            assert folder not in unpacked(cache)
+
+
+def test_the_index_and_metrics_say_how_far_an_archive_is(web, models):
+    web.put("long.tar", archive("tar", models / "a", "a/"))
+    with Proxy(web.address) as proxy, ThreadPoolExecutor() as pool:
+        with running(f"http://{proxy.address}/long.tar", EXPLICIT, env=environment()) as server:
+            (models / "a" / "1" / "more").write_bytes(bytes(6 << 20))
+            web.put("long.tar", archive("tar", models / "a", "a/"))
+            proxy.breaks(lambda line: Stall(3 << 20) if line.startswith("GET") else None)
+            loading = pool.submit(load, server, "a")
+            try:
+                assert proxy.stalled.wait(LIMIT_S)
+
+                def entry():
+                    index = request(server, "POST", "/v2/repository/index").json
+                    return next(entry for entry in index if entry["name"] == "a")
+
+                until(lambda: re.match(r"fetching: (2\d{3}|3\d{3}) of 6\d{3} KiB, \d+ KiB/s, \d+ s left$", entry().get("reason", "")))
+                repository = {"repository": f"http://{proxy.address}/long.tar"}
+                assert Scrape(server).value("nereid_repository_fetch_bytes", **repository) >= 2 << 20
+                assert Scrape(server).value("nereid_repository_fetch_total_bytes", **repository) > 6 << 20
+            finally:
+                proxy.resume.set()
+            assert loading.result().status == 200 and answers(server, "a")
+            assert "nereid_repository_fetch_bytes" not in Scrape(server).text
+            assert re.search("fetched .* MB of .* MB \\(1 files\\) of 'http://.*/long.tar'", server.log)
 
 
 def test_an_archive_that_changes_is_loaded_again(web, models):
@@ -207,7 +282,7 @@ def artifacts(registry, models):
         # Of a base image: nothing that models are made of.
         (archive("tar.gz", models / "b", "etc/"), f"{OF_ORAS}+gzip", {}),
         (archive("tar.gz", models / "a" / "1", "models/a/1/"), f"{OF_ORAS}+gzip", {}),
-        (archive("tar", models / "a", "./models/a/"), OF_ORAS, {}),
+        (archive("tar.zst", models / "a", "./models/a/"), f"{OF_ORAS}+zstd", {}),
     ]
     described = registry.put("team/car", "of-this-machine", image)
     other = {**registry.put("team/car", "of-another", titled[:1]), "platform": {"os": "windows", "architecture": "arm"}}
@@ -223,6 +298,30 @@ def test_artifacts_of_registries_are_served(registry, models, tmp_path):
         with running(address, env=of_registry(registry, tmp_path)) as server:
             assert answers(server, "a"), artifact
             assert registry.login not in server.log
+
+
+@pytest.mark.parametrize("kind", ["store", "helper", "identity", "identity in the file"])
+def test_logins_come_from_the_programs_that_docker_uses(delivery, models, tmp_path, kind):
+    with Registry(delivery, True).running() as registry:
+        artifacts(registry, models)
+        user, secret = ("<token>", registry.identity) if kind == "identity" else (registry.user, registry.password)
+        login = json.dumps({"ServerURL": registry.address, "Username": user, "Secret": secret})
+        config = {
+            "store": {"credsStore": "test"},
+            "helper": {"credHelpers": {registry.address: "test"}, "credsStore": "missing"},
+            "identity": {"credsStore": "test"},
+            "identity in the file": {"auths": {registry.address: {"identitytoken": registry.identity}}},
+        }[kind]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        program = tmp_path / "docker-credential-test"
+        program.write_text(f"""#!/bin/sh
+[ "$1" = get ] && [ "$(cat)" = {registry.address} ] && echo '{login}'
+""")
+        program.chmod(0o755)
+        env = environment(DOCKER_CONFIG=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+        with running(f"oci://{registry.address}/team/car", "--log-verbose=1", env=env) as server:
+            assert answers(server, "a")
+            assert not [secret for secret in (registry.password, registry.identity, registry.login) if secret in server.log]
 
 
 def test_what_a_registry_refuses_is_reported_at_start(registry, models, tmp_path):

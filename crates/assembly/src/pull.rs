@@ -51,10 +51,14 @@ pub fn pull(
     let parts = folder.join(PARTS);
     let cannot_write = |error: io::Error| format!("cannot write to '{}': {error}", folder.display());
     fs::create_dir_all(&parts).map_err(cannot_write)?;
-    let cache = CacheOptions { directory: Some(parts.clone()), byte_size: None };
+    let cache = CacheOptions { directory: Some(parts.clone()), byte_size: None, is_temporary: true };
     let clouds = Clouds::new(CloudOptions { cache, ..options })?;
     let store = clouds.open(parsed.map_err(|error| error.to_string())?)?;
     let as_of = Instant::now();
+    // An archive arrives as a whole, before it is known what is in it.
+    let progress = Progress::default();
+    let prepared = reporting(address, &progress, report, || block_on(store.prepare(&progress, as_of)));
+    prepared.map_err(|error| error.message().to_owned())?;
     let entries = block_on(store.list("", as_of)).map_err(|error| error.message().to_owned())?;
     let is_model = |name: &String| !name.starts_with('.');
     let mut models: Vec<_> = entries

@@ -287,6 +287,7 @@ fn remote_repositories(repositories: &Opened) -> Vec<RemoteRepository> {
         location: status.location,
         is_reachable: status.is_reachable,
         fetched: status.fetched,
+        fetching: status.fetching,
     };
     repositories.status().into_iter().map(of_status).collect()
 }

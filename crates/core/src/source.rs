@@ -42,6 +42,17 @@ pub trait ModelSource: Send + Sync {
     /// Several models in one namespace have the name, so that none can be served.
     fn find<'a>(&'a self, name: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<ModelId>>;
 
+    /// Waits until the source can tell what a model is now, where something has to arrive for that, and reports how far it is.
+    /// Without this, a source may answer by what it knew before.
+    fn prepare<'a>(
+        &'a self,
+        _id: &'a ModelId,
+        _progress: &'a Progress,
+        _as_of: Instant,
+    ) -> SourceFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// What tells whether a model has changed, without reading more than it must.
     ///
     /// # Errors

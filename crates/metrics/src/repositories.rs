@@ -6,11 +6,14 @@ use crate::text::{Labels, Text};
 
 const REACHABLE: &str = "nereid_repository_reachable";
 const FETCHED: &str = "nereid_repository_fetched_bytes";
+const ARCHIVE_FETCHED: &str = "nereid_repository_fetch_bytes";
+const ARCHIVE_TOTAL: &str = "nereid_repository_fetch_total_bytes";
 const MODEL_FETCHED: &str = "nereid_model_fetch_bytes";
 const MODEL_TOTAL: &str = "nereid_model_fetch_total_bytes";
 
 /// The names of all families here.
-pub(crate) const NAMES: [&str; 4] = [REACHABLE, FETCHED, MODEL_FETCHED, MODEL_TOTAL];
+pub(crate) const NAMES: [&str; 6] =
+    [REACHABLE, FETCHED, ARCHIVE_FETCHED, ARCHIVE_TOTAL, MODEL_FETCHED, MODEL_TOTAL];
 
 /// A repository that is not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct RemoteRepository {
     pub is_reachable: bool,
     /// How many bytes of files came from it since the server's start.
     pub fetched: u64,
+    /// Of one that arrives as a whole, such as an archive: how many bytes are there, and of how many, while it is fetched.
+    pub fetching: Option<(u64, u64)>,
 }
 
 impl RemoteRepository {
@@ -46,6 +51,17 @@ pub(crate) fn write_gauges(text: &mut Text, repositories: &[RemoteRepository], s
     text.family(REACHABLE, "gauge", "Whether a repository could be listed the last time, 1 or 0");
     for repository in repositories {
         text.sample(REACHABLE, "", &repository.labels(), u8::from(repository.is_reachable));
+    }
+    let fetching: Vec<_> = repositories.iter().filter_map(|of| Some((of.labels(), of.fetching?))).collect();
+    if !fetching.is_empty() {
+        text.family(
+            ARCHIVE_FETCHED,
+            "gauge",
+            "Bytes of a repository that is being fetched as a whole that are there",
+        );
+        fetching.iter().for_each(|(labels, (fetched, _))| text.sample(ARCHIVE_FETCHED, "", labels, *fetched));
+        text.family(ARCHIVE_TOTAL, "gauge", "Bytes of a repository that is being fetched as a whole");
+        fetching.iter().for_each(|(labels, (_, total))| text.sample(ARCHIVE_TOTAL, "", labels, *total));
     }
     let fetches = server.fetches();
     for (name, help, is_total) in [

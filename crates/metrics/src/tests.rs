@@ -149,14 +149,18 @@ async fn repositories_that_are_not_on_this_machine_are_included() {
         location: location.into(),
         is_reachable,
         fetched,
+        fetching: None,
     };
-    let repositories = [repository("s3://a/\"x\"", true, 7), repository("gs://b", false, 0)];
+    let archive = RemoteRepository { fetching: Some((3, 9)), ..repository("https://c", true, 3) };
+    let repositories = [repository("s3://a/\"x\"", true, 7), repository("gs://b", false, 0), archive];
     let text = exposition.with_repositories(move || repositories.to_vec()).text(&none);
     for line in [
         r#"nereid_repository_reachable{repository="s3://a/\"x\""} 1"#,
         r#"nereid_repository_reachable{repository="gs://b"} 0"#,
         r#"nereid_repository_fetched_bytes{repository="s3://a/\"x\""} 7"#,
         r#"nereid_repository_fetched_bytes{repository="gs://b"} 0"#,
+        r#"nereid_repository_fetch_bytes{repository="https://c"} 3"#,
+        r#"nereid_repository_fetch_total_bytes{repository="https://c"} 9"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }

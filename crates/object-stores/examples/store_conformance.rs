@@ -122,7 +122,7 @@ fn main() {
         let name = format!("conformance-{}", count.get());
         let cache = tempfile::tempdir().expect("a folder");
         let options = CloudOptions {
-            cache: CacheOptions { directory: Some(cache.path().to_owned()), byte_size: None },
+            cache: CacheOptions { directory: Some(cache.path().to_owned()), ..CacheOptions::default() },
             // Faults come at once, and often.
             patience: Patience {
                 stall: Duration::from_secs(1),

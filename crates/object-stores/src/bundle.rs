@@ -4,28 +4,42 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures_util::future::{BoxFuture, FutureExt, Shared};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use md5::{Digest, Md5};
 use nereid_archives::{ArchiveLimits, Links};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LoadGuard, Progress, SourceFuture};
 use nereid_repository::{Entry, Fetch, Fetched, LocalStore, Object, Store};
 use object_store::ObjectMeta;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+use tokio::time::{interval, sleep};
 
+use crate::address::Cloud;
 use crate::clouds::RepositoryStatus;
+use crate::digests::hex;
 use crate::download::Downloader;
 use crate::errors::Failure;
 use crate::hubs::registry::{FILES, IMAGE};
 use crate::listing::stamp;
-use crate::store::run;
+use crate::progress::Logged;
+use crate::store::{FILES as FILES_AT_A_TIME, run};
+use crate::trees;
 
 /// The folder of an image that holds its models.
 const MODELS: &str = "models";
+
+/// How often those who wait hear how far it is.
+const SHOWN: Duration = Duration::from_millis(200);
+
+/// How trees are kept. Another number when that changes.
+const LAYOUT: u8 = 1;
 
 /// The store of an address.
 #[derive(Clone)]
@@ -34,53 +48,143 @@ pub(crate) struct Bundle {
     runtime: Handle,
     /// What a model is called whose files are not in a folder of it.
     name: String,
-    current: Arc<Mutex<Option<Arc<Unpacked>>>>,
-    is_away: Arc<AtomicBool>,
+    current: Arc<Mutex<Current>>,
 }
+
+/// What is known of it.
+#[derive(Default)]
+struct Current {
+    unpacked: Option<Arc<Unpacked>>,
+    /// When and why it could not be had the last time.
+    failure: Option<(Instant, Error)>,
+    /// The fetch in progress, and how far it is.
+    renewal: Option<(Renewal, Progress)>,
+}
+
+/// What is in it, once it is here. Several may wait for that.
+type Renewal = Shared<BoxFuture<'static, Result<Arc<Unpacked>>>>;
 
 /// What was in it when it was looked at last.
 struct Unpacked {
     /// What differs when the contents do.
     stamps: Vec<String>,
     as_of: Instant,
+    /// Whether something newer is on its way.
+    is_assumed: bool,
     store: LocalStore,
     guard: LoadGuard,
 }
 
+/// For how long to wait for what is newer.
+enum Wait {
+    /// Until it is here, which this hears of.
+    ForIt(Progress),
+    /// Not long, if anything is known: others wait for the answer.
+    Shortly,
+}
+
 impl Bundle {
     pub(crate) fn new(downloader: Downloader, runtime: Handle, name: String) -> Self {
-        Self { downloader, runtime, name, current: Arc::default(), is_away: Arc::default() }
+        Self { downloader, runtime, name, current: Arc::default() }
     }
 
     pub(crate) fn status(&self) -> RepositoryStatus {
+        let current = self.current();
         RepositoryStatus {
             location: self.location().to_owned(),
-            is_reachable: !self.is_away.load(Ordering::Relaxed),
+            is_reachable: current.failure.is_none(),
             fetched: self.downloader.bucket.fetched.load(Ordering::Relaxed),
+            fetching: current
+                .renewal
+                .as_ref()
+                .map(|(_, progress)| progress.bytes())
+                .filter(|(_, total)| *total > 0),
         }
     }
 
     /// What is in it, not older than `as_of`. What cannot be had now is taken to be as it was.
-    async fn unpacked(&self, as_of: Instant) -> Result<Arc<Unpacked>> {
-        let mut current = self.current.lock().await;
-        if let Some(unpacked) = current.as_ref().filter(|unpacked| unpacked.as_of >= as_of) {
-            return Ok(Arc::clone(unpacked));
-        }
-        let began = Instant::now();
-        let newer = self.renew(current.as_deref(), began).await;
-        self.is_away.store(newer.is_err(), Ordering::Relaxed);
-        let unpacked = match (newer, &*current) {
-            (Ok(newer), _) => newer,
-            (Err(error), Some(known)) => {
-                tracing::warn!("{error}; keeping what it had");
-                known.known_since(began)
-            }
-            (Err(error), None) => return Err(error),
-        };
-        Ok(Arc::clone(current.insert(Arc::new(unpacked))))
+    fn unpacked(&self, as_of: Instant, wait: Wait) -> SourceFuture<'_, Arc<Unpacked>> {
+        let this = self.clone();
+        run(&self.runtime, async move { this.renewed(as_of, wait).await })
     }
 
-    async fn renew(&self, known: Option<&Unpacked>, began: Instant) -> Result<Unpacked> {
+    async fn renewed(&self, as_of: Instant, wait: Wait) -> Result<Arc<Unpacked>> {
+        let (renewal, fetching, known, limit) = {
+            let mut current = self.current();
+            let is_shortly = matches!(wait, Wait::Shortly);
+            match &*current {
+                Current { unpacked: Some(known), .. }
+                    if known.as_of >= as_of && (is_shortly || !known.is_assumed) =>
+                {
+                    return Ok(Arc::clone(known));
+                }
+                // One that takes minutes to fail is not tried once for each question.
+                Current { unpacked: None, failure: Some((began, error)), .. } if *began >= as_of => {
+                    return Err(error.clone());
+                }
+                _ => {}
+            }
+            let patience = self.downloader.bucket.patience;
+            let limit = if current.failure.is_none() { patience.listing } else { patience.listing_when_away };
+            let known = current.unpacked.clone();
+            let renewing = current.renewal.get_or_insert_with(|| self.renewal(known.clone()));
+            (renewing.0.clone(), renewing.1.clone(), known, limit)
+        };
+        let known = match (wait, known) {
+            (Wait::Shortly, Some(known)) => known,
+            (Wait::Shortly, None) => return renewal.await,
+            (Wait::ForIt(progress), _) => return mirrored(&fetching, &progress, renewal).await,
+        };
+        let asked = Instant::now();
+        tokio::select! {
+            biased;
+            renewed = renewal => return renewed,
+            // Something newer is on its way. Till it is here, the older is served.
+            () = begun(&fetching) => {}
+            () = sleep(limit) => tracing::warn!("no answer from '{}', keeping what it had", self.location()),
+        }
+        let known = Arc::new(Unpacked { is_assumed: true, ..known.known_since(asked) });
+        let mut current = self.current();
+        if current.renewal.is_some() {
+            current.unpacked = Some(Arc::clone(&known));
+        }
+        Ok(known)
+    }
+
+    /// Fetches what is newer than what is known, whoever waits for it.
+    fn renewal(&self, known: Option<Arc<Unpacked>>) -> (Renewal, Progress) {
+        let progress = Progress::default();
+        let shown = progress.clone();
+        let (this, began) = (self.clone(), Instant::now());
+        let task = self.runtime.spawn(async move {
+            let newer = this.renew(known.as_deref(), began, &progress).await;
+            let mut current = this.current();
+            current.renewal = None;
+            match (newer, known) {
+                (Ok(newer), _) => {
+                    let newer = Arc::new(newer);
+                    (current.unpacked, current.failure) = (Some(Arc::clone(&newer)), None);
+                    Ok(newer)
+                }
+                (Err(error), known) => {
+                    current.failure = Some((began, error.clone()));
+                    let known = known.ok_or_else(|| error.clone())?;
+                    tracing::warn!("{error}; keeping what it had");
+                    let known = Arc::new(known.known_since(began));
+                    current.unpacked = Some(Arc::clone(&known));
+                    Ok(known)
+                }
+            }
+        });
+        let outcome = async {
+            task.await.unwrap_or_else(|error| {
+                Err(Error::unavailable(format!("the fetch was interrupted: {error}")))
+            })
+        };
+        (outcome.boxed().shared(), shown)
+    }
+
+    async fn renew(&self, known: Option<&Unpacked>, began: Instant, progress: &Progress) -> Result<Unpacked> {
         let objects = self.downloader.bucket.list("").await;
         let objects =
             objects.map_err(|failure| failure.error(&format!("cannot look at '{}'", self.location())))?;
@@ -91,63 +195,182 @@ impl Bundle {
         }
         let failed =
             |message: String| Error::unavailable(format!("cannot fetch '{}': {message}", self.location()));
-        let of_io = |error: io::Error| failed(error.to_string());
-        // The archives go when they are unpacked, unless the cache keeps them.
-        let (parts, _parts) = self.downloader.cache.model_folder().map_err(of_io)?;
-        let (folder, guard) = self.downloader.cache.model_folder().map_err(of_io)?;
-        let mut files = Vec::new();
-        let progress = Progress::default();
-        for (index, object) in objects.iter().enumerate() {
-            let part = parts.join(index.to_string());
-            self.downloader
-                .fetch(object, &part, &progress, None)
-                .await
-                .map_err(|Failure { message, .. }| failed(message))?;
-            files.push((object.location.to_string(), part));
-        }
+        let cache = &self.downloader.cache;
+        let (folder, guard) = cache.model_folder().map_err(|error| failed(error.to_string()))?;
+        // Files that come as they are need not be unpacked, and are in the cache already.
+        let is_packed = objects.iter().any(|object| !object.location.as_ref().starts_with(FILES));
+        let trees = cache.trees.clone().filter(|_| is_packed);
+        let key = self.key(&stamps);
+        let place = match trees {
+            Some(trees) => Some(on_disk(move || Ok(trees.place(&key)?.checked())).await.map_err(failed)?),
+            None => None,
+        };
+        let is_kept = place.as_ref().is_some_and(|(_, is_kept)| *is_kept);
+        let parts = if is_kept { None } else { Some(self.fetch_parts(&objects, progress).await?) };
         let name = self.name.clone();
-        let unpacking = spawn_blocking(move || unpack(&files, &folder, &name));
-        let unpacked = unpacking.await.map_err(|error| failed(error.to_string()))?;
-        let root = unpacked.map_err(failed)?;
-        tracing::info!("fetched and unpacked '{}', {} bytes", self.location(), progress.bytes().0);
-        Ok(Unpacked { stamps, as_of: began, store: LocalStore::new(root), guard })
+        let is_image = objects.iter().all(|object| object.location.as_ref().starts_with(IMAGE));
+        let unpacking = on_disk(move || {
+            // Beside it, a name for a model can be made.
+            let contents = folder.join(".contents");
+            let (files, _parts) = parts.unwrap_or_default();
+            let Some((place, is_kept)) = place else {
+                fs::create_dir(&contents)?;
+                unpack(&files, &contents)?;
+                return Ok((root(&contents, &folder, &name, is_image)?, None));
+            };
+            if !is_kept {
+                place.make(|tree| {
+                    unpack(&files, tree)?;
+                    trees::protect(tree).map_err(|error| error.to_string())
+                })?;
+            }
+            trees::link(place.tree(), &contents)?;
+            Ok((root(&contents, &folder, &name, is_image)?, (!is_kept).then_some(place)))
+        });
+        let (root, unsealed) = unpacking.await.map_err(failed)?;
+        if is_kept {
+            tracing::info!("'{}' is unpacked in the cache", self.location());
+        }
+        // The disk may take its time.
+        unsealed.map(|place| spawn_blocking(move || place.seal()));
+        Ok(Unpacked { stamps, as_of: began, is_assumed: false, store: LocalStore::new(root), guard })
+    }
+
+    /// Fetches all objects, each with its name. They go with the guard, unless the cache keeps them.
+    async fn fetch_parts(&self, objects: &[ObjectMeta], progress: &Progress) -> Result<Parts> {
+        let failed =
+            |message: String| Error::unavailable(format!("cannot fetch '{}': {message}", self.location()));
+        let (folder, guard) =
+            self.downloader.cache.model_folder().map_err(|error| failed(error.to_string()))?;
+        let logged =
+            Logged::new(self.location().to_owned(), progress, self.downloader.bucket.patience.report);
+        let parts: Vec<_> = objects.iter().cloned().enumerate().collect();
+        let part = |index: usize| folder.join(index.to_string());
+        let fetching = stream::iter(parts).map(|(index, object)| {
+            let part = part(index);
+            async move { self.downloader.fetch(&object, &part, progress, None).await }
+        });
+        let fetching = fetching.buffer_unordered(FILES_AT_A_TIME).try_collect::<()>();
+        logged.during(fetching).await.map_err(|Failure { message, .. }| failed(message))?;
+        logged.finish(objects.iter().map(|object| object.size).sum(), objects.len());
+        let named =
+            objects.iter().enumerate().map(|(index, object)| (object.location.to_string(), part(index)));
+        Ok((named.collect(), guard))
+    }
+
+    /// What tells the contents from others. Digests do by themselves, and what the web says with its address.
+    fn key(&self, stamps: &[String]) -> String {
+        let address = &self.downloader.bucket.address;
+        let is_registry = matches!(address.cloud, Cloud::Registry { .. });
+        let origin = if is_registry { "" } else { address.as_str() };
+        hex(&Md5::digest(format!("{LAYOUT}\n{origin}\n{}", stamps.join("\n"))))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends when something is fetched.
+async fn begun(fetching: &Progress) {
+    while fetching.bytes().1 == 0 {
+        sleep(SHOWN / 10).await;
+    }
+}
+
+/// Does something that `progress` hears of as well, as far as `fetching` tells.
+async fn mirrored<T>(fetching: &Progress, progress: &Progress, act: impl Future<Output = T>) -> T {
+    let mut act = pin!(act);
+    let mut ticks = interval(SHOWN);
+    let (mut fetched, mut total) = (0, 0);
+    loop {
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut act => Some(outcome),
+            _ = ticks.tick() => None,
+        };
+        let now = fetching.bytes();
+        progress.expect(now.1 - total);
+        progress.advance(now.0 - fetched);
+        (fetched, total) = now;
+        if let Some(outcome) = outcome {
+            return outcome;
+        }
+    }
+}
+
+/// What arrived, by the names of objects.
+type Parts = (Vec<(String, PathBuf)>, LoadGuard);
+
+/// Does something with files, in a thread that may wait for a disk.
+async fn on_disk<T: Send + 'static>(
+    act: impl FnOnce() -> std::result::Result<T, Problem> + Send + 'static,
+) -> std::result::Result<T, String> {
+    let done = spawn_blocking(act).await.map_err(|error| error.to_string())?;
+    done.map_err(|Problem(message)| message)
+}
+
+/// What is wrong with an archive, or with the disk.
+struct Problem(String);
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Self(message)
     }
 }
 
 impl Unpacked {
     /// The same, where nothing newer can be known.
     fn known_since(&self, as_of: Instant) -> Self {
-        Self { stamps: self.stamps.clone(), as_of, store: self.store.clone(), guard: self.guard.clone() }
+        Self {
+            stamps: self.stamps.clone(),
+            as_of,
+            is_assumed: false,
+            store: self.store.clone(),
+            guard: self.guard.clone(),
+        }
     }
 }
 
-/// Puts together what arrived: archives in their order, and files at their paths. Gives the folder of the models.
-fn unpack(parts: &[(String, PathBuf)], folder: &Path, name: &str) -> std::result::Result<PathBuf, String> {
-    // Beside it, a name for a model can be made.
-    let contents = folder.join(".contents");
+/// Puts together what arrived: archives in their order, and files at their paths.
+fn unpack(parts: &[(String, PathBuf)], contents: &Path) -> std::result::Result<(), String> {
     let failed = |error: io::Error| error.to_string();
-    fs::create_dir(&contents).map_err(failed)?;
     let is_image = parts.iter().all(|(location, _)| location.starts_with(IMAGE));
+    let is_only_files = parts.iter().all(|(location, _)| location.starts_with(FILES));
     for (location, part) in parts {
         if let Some(path) = location.strip_prefix(FILES) {
             let to = contents.join(path);
-            fs::create_dir_all(to.parent().unwrap_or(&contents)).map_err(failed)?;
-            fs::hard_link(part, &to).or_else(|_| fs::copy(part, &to).map(drop)).map_err(failed)?;
+            fs::create_dir_all(to.parent().unwrap_or(contents)).map_err(failed)?;
+            // A link would keep the cache's file in use for as long as the cache keeps what is unpacked.
+            let linked =
+                if is_only_files { fs::hard_link(part, &to) } else { Err(io::ErrorKind::Unsupported.into()) };
+            linked.or_else(|_| fs::copy(part, &to).map(drop)).map_err(failed)?;
             continue;
         }
         let only = is_image.then_some(Path::new(MODELS));
         let file = File::open(part).map_err(failed)?;
-        nereid_archives::unpack(file, &contents, ArchiveLimits::default(), Links::Inside, only)
+        nereid_archives::unpack(file, contents, ArchiveLimits::default(), Links::Inside, only)
             .map_err(|problem| format!("cannot unpack it: {problem}"))?;
     }
-    let root = if is_image { contents.join(MODELS) } else { contents };
+    Ok(())
+}
+
+/// The folder of the models in what was unpacked. That of a model's own files gets its name, in `folder`.
+fn root(contents: &Path, folder: &Path, name: &str, is_image: bool) -> std::result::Result<PathBuf, String> {
+    let root = if is_image { contents.join(MODELS) } else { contents.to_owned() };
     let names = fs::read_dir(&root).map_err(|_| "it has no folder 'models'".to_owned())?;
     let names: BTreeSet<_> =
         names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     if !is_model(names.iter().map(String::as_str)) {
         return Ok(root);
     }
-    fs::rename(&root, folder.join(name)).map_err(failed)?;
+    fs::rename(&root, folder.join(name)).map_err(|error| error.to_string())?;
     Ok(folder.to_owned())
 }
 
@@ -162,27 +385,27 @@ impl Store for Bundle {
     }
 
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
-        let (this, folder) = (self.clone(), folder.to_owned());
-        run(&self.runtime, async move { this.unpacked(as_of).await?.store.list(&folder, as_of).await })
+        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.list(folder, as_of).await })
     }
 
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
-        let (this, folder) = (self.clone(), folder.to_owned());
-        run(&self.runtime, async move { this.unpacked(as_of).await?.store.stat(&folder, as_of).await })
+        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.stat(folder, as_of).await })
+    }
+
+    fn prepare<'a>(&'a self, progress: &'a Progress, as_of: Instant) -> SourceFuture<'a, ()> {
+        Box::pin(async move { self.unpacked(as_of, Wait::ForIt(progress.clone())).await.map(drop) })
     }
 
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
         Box::pin(async move {
-            let (this, as_of) = (self.clone(), fetch.as_of);
-            let unpacked = run(&self.runtime, async move { this.unpacked(as_of).await }).await?;
+            let unpacked = self.unpacked(fetch.as_of, Wait::ForIt(fetch.progress.clone())).await?;
             let fetched = unpacked.store.fetch(fetch).await?;
             Ok(Fetched { guard: unpacked.guard.clone(), ..fetched })
         })
     }
 
     fn read<'a>(&'a self, file: &'a str, as_of: Instant) -> SourceFuture<'a, Option<Vec<u8>>> {
-        let (this, file) = (self.clone(), file.to_owned());
-        run(&self.runtime, async move { this.unpacked(as_of).await?.store.read(&file, as_of).await })
+        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.read(file, as_of).await })
     }
 }
 

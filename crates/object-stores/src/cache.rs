@@ -21,11 +21,16 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::trees::Trees;
+
 /// What the names of the servers' folders begin with.
 const PREFIX: &str = "nereid-models-";
 
 /// The folder of the files, by their keys.
 const FILES: &str = "files";
+
+/// The folder of archives that are unpacked.
+const TREES: &str = "unpacked";
 
 /// How the names of the records of ranges end.
 const RECORD: &str = "ranges";
@@ -37,12 +42,16 @@ pub struct CacheOptions {
     pub directory: Option<PathBuf>,
     /// How many bytes files may take there before those used longest ago go. Models that are loaded keep theirs.
     pub byte_size: Option<u64>,
+    /// Whether archives that are unpacked are not kept there: the folder goes as soon as it has served.
+    pub is_temporary: bool,
 }
 
 /// A cache of files.
 #[derive(Debug)]
 pub(crate) struct Cache {
     files: PathBuf,
+    /// Archives that are unpacked, if anything outlives the server.
+    pub trees: Option<Trees>,
     own: Mutex<Option<Arc<PrivateFolder>>>,
     /// How many bytes unused files may keep.
     limit: u64,
@@ -88,7 +97,12 @@ impl Cache {
         };
         fs::create_dir_all(&files)?;
         let own = Mutex::new(Some(Arc::new(own)));
-        Ok(Self { files, own, limit, known: Arc::default() })
+        let trees = options
+            .directory
+            .as_ref()
+            .filter(|_| !options.is_temporary)
+            .map(|directory| Trees(directory.join(TREES)));
+        Ok(Self { files, trees, own, limit, known: Arc::default() })
     }
 
     /// A new folder for the files of a model. It goes with the guard.
@@ -204,24 +218,17 @@ impl Cache {
         is_stamped || lock(&self.known).contains(key)
     }
 
-    /// Removes files that no model uses until there is room for this many bytes more.
+    /// Removes what no model uses until there is room for this many bytes more.
     fn make_room(&self, bytes: u64) {
-        let entries = fs::read_dir(&self.files).into_iter().flatten().flatten();
-        let files = entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)));
-        let mut files: Vec<_> =
-            files.filter(|(path, _)| path.extension().is_none_or(|end| end != RECORD)).collect();
-        // A link from a model's folder is a second one.
-        let mut used: u64 = files.iter().map(|(_, metadata)| metadata.len()).sum();
-        files.sort_by_key(|(_, metadata)| metadata.accessed().unwrap_or(SystemTime::UNIX_EPOCH));
-        for (path, metadata) in files {
+        let mut kept = self.kept();
+        let mut used: u64 = kept.iter().map(|kept| kept.bytes).sum();
+        kept.sort_by_key(|kept| kept.used);
+        for kept in kept {
             if used.saturating_add(bytes) <= self.limit {
                 return;
             }
-            let is_removable = metadata.nlink() == 1 && is_idle(&path);
-            if is_removable && fs::remove_file(&path).is_ok() {
-                tracing::debug!("removed '{}' from the cache to make room", path.display());
-                fs::remove_file(record_of(&path)).ok();
-                used -= metadata.len();
+            if self.remove(&kept.what) {
+                used -= kept.bytes;
             }
         }
         if self.limit > 0 && used.saturating_add(bytes) > self.limit {
@@ -232,6 +239,53 @@ impl Cache {
             );
         }
     }
+
+    /// Everything that is here, with its size and when it was used last.
+    fn kept(&self) -> Vec<Kept> {
+        let entries = fs::read_dir(&self.files).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files =
+            entries.filter(|path| path.extension().is_none_or(|end| end != RECORD)).filter_map(|path| {
+                let metadata = fs::symlink_metadata(&path).ok()?;
+                let used = metadata.accessed().unwrap_or(SystemTime::UNIX_EPOCH);
+                Some(Kept { bytes: metadata.len(), used, what: What::File(path) })
+            });
+        let trees = self.trees.iter().flat_map(Trees::kept);
+        let trees = trees.map(|tree| Kept { bytes: tree.bytes, used: tree.used, what: What::Tree(tree.key) });
+        files.chain(trees).collect()
+    }
+
+    fn remove(&self, what: &What) -> bool {
+        let (name, is_removed) = match what {
+            What::File(path) => {
+                // A link from a model's folder is a second one.
+                let is_unused =
+                    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.nlink() == 1) && is_idle(path);
+                let is_removed = is_unused && fs::remove_file(path).is_ok();
+                if is_removed {
+                    fs::remove_file(record_of(path)).ok();
+                }
+                (path.display().to_string(), is_removed)
+            }
+            What::Tree(key) => (key.clone(), self.trees.as_ref().is_some_and(|trees| trees.remove(key))),
+        };
+        if is_removed {
+            tracing::debug!("removed '{name}' from the cache to make room");
+        }
+        is_removed
+    }
+}
+
+/// Something in the cache.
+struct Kept {
+    bytes: u64,
+    used: SystemTime,
+    what: What,
+}
+
+enum What {
+    File(PathBuf),
+    /// An archive that is unpacked, by its key.
+    Tree(String),
 }
 
 /// The folder of a model.

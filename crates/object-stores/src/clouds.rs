@@ -101,6 +101,8 @@ pub struct RepositoryStatus {
     pub is_reachable: bool,
     /// How many bytes of files came from it.
     pub fetched: u64,
+    /// Of what arrives as a whole, such as an archive: how many bytes are there, and of how many, while it is fetched.
+    pub fetching: Option<(u64, u64)>,
 }
 
 /// Tells how a repository is.

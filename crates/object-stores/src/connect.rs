@@ -19,6 +19,7 @@ use crate::address::{Address, Cloud};
 use crate::credentials::{CredentialFile, S3Credentials};
 use crate::environment::Environment;
 use crate::http::Connector;
+use crate::hubs::docker::Login;
 use crate::hubs::hugging_face::HuggingFace;
 use crate::hubs::registry::Registry;
 use crate::hubs::web::WebFile;
@@ -72,7 +73,7 @@ pub(crate) async fn connect(
             connecting.azure(account, given).await
         }
         Cloud::HuggingFace { revision } => Ok(connecting.hugging_face(revision)),
-        Cloud::Registry { host, reference } => Ok(connecting.registry(host, reference)),
+        Cloud::Registry { host, reference } => connecting.registry(host, reference).await,
         Cloud::Web(_) => {
             let client = Client(connector.clone());
             let hub = WebFile { client, url: address.bucket.clone() };
@@ -97,14 +98,16 @@ impl Connecting<'_> {
         self.hub(hub, token)
     }
 
-    fn registry(self, host: &str, reference: &str) -> Connection {
+    async fn registry(self, host: &str, reference: &str) -> Result<Connection, String> {
         let client = Client(self.connector.clone());
-        let (hub, secret) = Registry::new(client, self.environment, host, &self.address.bucket, reference);
-        self.hub(hub, secret)
+        let login = Login::of(self.environment, host).await?;
+        let secrets = login.as_ref().map(Login::secrets).unwrap_or_default();
+        let hub = Registry::new(client, host, &self.address.bucket, reference, login);
+        Ok(self.hub(hub, secrets))
     }
 
-    fn hub(mut self, hub: impl Hub, secret: Option<String>) -> Connection {
-        self.secrets.extend(secret);
+    fn hub(mut self, hub: impl Hub, secrets: impl IntoIterator<Item = String>) -> Connection {
+        self.secrets.extend(secrets);
         let hub = Arc::new(hub);
         let store = HubStore { hub: Arc::clone(&hub), client: Client(self.connector.clone()) };
         Connection { store: Arc::new(store), locator: Locator::Hub(hub), secrets: self.secrets }

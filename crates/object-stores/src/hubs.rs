@@ -1,6 +1,7 @@
 //! Places that are no buckets and still have files by paths, sizes and digests: Hugging Face's hub, registries of OCI artifacts,
 //! and single files of the web. Each is read as a bucket is, so that ranges, retries, checks and the cache are the same.
 
+pub(crate) mod docker;
 pub(crate) mod hugging_face;
 pub(crate) mod registry;
 pub(crate) mod web;
@@ -9,10 +10,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use hyper::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
-    LOCATION, RANGE,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, LOCATION, RANGE,
 };
 use hyper::{Method, Uri};
 use object_store::client::{HttpRequest, HttpRequestBody, HttpResponse, HttpService};
@@ -85,17 +87,33 @@ impl Client {
     /// A document, and the headers that came with it.
     pub(crate) async fn document(&self, url: &str, headers: &HeaderMap) -> Result<(HeaderMap, Vec<u8>)> {
         let answer = self.send(Method::GET, url, headers).await?;
-        let (head, body) = successful(answer, url).await?.into_parts();
-        let mut stream = body.bytes_stream();
-        let mut document = Vec::new();
-        while let Some(bytes) = stream.next().await {
-            document.extend_from_slice(&bytes.map_err(problem)?);
-            if document.len() > DOCUMENT {
-                return Err(problem(format!("'{url}' is longer than {DOCUMENT} bytes")));
-            }
-        }
-        Ok((head.headers, document))
+        read(answer, url).await
     }
+
+    /// The document that a form is answered with. The form may have a secret, and is sent nowhere else.
+    pub(crate) async fn post_form(&self, url: &str, form: String) -> Result<Vec<u8>> {
+        let mut request = HttpRequest::new(HttpRequestBody::from(Bytes::from(form)));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = url.parse().map_err(|_| problem(format!("'{url}' is not a URL")))?;
+        let content_type = HeaderValue::from_static("application/x-www-form-urlencoded");
+        request.headers_mut().insert(CONTENT_TYPE, content_type);
+        let answer = self.0.call(request).await.map_err(problem)?;
+        Ok(read(answer, url).await?.1)
+    }
+}
+
+/// The headers and the document of an answer that is as it should be.
+async fn read(answer: HttpResponse, url: &str) -> Result<(HeaderMap, Vec<u8>)> {
+    let (head, body) = successful(answer, url).await?.into_parts();
+    let mut stream = body.bytes_stream();
+    let mut document = Vec::new();
+    while let Some(bytes) = stream.next().await {
+        document.extend_from_slice(&bytes.map_err(problem)?);
+        if document.len() > DOCUMENT {
+            return Err(problem(format!("'{url}' is longer than {DOCUMENT} bytes")));
+        }
+    }
+    Ok((head.headers, document))
 }
 
 /// A hub as a bucket that nobody can write to.

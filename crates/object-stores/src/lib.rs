@@ -27,11 +27,13 @@ mod locator;
 mod offered;
 mod platform;
 mod profiles;
+mod progress;
 mod proxies;
 mod routed;
 mod store;
 #[cfg(test)]
 mod testing;
+mod trees;
 
 pub use address::{Address, AddressError};
 pub use cache::CacheOptions;

@@ -9,24 +9,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Progress, SourceFuture};
 use nereid_repository::{Entry, Fetch, Fetched, Object, Route, Store};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{interval, timeout};
+use tokio::time::timeout;
 
 use crate::clouds::RepositoryStatus;
 use crate::download::Downloader;
 use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
+use crate::progress::Logged;
 
 /// Files that are read as a whole are no longer than this.
 const TEXT_LIMIT: u64 = 16 << 20;
 
 /// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number has a limit of its own.
-const FILES: usize = 16;
+pub(crate) const FILES: usize = 16;
 
 /// How often a model is fetched whose files change meanwhile.
 const CHANGES: usize = 3;
@@ -48,7 +50,11 @@ struct Seen {
     folders: BTreeMap<String, Arc<Listing>>,
     /// Whether the repository could not be listed the last time.
     is_away: bool,
+    /// A listing that nobody waits for any more. It may be what ends in the end where a repository is slow.
+    late: Option<Late>,
 }
+
+type Late = Shared<BoxFuture<'static, Result<Arc<Listing>>>>;
 
 impl ObjectFolder {
     pub(crate) fn new(downloader: Downloader, runtime: Handle) -> Self {
@@ -96,7 +102,12 @@ impl ObjectFolder {
                 let late = |_| {
                     Err(Error::unavailable(format!("no answer within {} seconds", patience.as_secs_f32())))
                 };
-                timeout(patience, self.list_below("", began)).await.unwrap_or_else(late)
+                let late_one = self.seen().late.take();
+                let running = late_one.unwrap_or_else(|| self.list_in_background(began));
+                let listed = timeout(patience, running.clone()).await;
+                self.seen().late = listed.is_err().then_some(running);
+                // Whoever asks now has waited for it.
+                listed.unwrap_or_else(late).map(|listing| listing.known_since(began))
             }
         };
         let (listing, is_away) = match (listed, known) {
@@ -112,8 +123,20 @@ impl ObjectFolder {
         if seen.is_away && !is_away {
             tracing::info!("'{}' can be listed again", self.location());
         }
-        *seen = Seen { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away };
+        let late = seen.late.take();
+        *seen = Seen { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away, late };
         Ok(listing)
+    }
+
+    fn list_in_background(&self, began: Instant) -> Late {
+        let this = self.clone();
+        let task = self.runtime.spawn(async move { this.list_below("", began).await.map(Arc::new) });
+        let listed = async {
+            task.await.unwrap_or_else(|error| {
+                Err(Error::unavailable(format!("the listing was interrupted: {error}")))
+            })
+        };
+        listed.boxed().shared()
     }
 
     async fn list_below(&self, folder: &str, began: Instant) -> Result<Listing> {
@@ -151,18 +174,15 @@ impl ObjectFolder {
             fs::create_dir_all(path.join(folder)).map_err(|error| failed(&error))?;
         }
         let bytes: u64 = contents.files.iter().map(|(_, object)| object.size).sum();
-        let (files, began, (before, _)) = (contents.files.len(), Instant::now(), progress.bytes());
+        let files = contents.files.len();
+        let patience = self.downloader.bucket.patience;
+        let logged = Logged::new(format!("{}/{folder}", self.location()), progress, patience.report);
         let fetching = stream::iter(contents.files).map(|(name, object)| {
             let (to, progress) = (path.join(name), progress.clone());
             async move { self.downloader.fetch(&object, &to, &progress, route).await }
         });
         let fetching = fetching.buffer_unordered(FILES).try_collect::<()>();
-        let logging = self.log_progress(folder, began, progress);
-        let outcome = tokio::select! {
-            outcome = fetching => outcome,
-            () = logging => Ok(()),
-        };
-        match outcome {
+        match logged.during(fetching).await {
             Ok(()) => {}
             Err(failure) if failure.kind == FailureKind::Changed => {
                 tracing::info!("{}; listing it again", failure.message);
@@ -170,40 +190,8 @@ impl ObjectFolder {
             }
             Err(failure) => return Err(failed(&failure.message)),
         }
-        let fetched = progress.bytes().0 - before;
-        if fetched > 0 {
-            let seconds = began.elapsed().as_secs_f64();
-            tracing::info!(
-                "fetched {} of {} ({files} files) of '{}/{folder}' in {seconds:.1} s, {}/s",
-                in_units(fetched),
-                in_units(bytes),
-                self.location(),
-                in_units(per_second(fetched, seconds))
-            );
-        }
+        logged.finish(bytes, files);
         Ok(Some(Fetched { path, is_complete: false, guard }))
-    }
-
-    /// Says every few seconds how far a fetch is. Never ends.
-    async fn log_progress(&self, folder: &str, began: Instant, progress: &Progress) {
-        let mut ticks = interval(self.downloader.bucket.patience.report);
-        ticks.tick().await;
-        let (start, _) = progress.bytes();
-        loop {
-            ticks.tick().await;
-            let (fetched, total) = progress.bytes();
-            let rate = per_second(fetched - start, began.elapsed().as_secs_f64());
-            let left = total.saturating_sub(fetched).checked_div(rate);
-            let left =
-                left.map_or_else(|| "nothing arrives".to_owned(), |seconds| format!("{seconds} s left"));
-            tracing::info!(
-                "fetching '{}/{folder}': {} of {}, {}/s, {left}",
-                self.location(),
-                in_units(fetched),
-                in_units(total),
-                in_units(rate)
-            );
-        }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -220,6 +208,7 @@ impl ObjectFolder {
             location: self.location().to_owned(),
             is_reachable: !self.is_away(),
             fetched: self.downloader.bucket.fetched.load(Ordering::Relaxed),
+            fetching: None,
         }
     }
 }
@@ -327,20 +316,6 @@ fn check(folder: &str, location: &str) -> Result<()> {
 
 fn no_folder(folder: &str, location: &str) -> Error {
     Error::not_found(format!("'{folder}' is not a folder of '{location}'"))
-}
-
-/// A number of bytes as people read it.
-fn in_units(bytes: u64) -> String {
-    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
-    match units.into_iter().find(|(_, size)| bytes >= *size) {
-        Some((unit, size)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
-        None => format!("{bytes} bytes"),
-    }
-}
-
-fn per_second(bytes: u64, seconds: f64) -> u64 {
-    // Rounding does not matter to people.
-    (bytes as f64 / seconds.max(0.001)) as u64
 }
 
 #[cfg(test)]

@@ -394,6 +394,25 @@ impl ModelSource for Repositories {
         })
     }
 
+    fn prepare<'a>(
+        &'a self,
+        id: &'a ModelId,
+        progress: &'a Progress,
+        as_of: Instant,
+    ) -> SourceFuture<'a, ()> {
+        Box::pin(async move {
+            let mut stores = self.stores();
+            if let (Some(only), None) = (stores.next(), stores.next()) {
+                return only.prepare(progress, as_of).await;
+            }
+            // Of several, one that is away holds up nobody but its own models.
+            match self.place(id, as_of).await {
+                Ok(store) => store.prepare(progress, as_of).await,
+                Err(_) => Ok(()),
+            }
+        })
+    }
+
     fn fingerprint<'a>(&'a self, id: &'a ModelId, as_of: Instant) -> SourceFuture<'a, Fingerprint> {
         Box::pin(self.fingerprint_of(id, as_of))
     }

@@ -42,6 +42,15 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// As [`list`](Self::list).
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>>;
 
+    /// Brings what has to be on this machine before any question can be answered, and reports how far that is. Most stores need
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn prepare<'a>(&'a self, _progress: &'a Progress, _as_of: Instant) -> SourceFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Makes what is below a folder available as a folder on this machine. What is there already need not be copied.
     ///
     /// # Errors

@@ -89,7 +89,13 @@ impl LifeCycle {
         }
         let mut fetched = Vec::new();
         for id in ids {
-            let fingerprint = self.source.fingerprint(&id, as_of).await;
+            let preparing = self.fetches.begin(&id);
+            let prepared = self.source.prepare(&id, &preparing.progress, as_of).await;
+            drop(preparing);
+            let fingerprint = match prepared {
+                Ok(()) => self.source.fingerprint(&id, as_of).await,
+                Err(error) => Err(error),
+            };
             if let Ok(now) = &fingerprint
                 && overrides.is_empty()
                 && self.is_served(&id, now, records.of(&id)).await

@@ -81,7 +81,7 @@ impl ModelOptions {
     pub(super) fn cache(&self) -> CacheOptions {
         let (directory, byte_size) =
             (self.repository_cache_directory.clone(), self.repository_cache_byte_size);
-        CacheOptions { directory, byte_size }
+        CacheOptions { directory, byte_size, is_temporary: false }
     }
 
     pub(super) fn namespacing(&self) -> bool {

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
 
 use async_trait::async_trait;
 use hyper::Method;
@@ -16,8 +14,8 @@ use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::docker::Login;
 use super::{Client, Hub, Place, bearer, problem, successful, text};
-use crate::environment::Environment;
 
 /// What a layer's file is called.
 const TITLE: &str = "org.opencontainers.image.title";
@@ -47,8 +45,7 @@ pub(crate) struct Registry {
     name: String,
     /// A tag or a digest.
     reference: String,
-    /// User and password, as they are sent.
-    basic: Option<String>,
+    login: Option<Login>,
     /// What opens the registry, once that is known.
     headers: Mutex<Option<HeaderMap>>,
 }
@@ -80,39 +77,20 @@ struct Token {
     access_token: Option<String>,
 }
 
-/// The file of Docker's command line, which others use as well.
-#[derive(Default, Deserialize)]
-struct DockerConfig {
-    #[serde(default)]
-    auths: BTreeMap<String, DockerAuth>,
-}
-
-#[derive(Deserialize)]
-struct DockerAuth {
-    #[serde(default)]
-    auth: String,
-}
-
 impl Registry {
-    /// The artifact, and the secret that opens it.
-    pub(crate) fn new(
-        client: Client,
-        environment: &Environment,
-        host: &str,
-        name: &str,
-        reference: &str,
-    ) -> (Self, Option<String>) {
-        let basic = basic(environment, host);
-        let secret = basic.clone();
+    /// The artifact, and what opens the registry.
+    pub(crate) fn new(client: Client, host: &str, name: &str, reference: &str, login: Option<Login>) -> Self {
         // As other programs have it: a registry on this machine is for tests.
         let local = ["localhost", "127.0.0.1", "[::1]"];
         let is_local = local.iter().any(|local| {
             host.strip_prefix(local).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
         });
         let scheme = if is_local { "http" } else { "https" };
+        // Where the registry of that name is.
+        let host = if host == "docker.io" { "registry-1.docker.io" } else { host };
         let headers = Mutex::default();
         let (name, reference) = (name.to_owned(), reference.to_owned());
-        (Self { client, base: format!("{scheme}://{host}"), name, reference, basic, headers }, secret)
+        Self { client, base: format!("{scheme}://{host}"), name, reference, login, headers }
     }
 
     /// What opens the registry: nothing, a token for this artifact, or the password itself.
@@ -134,20 +112,26 @@ impl Registry {
     }
 
     async fn open(&self, challenge: &str) -> Result<HeaderMap> {
-        let basic = self.basic.as_deref().map(basic_header).unwrap_or_default();
+        let basic = match &self.login {
+            Some(Login::Basic(basic)) => basic_header(basic),
+            Some(Login::Identity(_)) | None => HeaderMap::new(),
+        };
         let Some(settings) = challenge.strip_prefix("Bearer ").map(settings) else { return Ok(basic) };
         let realm =
             settings.get("realm").ok_or_else(|| problem("the registry does not say where tokens are"))?;
-        let mut url = format!(
-            "{realm}{}scope=repository%3A{}%3Apull",
-            if realm.contains('?') { '&' } else { '?' },
-            encoded(&self.name)
-        );
+        let mut form = format!("scope=repository%3A{}%3Apull", encoded(&self.name));
         if let Some(service) = settings.get("service") {
             // Writing to text does not fail.
-            let _ = write!(url, "&service={}", encoded(service));
+            let _ = write!(form, "&service={}", encoded(service));
         }
-        let (_, document) = self.client.document(&url, &basic).await?;
+        let document = if let Some(Login::Identity(token)) = &self.login {
+            let token = encoded(token);
+            form = format!("grant_type=refresh_token&client_id=nereid&refresh_token={token}&{form}");
+            self.client.post_form(realm, form).await?
+        } else {
+            let url = format!("{realm}{}{form}", if realm.contains('?') { '&' } else { '?' });
+            self.client.document(&url, &basic).await?.1
+        };
         let token: Token = serde_json::from_slice(&document).map_err(problem)?;
         let token = token.token.or(token.access_token);
         Ok(bearer(&token.ok_or_else(|| problem("the registry gives no token"))?))
@@ -223,18 +207,6 @@ fn for_this_machine(manifests: &[Descriptor]) -> Option<&Descriptor> {
         .iter()
         .find(|manifest| says(manifest, "os", "linux") && says(manifest, "architecture", architecture));
     fitting.or(manifests.first())
-}
-
-/// User and password for a registry, as Docker's command line keeps them.
-fn basic(environment: &Environment, host: &str) -> Option<String> {
-    let folder =
-        environment.get("DOCKER_CONFIG").map(PathBuf::from).or_else(|| environment.at_home(".docker"))?;
-    let text = fs::read(folder.join("config.json")).ok()?;
-    let config: DockerConfig = serde_json::from_slice(&text).ok()?;
-    let names =
-        [host.to_owned(), format!("https://{host}"), format!("http://{host}"), format!("https://{host}/v1/")];
-    let auth = names.iter().find_map(|name| config.auths.get(name))?;
-    Some(auth.auth.clone()).filter(|auth| !auth.is_empty())
 }
 
 fn basic_header(basic: &str) -> HeaderMap {

@@ -1,6 +1,6 @@
 //! Against a server that speaks S3, and misbehaves.
 
-mod digests;
+mod each_cloud;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,7 +44,7 @@ impl Fixture {
 }
 
 fn kept_in(folder: &TempDir) -> CacheOptions {
-    CacheOptions { directory: Some(folder.path().to_owned()), byte_size: None }
+    CacheOptions { directory: Some(folder.path().to_owned()), ..CacheOptions::default() }
 }
 
 fn fetch(store: &dyn Store, model: &str) -> Result<Vec<(String, Vec<u8>)>> {
@@ -124,14 +124,14 @@ fn models_come_from_it() {
 #[test]
 fn one_listing_tells_of_all_models() {
     let fixture = Fixture::new();
-    for model in 0..50 {
+    for model in 0..300 {
         fixture.server.put(&format!("models/m{model}/1/model.onnx"), b"x");
     }
-    fixture.server.set_page(10);
+    fixture.server.set_page(100);
     let (store, as_of) = (fixture.open(), Instant::now());
-    assert_eq!(block_on(store.list("", as_of)).unwrap().len(), 50);
-    assert_eq!(fixture.server.requests().len(), 5);
-    for model in 0..50 {
+    assert_eq!(block_on(store.list("", as_of)).unwrap().len(), 300);
+    assert_eq!(fixture.server.requests().len(), 3);
+    for model in 0..300 {
         let model = format!("m{model}");
         block_on(store.list(&model, as_of)).unwrap();
         block_on(store.stat(&model, as_of)).unwrap();
@@ -407,6 +407,54 @@ fn unused_files_make_room_in_the_order_of_their_use() {
         fetch(&*store, "a").unwrap();
         fetch(&*store, "c").unwrap();
     }
+}
+
+#[test]
+fn files_of_models_that_are_loaded_stay_whatever_the_limit() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let options = CacheOptions { byte_size: Some(500), ..kept_in(&folder) };
+    let clouds = clouds_with(options, &KEYS);
+    for model in ["loaded", "b", "c"] {
+        server.put(&format!("models/{model}/1/model.onnx"), format!("{model:1000}").as_bytes());
+    }
+    let store = clouds.open(server.at("models")).unwrap();
+    let progress = Progress::default();
+    let as_of = Instant::now();
+    let loading = Fetch { folder: "loaded", is_needed: &|_| true, progress: &progress, as_of, route: None };
+    let loaded = block_on(store.fetch(loading)).unwrap();
+    for _ in 0..3 {
+        for model in ["b", "c"] {
+            fetch(&*store, model).unwrap();
+        }
+    }
+    assert_eq!(fs::read(loaded.path.join("1/model.onnx")).unwrap().len(), 1000);
+    // Another server finds it in the cache, too.
+    server.requests();
+    let other = clouds_with(kept_in(&folder), &KEYS);
+    fetch(&*other.open(server.at("models")).unwrap(), "loaded").unwrap();
+    assert!(server.requests().iter().all(|request| request.key.is_none()));
+}
+
+#[test]
+fn two_servers_that_share_a_cache_fetch_each_file_once() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let contents = bytes((17 << 20) + 3);
+    for file in ["large", "small"] {
+        let length = if file == "large" { contents.len() } else { 100 };
+        server.put(&format!("models/m/1/{file}"), &contents[..length]);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let clouds = clouds_with(kept_in(&folder), &KEYS);
+                let files = fetch(&*clouds.open(server.at("models")).unwrap(), "m").unwrap();
+                assert!(files[0].1 == contents && files[1].1 == contents[..100]);
+            });
+        }
+    });
+    let mut fetched: Vec<_> = server.requests().into_iter().filter(|request| request.key.is_some()).collect();
+    fetched.retain(|request| request.range.is_some() || request.key.as_deref() == Some("models/m/1/small"));
+    assert_eq!(fetched.len(), 3 + 1, "{fetched:?}");
 }
 
 #[test]

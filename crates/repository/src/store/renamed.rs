@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{ModelLocation, SourceFuture};
+use nereid_core::{ModelLocation, Progress, SourceFuture};
 
 use super::{Entry, Fetch, Fetched, Object, Store};
 
@@ -62,6 +62,10 @@ impl RenamedStore {
 impl Store for RenamedStore {
     fn location(&self) -> &str {
         self.store.location()
+    }
+
+    fn prepare<'a>(&'a self, progress: &'a Progress, as_of: Instant) -> SourceFuture<'a, ()> {
+        self.store.prepare(progress, as_of)
     }
 
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {

@@ -1,4 +1,4 @@
-//! The digests that each store gives, by servers that tell the truth and by servers that do not.
+//! Each kind of store: listings, and digests by servers that tell the truth and by servers that do not.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -41,6 +41,16 @@ const PARTS: &str = "\"d41d8cd98f00b204e9800998ecf8427e-3\"";
 
 /// As long as nothing is shared, each case is the first of its bucket.
 fn case(server: &Server, cloud: &str) -> (Clouds, Arc<dyn Store>) {
+    case_in(server, cloud, "")
+}
+
+/// The same, with files in a folder for temporary files.
+fn case_in(server: &Server, cloud: &str, temporary: &str) -> (Clouds, Arc<dyn Store>) {
+    let mount = match cloud {
+        "s3" => "TRITON_AWS_MOUNT_DIRECTORY",
+        "gs" => "TRITON_GCS_MOUNT_DIRECTORY",
+        _ => "TRITON_AZURE_MOUNT_DIRECTORY",
+    };
     let emulator = format!("http://{}", server.address);
     let account = format!("{emulator}/account");
     let variables = [
@@ -49,6 +59,7 @@ fn case(server: &Server, cloud: &str) -> (Clouds, Arc<dyn Store>) {
         ("CLOUD_STORAGE_EMULATOR_ENDPOINT", emulator.as_str()),
         ("AZURE_STORAGE_SERVICE_ENDPOINT", account.as_str()),
         ("AZURE_STORAGE_KEY", "a2V5"),
+        (mount, temporary),
     ];
     let clouds = clouds_with(CacheOptions::default(), &variables);
     let address = match cloud {
@@ -58,6 +69,41 @@ fn case(server: &Server, cloud: &str) -> (Clouds, Arc<dyn Store>) {
     };
     let store = clouds.open(address).unwrap();
     (clouds, store)
+}
+
+#[test]
+fn listings_have_any_number_of_pages() {
+    let server = Server::start();
+    for model in 0..25 {
+        server.put(&format!("models/m {model:02}/1/ä.onnx"), b"x");
+    }
+    for cloud in ["s3", "gs", "as"] {
+        for (page, pages) in [(10, 3), (25, 1), (1, 25)] {
+            server.set_page(page);
+            let (_clouds, store) = case(&server, cloud);
+            server.requests();
+            assert_eq!(block_on(store.list("", Instant::now())).unwrap().len(), 25, "{cloud} {page}");
+            assert_eq!(server.requests().len(), pages, "{cloud} {page}");
+        }
+    }
+}
+
+#[test]
+fn temporary_files_are_where_the_variable_of_the_cloud_says() {
+    let server = Server::start();
+    server.put("models/m/1/model.onnx", b"x");
+    for cloud in ["s3", "gs", "as"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (clouds, store) = case_in(&server, cloud, folder.path().to_str().unwrap());
+        let progress = Progress::default();
+        let as_of = Instant::now();
+        let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of, route: None };
+        let fetched = block_on(store.fetch(fetch)).unwrap();
+        assert!(fetched.path.starts_with(folder.path()), "{cloud} {:?}", fetched.path);
+        drop((fetched, store));
+        clouds.close();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{cloud}");
+    }
 }
 
 #[test]
