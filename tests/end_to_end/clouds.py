@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import socketserver
+import ssl
 import subprocess
 import sys
 import threading
@@ -56,7 +57,14 @@ def started(command, port, **environment):
         process.wait()
 
 
-class S3:
+class Store:
+    """A store on this machine. `through` is the address of a proxy in front of it, with `https://` if it speaks TLS."""
+
+    def origin(self, through=None):
+        return through if through and "://" in through else f"{self.scheme}://{through or self.address}"
+
+
+class S3(Store):
     """moto's server."""
 
     def __init__(self, port, tls=None):
@@ -68,7 +76,7 @@ class S3:
 
     def url(self, path, through=None):
         """The address of a repository. The store is reached through a proxy, if there is one."""
-        return f"s3://{self.scheme}://{through or self.address}/{path}"
+        return f"s3://{self.origin(through)}/{path}"
 
     def variables(self, through=None):
         """What a server needs to reach the store."""
@@ -98,7 +106,7 @@ class S3:
             self.http.post("/moto-api/reset-auth", content=b"inf").raise_for_status()
 
 
-class Google:
+class Google(Store):
     """fake-gcs-server."""
 
     def __init__(self, port, tls=None):
@@ -110,7 +118,7 @@ class Google:
         return f"gs://{path}"
 
     def variables(self, through=None):
-        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": f"{self.scheme}://{through or self.address}"}
+        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": self.origin(through)}
 
     def writing(self, bucket):
         objects = f"storage/v1/b/{bucket}/o"
@@ -128,7 +136,7 @@ class Google:
         self.http.delete(f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}").raise_for_status()
 
 
-class Azure:
+class Azure(Store):
     """Azurite. It checks signatures, and serves the containers of `public` without any."""
 
     account = "nereidmodels"
@@ -146,7 +154,7 @@ class Azure:
         return {**self.endpoint(through), "AZURE_STORAGE_KEY": self.key}
 
     def endpoint(self, through=None):
-        return {"AZURE_STORAGE_SERVICE_ENDPOINT": f"{self.scheme}://{through or self.address}/{self.account}"}
+        return {"AZURE_STORAGE_SERVICE_ENDPOINT": f"{self.origin(through)}/{self.account}"}
 
     def writing(self, bucket):
         url = f"http://{self.address}/{self.account}/{bucket}/{{path}}?{self._shared_access()}"
@@ -232,6 +240,10 @@ class Stall(int):
     """A fault: after this many bytes nothing comes, until the proxy lets it."""
 
 
+class CutBody(int):
+    """A fault: an answer is cut after this many bytes of its body."""
+
+
 class Damage(int):
     """A fault: one byte is another, this far before the end of an answer."""
 
@@ -242,8 +254,16 @@ class Proxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, target):
+    def __init__(self, target, tls=None):
+        """In front of the store at `target`, which speaks no TLS. With a certificate, the proxy speaks it."""
         self.target = target
+        self.tls = tls and ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if tls:
+            self.tls.load_cert_chain(tls.certificate, tls.key)
+        # Gives a reply to some requests by their heads.
+        self.gate = None
+        # Whether the store is asked without credentials.
+        self.is_open = False
         self.requests = []
         # The same, with all headers.
         self.heads = []
@@ -252,6 +272,7 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.resume = threading.Event()
         super().__init__(("127.0.0.1", 0), _Passing)
         self.address = f"127.0.0.1:{self.server_address[1]}"
+        self.origin = f"{'https' if tls else 'http'}://{self.address}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def __enter__(self):
@@ -269,7 +290,23 @@ class Proxy(socketserver.ThreadingTCPServer):
 
 
 class _Passing(socketserver.BaseRequestHandler):
+    def setup(self):
+        if self.server.tls:
+            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+
+    def finish(self):
+        # The socket below is no longer the one that the server closes.
+        if self.server.tls:
+            self.request.close()
+
     def handle(self):
+        try:
+            self.pass_on()
+        except OSError:
+            # A client that has had enough.
+            pass
+
+    def pass_on(self):
         host, port = self.server.target.split(":")
         while True:
             head = b""
@@ -282,6 +319,10 @@ class _Passing(socketserver.BaseRequestHandler):
             self.server.requests.append(line)
             self.server.heads.append(head.decode())
             fault = self.server.broken and self.server.broken(line)
+            if self.server.gate:
+                fault = self.server.gate(line, head.decode()) or fault
+            if self.server.is_open:
+                head = re.sub(rb"(?i)\r\nauthorization: [^\r]*", b"", head)
             if isinstance(fault, bytes):
                 self.request.sendall(fault)
                 if b"content-length" not in fault.lower():
@@ -299,6 +340,15 @@ class _Passing(socketserver.BaseRequestHandler):
                     self.request.sendall(answer)
                     return
                 sent = 0
+                if isinstance(fault, CutBody):
+                    answer = b""
+                    while b"\r\n\r\n" not in answer and (received := store.recv(65536)):
+                        answer += received
+                    fault = answer.find(b"\r\n\r\n") + 4 + fault
+                    self.request.sendall(answer[:fault])
+                    if len(answer) >= fault:
+                        return
+                    sent = len(answer)
                 while received := store.recv(65536):
                     if fault is not None and sent + len(received) > fault:
                         if not isinstance(fault, Stall):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +13,7 @@ from cloud_repositories import EXPLICIT, LIMIT_S, POLL, Cloud, answers, environm
 from clouds import AWS, KEY, SECRET, Damage, Proxy, Stall, azure, free_port, google, put_tree, s3
 from http_requests import request
 from model_files import write_identity
-from nereid_server import Server, running
+from nereid_server import running
 from scrapes import Scrape
 
 @pytest.fixture(scope="module")
@@ -279,24 +278,3 @@ def test_more_files_than_a_page_of_a_listing_has(cloud):
     cloud.store.put("many", "b/1/x", b"")
     with running(cloud.store.url("many"), EXPLICIT, env=cloud.environment()) as server:
         assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == ["a", "b"]
-
-
-def test_a_full_disk_fails_the_load_and_leaves_nothing(amazon, models, tmp_path):
-    amazon.put("large", models)
-    amazon.store.put("models", "large/a/1/weights", bytes(3 << 20))
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    cache = tmp_path / "cache"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
-    try:
-        flags = (EXPLICIT, f"--repository-cache-directory={cache}")
-        server = Server(amazon.url("large"), *flags, env=amazon.environment()).wait_until_ready()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    try:
-        answer = load(server, "a")
-        assert answer.status == 500 and "cannot write to the cache: File too large" in answer.json["error"]
-        assert load(server, "b").status == 200
-        assert max(path.stat().st_size for path in (cache / "files").iterdir()) < 1 << 20
-        server.stop()
-    finally:
-        server.kill()

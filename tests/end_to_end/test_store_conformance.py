@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import nereid_server
+from certificates import Authority
 from cloud_repositories import environment
-from clouds import Proxy, azure, google, s3
+from clouds import Proxy, Stall, azure, google, s3
 
 LIMIT_S = 120
 
@@ -19,12 +20,12 @@ def store(request):
         yield store
 
 
-def conforms(store, bucket, through=None):
+def conforms(store, bucket, through=None, **more):
     program = Path(nereid_server.binary()).parent / "examples" / "store_conformance"
     assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
     store.bucket(bucket)
     command = [program, store.url(bucket, through), *store.writing(bucket)]
-    env = environment(**store.variables(through))
+    env = environment(**store.variables(through), **more)
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env)
     assert outcome.returncode == 0, outcome.stderr
     assert "conforms" in outcome.stdout
@@ -42,11 +43,17 @@ FAULTS = [
     b"HTTP/1.1 503 Slow Down\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n",
     b"HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n",
     b"HTTP/1.1 nonsense\r\n\r\n",
+    Stall(400),
 ]
 
 
-def test_it_conforms_behind_a_proxy_that_breaks_every_other_request(store):
-    with Proxy(store.address) as proxy:
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"), "storage")
+
+
+def test_it_conforms_behind_a_proxy_that_breaks_every_other_request(store, authority):
+    with Proxy(store.address, authority.sign("proxy")) as proxy:
         seen = Counter()
 
         def every_other(line):
@@ -55,5 +62,6 @@ def test_it_conforms_behind_a_proxy_that_breaks_every_other_request(store):
             return None if is_good else FAULTS[number % len(FAULTS)]
 
         proxy.breaks(every_other)
-        conforms(store, "broken", proxy.address)
-        assert seen["requests"] > 10 * len(FAULTS)
+        conforms(store, "broken", proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+        proxy.resume.set()
+        assert proxy.stalled.is_set() and seen["requests"] > 10 * len(FAULTS)

@@ -1,0 +1,231 @@
+"""Stores that misbehave, over TLS and without, and what else may go wrong on the way: each of it with every kind of store."""
+
+import json
+import re
+import resource
+import shutil
+import subprocess
+
+import pytest
+
+import nereid_server
+from certificates import Authority
+from cloud_repositories import EXPLICIT, LIMIT_S, Cloud, answers, environment, load, refused, until, versions
+from clouds import CutBody, Damage, Proxy, azure, google, s3
+from http_requests import request
+from hubs import Host
+from model_files import write_identity
+from nereid_server import Server, running
+
+SIZE = 1500
+
+
+def status(code, *headers):
+    return "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {code} Oh", *headers, "content-length: 0", "")).encode()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"), "storage")
+
+
+@pytest.fixture(scope="module", params=[s3, google, azure])
+def cloud(request):
+    with request.param() as store:
+        yield Cloud(store)
+
+
+def weights(name):
+    return name.encode() * SIZE
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("a", "b", "c", "d", "e", "f"):
+        write_identity(folder, name, ["INT32"])
+        (folder / name / "1" / "weights").write_bytes(weights(name))
+    return folder
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_path, tls):
+    """Every fault is of another model, so that one server is enough."""
+    cloud.put(f"faults{tls}", models)
+    cache = tmp_path / "cache"
+    with Proxy(cloud.store.address, authority.sign("proxy") if tls else None) as proxy:
+        url = cloud.url(f"faults{tls}", proxy.origin)
+        env = cloud.environment(proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+
+        def files():
+            return [path.read_bytes() for path in (cache / "files").iterdir() if not path.suffix]
+
+        def loads_with(model, rule):
+            seen = {}
+
+            def counted(line):
+                seen[line] = seen.get(line, 0) + 1
+                return rule(line, seen[line])
+
+            proxy.breaks(counted)
+            answer = load(server, model)
+            proxy.breaks(None)
+            return answer, max(seen.values(), default=0)
+
+        with running(url, EXPLICIT, f"--repository-cache-directory={cache}", env=env) as server:
+            # A reset, and an overloaded server that wants to be left alone; then one that is broken.
+            replies = [0, status(503, "retry-after: 1"), status(429, "retry-after: 0")]
+            answer, most = loads_with("a", lambda line, count: replies[count - 1] if "weights" in line and count <= 3 else None)
+            assert answer.status == 200 and most == 4, answer.json
+            answer, most = loads_with("f", lambda line, count: status(500) if count == 1 else None)
+            assert answer.status == 200 and most == 2, answer.json
+            answer, most = loads_with("b", lambda line, count: CutBody(100) if "weights" in line else None)
+            assert answer.status == 200 and most >= SIZE // 100, answer.json
+            assert weights("b") in files()
+            answer, _ = loads_with("c", lambda line, count: Damage(500) if "weights" in line else None)
+            assert answer.status == 500 and "/c/1/weights' is damaged: its " in answer.json["error"]
+            # No half model, and the next load is as good as the first.
+            assert not [contents for contents in files() if len(contents) == SIZE and contents not in map(weights, "abf")]
+            assert not answers(server, "c") and load(server, "c").status == 200 and answers(server, "c")
+
+            def changes(line, count):
+                if "weights" in line and count == 1:
+                    cloud.store.put("models", f"faults{tls}/d/1/weights", b"others")
+                return None
+
+            answer, _ = loads_with("d", changes)
+            assert answer.status == 200 and b"others" in files() and weights("d") not in files(), answer.json
+
+            # Somebody edits, cuts and removes files of the cache.
+            assert load(server, "e").status == 200
+            [path] = [path for path in (cache / "files").iterdir() if not path.suffix and path.read_bytes() == weights("e")]
+            damages = [lambda: path.write_bytes(b"y" * SIZE), lambda: path.write_bytes(b"short"), path.unlink]
+            for damage in damages:
+                assert request(server, "POST", "/v2/repository/models/e/unload").status == 200
+                until(lambda: path.stat().st_nlink == 1)
+                path.chmod(0o644)
+                damage()
+                assert load(server, "e").status == 200 and answers(server, "e")
+                assert path.read_bytes() == weights("e")
+
+
+def test_a_disk_that_is_full_fails_the_load_and_leaves_nothing(cloud, models, tmp_path):
+    cloud.put("full", models)
+    cloud.store.put("models", "full/a/1/weights", bytes(3 << 20))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    cache = tmp_path / "cache"
+    try:
+        flags = (EXPLICIT, f"--repository-cache-directory={cache}")
+        server = Server(cloud.url("full"), *flags, env=cloud.environment()).wait_until_ready()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    try:
+        answer = load(server, "a")
+        assert answer.status == 500 and "cannot write to the cache: File too large" in answer.json["error"]
+        assert load(server, "b").status == 200
+        assert max(path.stat().st_size for path in (cache / "files").iterdir()) < 1 << 20
+        server.stop()
+    finally:
+        server.kill()
+
+
+def test_objects_that_only_mark_folders_are_folders(cloud, models, tmp_path):
+    """Consoles of clouds make them."""
+    folder = tmp_path / "models"
+    shutil.copytree(models / "a", folder / "a")
+    cloud.put("marked", folder)
+    for key in ("marked/", "marked/a/", "marked/a/1/", "marked/a/2/"):
+        cloud.store.put("models", key, b"")
+    with running(cloud.url("marked"), env=cloud.environment()) as server:
+        assert answers(server, "a") and versions(server, "a") == ["2"]
+        assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == ["a"]
+
+
+def test_a_bucket_that_is_missing_is_named(cloud):
+    with refused(cloud.store.url("missing/models"), env=cloud.environment()) as server:
+        server.wait_for_log("cannot list '.*missing/models': ")
+
+
+def test_models_are_pulled_and_checked(cloud, models, tmp_path):
+    cloud.put("pulled", models)
+
+    def nereid(*arguments):
+        command = [nereid_server.binary(), *map(str, arguments)]
+        return subprocess.run(command, env=cloud.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    pulled = nereid("pull", cloud.url("pulled"), tmp_path / "pulled")
+    assert pulled.returncode == 0, pulled.stderr
+    for path in models.rglob("*"):
+        assert path.is_dir() or (tmp_path / "pulled" / path.relative_to(models)).read_bytes() == path.read_bytes()
+    checked = nereid("check", cloud.url("pulled"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+class Tokens:
+    """The services that give machines in clouds their credentials. Each that they give has a number."""
+
+    def __init__(self):
+        self.given = 0
+
+    def answer(self, path, query, headers):
+        if path.endswith("/token") or path.endswith("/container"):
+            self.given += 1
+            token = f"the-token-{self.given}-of-the-platform"
+            keys = {"AccessKeyId": token, "SecretAccessKey": "secret", "Token": token, "Expiration": "2100-01-01T00:00:00Z"}
+            tokens = {"access_token": token, "expires_in": 3600, "expires_on": "4102444800"}
+            return 200, {}, json.dumps({**keys, **tokens}).encode()
+        return 200, {"metadata-flavor": "Google"}, b""
+
+
+REFUSALS = {
+    "S3": (400, "<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"),
+    "Google": (401, '{"error": {"code": 401, "message": "Invalid Credentials"}}'),
+    "Azure": (403, "<Error><Code>AuthenticationFailed</Code><Message>Lifetime validation failed</Message></Error>"),
+}
+
+
+def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
+    large = bytes(range(256)) * (80 << 10)
+    # Whoever gets past the proxy may read.
+    public = {"public": True} if type(cloud.store).__name__ == "Azure" else {}
+    cloud.store.bucket("expiring", **public)
+    for path in (models / "a").rglob("*"):
+        if path.is_file():
+            cloud.store.put("expiring", f"a/{path.relative_to(models / 'a').as_posix()}", path.read_bytes())
+    cloud.store.put("expiring", "a/1/weights", large)
+    code, text = REFUSALS[type(cloud.store).__name__]
+    refusal = f"HTTP/1.1 {code} No\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
+    tokens, expired, used = Tokens(), set(), []
+
+    def gate(line, head):
+        [token] = set(re.findall(r"the-token-\d+-of-the-platform", head))
+        used.append(token)
+        if "weights" in line and len(set(used)) == 1 and used.count("a range") == 0:
+            # The first range still comes.
+            used.append("a range")
+            expired.add(token)
+            return None
+        return refusal if token in expired else None
+
+    with Host(tokens.answer).running() as service, Proxy(cloud.store.address) as proxy:
+        proxy.gate, proxy.is_open = gate, bool(public)
+        (tmp_path / "token").write_text("of the container")
+        env = environment(
+            AWS_DEFAULT_REGION="us-east-1",
+            AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"),
+            AWS_CONTAINER_CREDENTIALS_FULL_URI=f"http://{service.address}/container",
+            GCE_METADATA_HOST=service.address,
+            CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE=f"{proxy.origin}/storage/v1/",
+            AZURE_STORAGE_SERVICE_ENDPOINT=f"{proxy.origin}/nereidmodels",
+            IDENTITY_ENDPOINT=f"http://{service.address}/token",
+            IDENTITY_HEADER="x",
+        )
+        cache = tmp_path / "cache"
+        url = cloud.store.url("expiring", proxy.address)
+        with running(url, f"--repository-cache-directory={cache}", "--log-verbose=1", env=env) as server:
+            assert answers(server, "a")
+            assert large in [path.read_bytes() for path in (cache / "files").iterdir()]
+            assert "refuses the credentials; reading them again" in server.log
+            assert not [token for token in used if token in server.log]
+    assert expired and tokens.given >= 2
