@@ -1,44 +1,79 @@
-"""A large model from S3: how long it takes to arrive beside a bare parallel download of the same ranges, how much memory that
-takes, and what a start costs whose cache has it. `clouds.py NEREID [MEGABYTES]`
+"""A large model from S3: how long it takes to arrive beside a bare parallel download of the same ranges and beside NVIDIA's server,
+how much memory that takes, and what a start costs whose cache has it. `clouds.py NEREID [MEGABYTES] [ROUNDS]`
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 
-from cloud_repositories import EXPLICIT, Cloud, load  # noqa: E402
-from clouds import Proxy, s3  # noqa: E402
+from cloud_repositories import EXPLICIT, environment, load  # noqa: E402
+from clouds import AWS  # noqa: E402
 from model_files import write_identity  # noqa: E402
 from nereid_server import running  # noqa: E402
+from python_backend import nvidia_server  # noqa: E402
 
 RANGE = 8 << 20
 CONNECTIONS = 16
-ROUNDS = 3
+SERVER = Path(__file__).with_name("fast_s3.py")
+
+PYTHON_MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [None for _ in requests]
+"""
+PYTHON_CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+instance_group { kind: KIND_CPU count: 1 }
+"""
 
 
-def bare(store, path, size, folder):
+@contextmanager
+def store(folder):
+    """A fast server of the buckets in a folder. Gives its address."""
+    process = subprocess.Popen([sys.executable, SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def get(address, path):
+    connection = HTTPConnection(address)
+    connection.request("GET", path)
+    return connection.getresponse().read()
+
+
+def bare(address, path, size, target):
     """The time that a download takes which does nothing else."""
     starts = iter(range(0, size, RANGE))
     lock = threading.Lock()
-    headers = {"authorization": store.http.headers["authorization"]}
-    with open(folder / "bare", "wb") as target:
+    with open(target, "wb") as file:
 
         def work():
-            connection = HTTPConnection(store.address)
+            connection = HTTPConnection(address)
+            buffer = memoryview(bytearray(1 << 20))
             while True:
                 with lock:
                     start = next(starts, None)
                 if start is None:
                     return
-                connection.request("GET", path, headers={**headers, "range": f"bytes={start}-{min(start + RANGE, size) - 1}"})
-                os.pwrite(target.fileno(), connection.getresponse().read(), start)
+                connection.request("GET", path, headers={"range": f"bytes={start}-{min(start + RANGE, size) - 1}"})
+                answer = connection.getresponse()
+                while count := answer.readinto(buffer):
+                    os.pwrite(file.fileno(), buffer[:count], start)
+                    start += count
 
         began = time.monotonic()
         threads = [threading.Thread(target=work) for _ in range(CONNECTIONS)]
@@ -47,7 +82,8 @@ def bare(store, path, size, folder):
         for thread in threads:
             thread.join()
         took = time.monotonic() - began
-    assert (folder / "bare").stat().st_size == size
+    assert target.stat().st_size == size
+    target.unlink()
     return took
 
 
@@ -57,50 +93,81 @@ def memory(pid, field):
     return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) / 1000
 
 
-def cold(cloud, folder, number):
-    """The time that Nereid takes to fetch and load the model, and the memory that takes beyond what it has when idle."""
-    cache = f"--repository-cache-directory={folder}/cache{number}"
-    with running(cloud.url("large"), EXPLICIT, cache, env=cloud.environment()) as server:
-        idle = memory(server.pid, "VmRSS")
-        began = time.monotonic()
-        assert load(server, "a").status == 200
-        return time.monotonic() - began, memory(server.pid, "VmHWM") - idle
+def cold(url, model, folder):
+    """The time that Nereid takes to fetch and load a model, and the memory that takes beyond what it has when idle."""
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        flags = (EXPLICIT, f"--repository-cache-directory={cache}")
+        with running(url, *flags, env=environment(**AWS)) as server:
+            idle = memory(server.pid, "VmRSS")
+            began = time.monotonic()
+            answer = load(server, model)
+            assert answer.status == 200, answer.json
+            return time.monotonic() - began, memory(server.pid, "VmHWM") - idle
 
 
-def warm(cloud, folder):
-    """How many requests a start makes whose cache has the model."""
-    cache = f"--repository-cache-directory={folder}/warm"
-    with Proxy(cloud.store.address) as proxy:
-        url, env = cloud.url("large", proxy.address), cloud.environment(proxy.address)
-        for _ in range(2):
-            proxy.requests.clear()
-            with running(url, EXPLICIT, "--load-model=a", cache, env=env):
-                pass
-        return len(proxy.requests)
+def reference(url):
+    """The time that NVIDIA's server takes to fetch and load a model, less that of the same model without the large file."""
+    took = {}
+    with nvidia_server(url, EXPLICIT) as address:
+        for model in ("small", "large"):
+            connection = HTTPConnection(address, timeout=600)
+            began = time.monotonic()
+            connection.request("POST", f"/v2/repository/models/{model}/load")
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            took[model] = time.monotonic() - began
+    return took["large"] - took["small"]
+
+
+def warm(address, url, folder):
+    """How many requests a start makes whose cache has the model, and how long it takes until the model is served."""
+    flags = (EXPLICIT, "--load-model=a", f"--repository-cache-directory={folder}/warm")
+    for _ in range(2):
+        before, began = int(get(address, "/count")), time.monotonic()
+        with running(url, *flags, env=environment(**AWS)):
+            took = time.monotonic() - began
+    return int(get(address, "/count")) - before, took
+
+
+def write(folder, size):
+    """The same weights in a model of ours and in one that NVIDIA's server runs, too."""
+    ours, theirs = folder / "bucket/ours", folder / "bucket/theirs"
+    write_identity(ours, "a", ["INT32"])
+    for model in ("small", "large"):
+        (theirs / model / "1").mkdir(parents=True)
+        (theirs / model / "config.pbtxt").write_text(PYTHON_CONFIG)
+        (theirs / model / "1/model.py").write_text(PYTHON_MODEL)
+    block = os.urandom(1 << 20)
+    with open(ours / "a/1/weights", "wb") as file:
+        for _ in range(size >> 20):
+            file.write(block)
+    os.link(ours / "a/1/weights", theirs / "large/1/weights")
 
 
 def main():
     os.environ["NEREID_BINARY"] = sys.argv[1]
     size = int(sys.argv[2] if len(sys.argv) > 2 else 1024) << 20
-    with s3() as store, tempfile.TemporaryDirectory() as folder:
+    rounds = int(sys.argv[3] if len(sys.argv) > 3 else 3)
+    os.environ.update(AWS)
+    with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        cloud = Cloud(store)
-        write_identity(folder / "models", "a", ["INT32"])
-        cloud.put("large", folder / "models")
-        block = os.urandom(1 << 20)
-        store.http.put("/models/large/a/1/weights", content=(block for _ in range(size >> 20)), timeout=600).raise_for_status()
-        bares, colds = [], []
-        for number in range(ROUNDS):
-            bares.append(bare(store, "/models/large/a/1/weights", size, folder))
-            colds.append(cold(cloud, folder, number))
-            for path in (folder / f"cache{number}" / "files").iterdir():
-                path.unlink()
-        took = median(seconds for seconds, _ in colds)
-        print("| | |\n|---|---|")
-        print(f"| bare download of {size >> 20} MiB in ranges | {median(bares):.2f} s |")
-        print(f"| fetched and loaded by Nereid | {took:.2f} s, {took / median(bares):.2f} x |")
-        print(f"| memory over idle, at most | {max(extra for _, extra in colds):.0f} MB |")
-        print(f"| requests of a start with a warm cache | {warm(cloud, folder)} |")
+        write(folder, size)
+        with store(folder) as address:
+            url = f"s3://http://{address}/bucket"
+            ratios, bares, colds, references = [], [], [], []
+            for _ in range(rounds):
+                bares.append(bare(address, "/bucket/ours/a/1/weights", size, folder / "bare"))
+                colds.append(cold(f"{url}/ours", "a", folder))
+                ratios.append(colds[-1][0] / bares[-1])
+                references.append(reference(f"{url}/theirs"))
+            took = median(seconds for seconds, _ in colds)
+            requests, seconds = warm(address, f"{url}/ours", folder)
+            print("| | |\n|---|---|")
+            print(f"| bare download of {size >> 20} MiB in ranges | {median(bares):.2f} s |")
+            print(f"| fetched, checked and loaded by Nereid | {took:.2f} s, {median(ratios):.2f} x |")
+            print(f"| fetched by NVIDIA's server | {median(references):.2f} s, {median(references) / took:.1f} x of Nereid's |")
+            print(f"| memory over idle, at most | {max(extra for _, extra in colds):.0f} MB |")
+            print(f"| a start with a warm cache | {requests} requests, {seconds:.2f} s |")
 
 
 main()

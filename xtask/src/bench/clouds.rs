@@ -1,5 +1,5 @@
-//! A large model from S3, beside a bare download. The measurement is a Python program, because the store is that of the
-//! end-to-end tests; this brings what it needs and starts it.
+//! A large model from S3, beside a bare download and beside NVIDIA's server. The measurement is a Python program, because both
+//! servers are started as in the end-to-end tests; this brings what it needs and starts it.
 
 use std::path::PathBuf;
 
@@ -16,6 +16,9 @@ pub struct Options {
     /// Size of the model, in MiB
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     megabytes: u32,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
     /// Measure this server instead of building one (release profile)
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
@@ -25,6 +28,6 @@ pub struct Options {
 pub fn run(project: &Project, options: &Options) -> Result<()> {
     let binary = programs::nereid(project, options.binary.as_deref())?;
     let python = end_to_end_environment(project)?;
-    let megabytes = options.megabytes.to_string();
-    show(python.command(project, &["tests/measure/clouds.py"]).arg(binary).arg(megabytes))
+    let (megabytes, rounds) = (options.megabytes.to_string(), options.rounds.to_string());
+    show(python.command(project, &["tests/measure/clouds.py"]).arg(binary).args([megabytes, rounds]))
 }
