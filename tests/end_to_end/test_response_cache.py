@@ -176,9 +176,9 @@ def test_the_cache_keeps_to_its_size(repository, serve):
     scrape = Scrape(server)
     entries = scrape.value("nv_cache_num_entries")
     assert 15 <= entries <= 25
-    # What comes once pushes out no more than the one that shows that the cache is full.
+    # What comes once pushes out others only until the cache knows that it is full.
     evictions = scrape.value("nv_cache_num_evictions")
-    assert evictions <= 1
+    assert 20 <= evictions <= 40
     assert scrape.value("nv_cache_util") <= 1
     assert asker.counts() == [101, 0, 101]
     for number in range(100, 140):

@@ -4,14 +4,14 @@
 //! was never asked for again goes first, so a scan of requests that come once does not empty the cache. It consists of shards
 //! with a lock each; looking up takes it for reading, and only to count a reference.
 //!
-//! While there is room, every answer is kept. Where one has to go for it, an answer is kept when it is asked for the second
-//! time (`doorkeeper.rs`): requests that come once then cost a lookup and nothing else.
+//! While there is room, and for some answers more, every answer is kept. After that, one is kept when it is asked for the
+//! second time (`doorkeeper.rs`): requests that come once then cost a lookup and nothing else.
 
 mod doorkeeper;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, ResponseCache};
 use quick_cache::sync::Cache;
@@ -37,8 +37,8 @@ const GREATEST: u64 = 97;
 /// See the module.
 pub struct LocalCache {
     entries: Cache<CacheKey, CacheEntry, Bytes, Digests, Evictions>,
-    /// By shard: whether the latest entry had to be made room for.
-    full: Box<[AtomicBool]>,
+    /// Of each shard.
+    pressure: Box<[Pressure]>,
     doorkeeper: Doorkeeper,
     evictions: Arc<AtomicU64>,
 }
@@ -61,8 +61,8 @@ impl LocalCache {
         let evictions = Arc::<AtomicU64>::default();
         let lifecycle = Evictions(Arc::clone(&evictions));
         let entries = Cache::with_options(options, Bytes, Digests, lifecycle);
-        let full = (0..entries.num_shards()).map(|_| AtomicBool::new(false)).collect();
-        Self { entries, full, doorkeeper, evictions }
+        let pressure = (0..entries.num_shards()).map(|_| Pressure::default()).collect();
+        Self { entries, pressure, doorkeeper, evictions }
     }
 }
 
@@ -76,17 +76,13 @@ impl ResponseCache for LocalCache {
     }
 
     fn admits(&self, key: &CacheKey) -> bool {
-        !self.full[self.entries.shard_index(key)].load(Relaxed) || self.doorkeeper.knows(key)
+        !self.pressure[self.entries.shard_index(key)].is_high() || self.doorkeeper.knows(key)
     }
 
     fn insert(&self, key: &CacheKey, entry: CacheEntry) {
         let mut evicted = Evicted::default();
         self.entries.insert_with_lifecycle(*key, entry, &mut evicted);
-        let full = &self.full[self.entries.shard_index(key)];
-        // Other threads read it all the time, so that it is written only where it changes.
-        if full.load(Relaxed) != evicted.made_room {
-            full.store(evicted.made_room, Relaxed);
-        }
+        self.pressure[self.entries.shard_index(key)].inserted(evicted.made_room);
     }
 
     fn max_entry_size(&self) -> usize {
@@ -96,7 +92,7 @@ impl ResponseCache for LocalCache {
 
     fn forget(&self, load: u64) {
         self.entries.retain(|key, _| key.load() != load);
-        self.full.iter().for_each(|full| full.store(false, Relaxed));
+        self.pressure.iter().for_each(Pressure::clear);
     }
 
     fn usage(&self) -> Option<CacheUsage> {
@@ -105,6 +101,32 @@ impl ResponseCache for LocalCache {
             evictions: self.evictions.load(Relaxed),
             utilization: self.entries.weight() as f64 / self.entries.capacity() as f64,
         })
+    }
+}
+
+/// How often entries had to make room lately: one more for each that came and needed it, one less for each that did not.
+#[derive(Default)]
+struct Pressure(AtomicU32);
+
+impl Pressure {
+    /// From here on it is high.
+    const HIGH: u32 = 32;
+
+    fn is_high(&self) -> bool {
+        self.0.load(Relaxed) >= Self::HIGH
+    }
+
+    fn inserted(&self, made_room: bool) {
+        let before = self.0.load(Relaxed);
+        let now = if made_room { (before + 1).min(2 * Self::HIGH) } else { before.saturating_sub(1) };
+        // Other threads read it all the time, so that it is written only where it changes. One that is lost does no harm.
+        if now != before {
+            self.0.store(now, Relaxed);
+        }
+    }
+
+    fn clear(&self) {
+        self.0.store(0, Relaxed);
     }
 }
 
@@ -246,7 +268,7 @@ mod tests {
                 assert!(ask(&cache, number, length), "{size}: {number}");
             }
             let mut number = 100;
-            while cache.full.iter().any(|full| !full.load(Relaxed)) {
+            while !cache.pressure.iter().all(Pressure::is_high) {
                 ask(&cache, number, length);
                 number += 1;
             }
@@ -264,6 +286,27 @@ mod tests {
             cache.forget(1);
             assert_eq!([(); 2].map(|()| ask(&cache, 30_000, length)), [false, true], "{size}");
         }
+    }
+
+    #[test]
+    fn the_first_that_need_room_get_it() {
+        let cache = LocalCache::new(1 << 20);
+        let mut number = 0;
+        while cache.evictions.load(Relaxed) < 20 {
+            assert!(!ask(&cache, number, 10_000));
+            assert!(ask(&cache, number, 10_000), "{number}");
+            number += 1;
+        }
+    }
+
+    #[test]
+    fn a_cache_is_full_also_where_sizes_differ() {
+        let cache = LocalCache::new(1 << 20);
+        for number in 0..20_000 {
+            ask(&cache, number, (number * 7919 % 9000) as usize);
+        }
+        let evictions = cache.evictions.load(Relaxed);
+        assert!(evictions < 1000, "{evictions}");
     }
 
     #[test]

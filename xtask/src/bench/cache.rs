@@ -24,8 +24,12 @@ use crate::project::Project;
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// Small enough that misses make room for each other.
-const CACHE: &str = "--cache-config=local,size=67108864";
+/// Small enough to be full after [`FILLING`] misses of a small request.
+const CACHE: &str = "--cache-config=local,size=33554432";
+const FILLING: u64 = 100_000;
+
+/// So large that there is room for every answer.
+const ROOMY_CACHE: &str = "--cache-config=local,size=17179869184";
 
 const WARM_UP_SECONDS: u32 = 1;
 
@@ -78,6 +82,8 @@ struct Comparison {
     title: &'static str,
     yardstick: &'static str,
     target: Target,
+    /// How many requests are sent before it is measured, at least.
+    warm_up: u64,
     ours: Requests,
     theirs: Requests,
 }
@@ -143,6 +149,7 @@ impl Bench<'_> {
                 title: "hit, 64 B",
                 yardstick: "no cache",
                 target: Target::Cpu(1.1),
+                warm_up: 0,
                 ours: of("cached", SMALL, 8, 0)?,
                 theirs: of("identity", SMALL, 8, 0)?,
             },
@@ -150,13 +157,15 @@ impl Bench<'_> {
                 title: "hit, 1 MiB",
                 yardstick: "no cache",
                 target: Target::Cpu(1.2),
+                warm_up: 0,
                 ours: of("cached", LARGE, 8, 0)?,
                 theirs: of("identity", LARGE, 8, 0)?,
             },
             Comparison {
-                title: "miss, 64 B",
+                title: "miss, full",
                 yardstick: "no cache",
                 target: Target::Cpu(1.05),
+                warm_up: FILLING,
                 ours: of("cached", SMALL, 8, 1)?,
                 theirs: of("identity", SMALL, 8, 1)?,
             },
@@ -164,12 +173,23 @@ impl Bench<'_> {
                 title: "1 % misses",
                 yardstick: "hits",
                 target: Target::Rate(0.9),
+                warm_up: 0,
                 ours: mix,
                 theirs: hits,
             },
         ] {
             self.compare(&comparison, &server, &server)?;
         }
+        let roomy = Server::nereid(binary, &repository, &[ROOMY_CACHE.to_owned()])?;
+        let stored = Comparison {
+            title: "miss, stored",
+            yardstick: "no cache",
+            target: Target::Cpu(1.05),
+            warm_up: 0,
+            ours: of("cached", SMALL, 8, 1)?,
+            theirs: of("identity", SMALL, 8, 1)?,
+        };
+        self.compare(&stored, &roomy, &roomy)?;
         let counts = get(server.address, "/v2/models/cached/stats")?;
         let counts = String::from_utf8_lossy(&counts.body).into_owned();
         ensure!(counts.contains("\"cache_hit\""), "the cache was not used: {counts}");
@@ -200,6 +220,7 @@ impl Bench<'_> {
                 title,
                 yardstick: "tritonserver",
                 target: Target::Rate(3.0),
+                warm_up: 0,
                 ours: self.requests("cached", bytes, 8, 0)?,
                 theirs: self.requests("cached", bytes, 8, 0)?,
             };
@@ -223,7 +244,10 @@ impl Bench<'_> {
             let seen = requests.load.run_with(server.address, requests.connections, seconds, &more)?;
             anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
         };
-        once(ours, &comparison.ours, WARM_UP_SECONDS)?;
+        let mut sent = 0;
+        while sent <= comparison.warm_up {
+            sent += once(ours, &comparison.ours, WARM_UP_SECONDS)?.seen.requests;
+        }
         once(theirs, &comparison.theirs, WARM_UP_SECONDS)?;
         let seconds = self.options.seconds;
         let pairs: Vec<_> = (0..self.options.pairs)
