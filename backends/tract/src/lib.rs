@@ -45,7 +45,7 @@ use nereid_graph_executor::{Executor, GraphModel, Port, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 use tract_onnx::prelude::TValue;
 
-use crate::bounded::Bounded;
+use crate::bounded::{Bounded, Together};
 use crate::engine::TractEngine;
 use crate::graph::OnnxFile;
 use crate::limits::Limits;
@@ -61,13 +61,14 @@ const DEFAULT_FILENAME: &str = "model.onnx";
 pub struct TractBackend {
     settings: BackendSettings,
     reason: String,
+    abandoned: Together,
 }
 
 impl TractBackend {
     /// The engine with its settings, of which it knows `default-max-batch-size`, and the reason why it serves the
     /// models it is given, for the log: the caller that chose it knows.
     pub fn new(settings: BackendSettings, reason: impl Into<String>) -> Self {
-        Self { settings, reason: reason.into() }
+        Self { settings, reason: reason.into(), abandoned: Together::default() }
     }
 
     /// Loads a model that is in memory, as ONNX made of the file at `origin`.
@@ -80,7 +81,7 @@ impl TractBackend {
 
     fn load_file(&self, context: &ModelContext, file: Result<OnnxFile>) -> Result<Box<dyn Model>> {
         let model = file
-            .and_then(|file| load(context, &self.settings, file))
+            .and_then(|file| load(context, &self.settings, &self.abandoned, file))
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
         tracing::info!(
             "model '{}' version {} is served by the embedded engine ({ENGINE}): {}",
@@ -129,7 +130,12 @@ impl Model for TractModel {
     }
 }
 
-fn load(context: &ModelContext, settings: &BackendSettings, mut file: OnnxFile) -> Result<TractModel> {
+fn load(
+    context: &ModelContext,
+    settings: &BackendSettings,
+    abandoned: &Together,
+    mut file: OnnxFile,
+) -> Result<TractModel> {
     let default_max_batch_size = settings.default_max_batch_size()?;
     let mut config = context.config.clone();
     if context.complete {
@@ -150,7 +156,7 @@ fn load(context: &ModelContext, settings: &BackendSettings, mut file: OnnxFile) 
     model.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
     let names: Vec<_> = model.outputs.iter().map(|output| output.port.name.clone()).collect();
     let plan_cache_size = cache_size::plan_cache_size(&config, file.weights())?;
-    let (limits, bounded) = (Limits::new(&config)?, Bounded::default());
+    let (limits, bounded) = (Limits::new(&config)?, Bounded::new(abandoned));
     let graph = bounded
         .run(limits.planning, move || Ok(file.into_graph(&names)))
         .map_err(|why| Error::invalid_arg(format!("the embedded engine cannot load it: {why}")))??;
