@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod idle;
 mod patience;
 mod processes;
 mod settings;

@@ -6,6 +6,7 @@ use nereid_backend_api::{Backend, BackendCapabilities, Error, Model, ModelContex
 use nereid_worker::{Launch, Limits, Process, model_arguments};
 use nereid_worker_protocol::call;
 
+use crate::idle::Idle;
 use crate::patience;
 use crate::settings::Settings;
 
@@ -14,21 +15,29 @@ pub struct Trial {
     backend: Arc<dyn Backend>,
     launch: Launch,
     settings: Settings,
+    /// Processes in which models were tried with success: opening a framework takes longer than most models do.
+    idle: Arc<Idle>,
 }
 
 impl Trial {
     /// Tries the models of a backend in processes that `launch` starts, which [host](nereid_worker::host) the same backend.
     pub fn new(backend: Arc<dyn Backend>, launch: Launch, settings: Settings) -> Self {
-        Self { backend, launch, settings }
+        Self { backend, launch, settings, idle: Arc::default() }
     }
 
     /// Loads the model in a process.
     fn try_out(&self, context: &ModelContext) -> Result<()> {
-        let load = self.settings.load;
-        let load = load.unwrap_or_else(|| Some(patience::for_files(&context.version_directory())));
-        let limits = Limits { load, ..Limits::default() };
         let name = format!("{} (trial)", context.name);
-        let process = Process::start(&self.launch, &name, Arc::new(NoPeers), limits, Box::new(|_| ()));
+        if let Some(process) = self.idle.take() {
+            process.rename(&name);
+            let outcome = self.load_in(&process, context);
+            if process.ended().is_none() {
+                return outcome.map(|()| self.idle.put(process));
+            }
+            // Perhaps because of what the process did before.
+        }
+        let process =
+            Process::start(&self.launch, &name, Arc::new(NoPeers), Limits::default(), Box::new(|_| ()));
         let process = match process {
             Ok(process) => process,
             // Only what nobody asked for may be left out.
@@ -38,8 +47,14 @@ impl Trial {
             }
             Err(error) => return Err(error),
         };
+        self.load_in(&process, context).map(|()| self.idle.put(process))
+    }
+
+    fn load_in(&self, process: &Process, context: &ModelContext) -> Result<()> {
+        let limit = self.settings.load;
+        let limit = limit.unwrap_or_else(|| Some(patience::for_files(&context.version_directory())));
         let arguments = model_arguments(context);
-        let outcome = process.call(call::COMPLETE, call::COMPLETED, |message| {
+        let outcome = process.call_within(limit, call::COMPLETE, call::COMPLETED, |message| {
             message.pairs(arguments.iter().map(|(name, value)| (*name, value.as_str())));
         });
         let Err(error) = outcome else { return Ok(()) };

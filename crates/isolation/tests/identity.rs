@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
     Backend, BackendCapabilities, DataType, ErrorCode, InferRequest, Instance, InstanceContext, InstanceKind,
@@ -110,6 +110,34 @@ fn a_model_that_fails_its_trial_does_not_reach_the_server() {
     }
     trial.load(context("")).unwrap();
     assert_eq!(counted.0.load(Ordering::Relaxed), 1);
+}
+
+/// The processes that run with this argument.
+fn running_with(argument: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(argument)).count()
+}
+
+#[test]
+fn a_process_tries_one_model_after_the_other_until_one_fails() {
+    let argument = format!("tries, for {}", std::process::id());
+    let trial = Trial::new(Arc::new(IdentityBackend), launch(&argument), SETTINGS);
+    for (load, left) in [("", 1), ("", 1), ("refuses", 0), ("", 1), ("aborts", 0), ("", 1)] {
+        assert_eq!(trial.load(context(load)).is_ok(), load.is_empty(), "'{load}'");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // A process that was killed takes a moment to be gone; one that waits does so for seconds.
+        while running_with(&argument) != left {
+            assert!(Instant::now() < deadline, "after '{load}': {}", running_with(&argument));
+            std::thread::yield_now();
+        }
+    }
+    drop(trial);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while running_with(&argument) > 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -160,8 +160,22 @@ impl Process {
     /// # Errors
     /// What the process reports, or that it ended.
     pub fn call(&self, kind: u16, answer: u16, write: impl FnOnce(&mut Message<'_>)) -> Result<Incoming> {
+        self.call_within(self.limits.load, kind, answer, write)
+    }
+
+    /// As [`call`](Self::call), with a limit of its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn call_within(
+        &self,
+        limit: Option<Duration>,
+        kind: u16,
+        answer: u16,
+        write: impl FnOnce(&mut Message<'_>),
+    ) -> Result<Incoming> {
         let mut channel = self.channel();
-        self.request(&mut channel, self.limits.load, kind, write)?;
+        self.request(&mut channel, limit, kind, write)?;
         Ok(self.answer(&mut channel, answer)?)
     }
 
