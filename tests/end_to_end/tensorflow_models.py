@@ -66,6 +66,12 @@ def number(value):
     return _field(3, value)
 
 
+def integers(*values):
+    """An attribute that is a list of integers."""
+    packed = b"".join(_varint(value) for value in values)
+    return _field(1, _field(3, packed))
+
+
 def truth(value):
     """An attribute that is true or false."""
     return _field(5, int(value))
@@ -109,6 +115,24 @@ def scaled(shape, factor=3.0):
         constant("factor", "FP32", np.float32(factor)),
         node("y", "Mul", ["x", "factor"], T=type_of("FP32")),
     )
+
+
+def convolutions(layers, channels, seed=7):
+    """A GraphDef with as many convolutions of images, FP32 [-1,-1,-1,3], `x`. The mean of each channel is `y`."""
+    rng = np.random.default_rng(seed)
+    nodes, last, depth = [placeholder("x", "FP32", [-1, -1, -1, 3])], "x", 3
+    for at in range(layers):
+        weights = rng.normal(0, 1 / np.sqrt(9 * depth), (3, 3, depth, channels)).astype(np.float32)
+        nodes.append(constant(f"weights{at}", "FP32", weights))
+        strides = integers(1, 1, 1, 1)
+        nodes.append(
+            node(f"conv{at}", "Conv2D", [last, f"weights{at}"], T=type_of("FP32"), strides=strides, padding=text("SAME"))
+        )
+        last, depth = f"relu{at}", channels
+        nodes.append(node(last, "Relu", [f"conv{at}"], T=type_of("FP32")))
+    nodes.append(constant("axes", "INT32", np.int32([1, 2])))
+    nodes.append(node("y", "Mean", [last, "axes"], T=type_of("FP32"), Tidx=type_of("INT32")))
+    return graph(*nodes)
 
 
 def signature(inputs, outputs, datatype="FP32", shape=(-1, 3)):

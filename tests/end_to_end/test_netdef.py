@@ -36,7 +36,8 @@ def assert_equals(case, response):
 def test_every_operator_computes_what_caffe2_computed(repository, serve):
     """On ONNX Runtime. The embedded engine is tested by `backends/netdef/tests/operators.rs`."""
     for case in CASES.values():
-        netdef_cases.write(repository, case, 'platform: "caffe2_netdef"\n' + netdef_cases.declared(case))
+        one = 'platform: "caffe2_netdef" instance_group { count: 1 kind: KIND_CPU }\n'
+        netdef_cases.write(repository, case, one + netdef_cases.declared(case))
     server = serve(*onnx_engines.FLAGS["ort"])
     with tritonclient.http.InferenceServerClient(server.url) as client:
         for case in CASES.values():

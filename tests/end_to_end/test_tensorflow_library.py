@@ -12,6 +12,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
+import tensorflow_c
 import tensorflow_models as models
 import tensorflow_package
 from http_requests import assert_refused, request
@@ -114,6 +115,17 @@ def test_a_graphdef_is_completed_from_the_graph(repository, serve):
     for name, source, target in [("graph", "x", "y"), ("named", "x:0", "y:0")]:
         output = infer(server, name, (source, values)).as_numpy(target)
         np.testing.assert_allclose(output, values * 3, rtol=1e-6)
+
+
+def test_a_graph_computes_what_the_library_computes_by_itself(repository, serve):
+    convolutions = models.convolutions(3, 8)
+    models.write(repository, "convolutions", convolutions)
+    server = serve("--backend-config=tensorflow,default-max-batch-size=0")
+    by_itself = tensorflow_c.runner(convolutions, "x", "y")
+    for shape in [(1, 5, 5, 3), (3, 8, 6, 3)]:
+        values = rng.uniform(-1, 1, shape).astype(np.float32)
+        output = infer(server, "convolutions", ("x", values)).as_numpy("y")
+        np.testing.assert_allclose(output, by_itself(values), rtol=1e-5, atol=1e-5)
 
 
 def test_scalars_strings_and_shapes_that_depend_on_data(repository, serve):

@@ -1,6 +1,6 @@
 """What the server adds to frameworks, with real models: `frameworks.py BINARY`. Started by `cargo xtask bench frameworks`.
 
-Each model runs on OpenVINO and on ONNX Runtime, in the framework's own Python and in the server. At batch 1 the figures are
+Each model runs on OpenVINO and on ONNX Runtime, in the framework's own Python and in the server; one more runs on TensorFlow. At batch 1 the figures are
 the time of a run, which the server measures itself, and the time that a client sees; rounds alternate, and the median of the
 ratios within rounds counts. Under load, 32 clients send single images, which the server batches; Python runs full batches.
 """
@@ -24,6 +24,9 @@ import tritonclient.http
 import nereid_server
 import onnx_engines
 import openvino_models
+import tensorflow_c
+import tensorflow_models
+import tensorflow_package
 from http_requests import request
 from model_files import write_model
 from tensors import given
@@ -34,6 +37,10 @@ MODELS = {
     "text_recogniser": ("x", (3, 48, 320)),
     "text_detector": ("x", (3, 320, 320)),
 }
+# A model of TensorFlow's, whose own loop calls TensorFlow's C interface.
+CONVOLUTIONS = "convolutions"
+GRAPH = tensorflow_models.convolutions(6, 24)
+SHAPES = MODELS | {CONVOLUTIONS: ("x", (64, 64, 3))}
 BACKENDS = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 
 
@@ -43,7 +50,9 @@ def source(model):
 
 def own(backend, model):
     """A run in the framework's own Python, with as many threads as the server gives a single instance."""
-    name, _ = MODELS[model]
+    name, _ = SHAPES[model]
+    if backend == "tensorflow":
+        return tensorflow_c.runner(GRAPH, "x", "y")
     if backend == "openvino":
         run = openvino.Core().compile_model(source(model), "CPU").create_infer_request()
         return lambda values: run.infer({name: values})
@@ -59,6 +68,9 @@ def write(folder):
             extra = f'max_batch_size: {BATCH}\ndynamic_batching {{ }}\ninstance_group {{ count: 1 kind: KIND_CPU }}\n'
             extra += f'backend: "{backend}"\ndefault_model_filename: "model.onnx"\n'
             write_model(folder, f"{model}_{backend}", extra, source(model).read_bytes())
+    config = f'platform: "tensorflow_graphdef"\nmax_batch_size: {BATCH}\ndynamic_batching {{ }}\n'
+    config += 'instance_group { count: 1 kind: KIND_CPU }\n'
+    tensorflow_models.write(folder, f"{CONVOLUTIONS}_tensorflow", GRAPH, config)
 
 
 def compute_us(server, model):
@@ -77,7 +89,7 @@ def milliseconds(run):
 
 def at_batch_one(server, backend, model):
     """Medians of Python's time, the ratio of the server's run to it, and of the client's time to it."""
-    name, shape = MODELS[model]
+    name, shape = SHAPES[model]
     values = np.random.default_rng(1).uniform(-1, 1, (1, *shape)).astype(np.float32)
     run, served = own(backend, model), f"{model}_{backend}"
     rows = []
@@ -95,7 +107,7 @@ def at_batch_one(server, backend, model):
 
 def under_load(server, backend, model):
     """Items per second of Python with full batches, and the ratio of the server's to it."""
-    name, shape = MODELS[model]
+    name, shape = SHAPES[model]
     values = np.random.default_rng(2).uniform(-1, 1, (BATCH, *shape)).astype(np.float32)
     run, served = own(backend, model), f"{model}_{backend}"
     ratios, rates = [], []
@@ -116,19 +128,21 @@ def under_load(server, backend, model):
 
 
 def main():
-    flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS]
+    flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS, *tensorflow_package.FLAGS]
+    tensorflow_package.fetched()
+    rows = [(model, backend, title) for model in MODELS for backend, title in BACKENDS.items()]
+    rows.append((CONVOLUTIONS, "tensorflow", "TensorFlow"))
     with tempfile.TemporaryDirectory() as folder:
         write(folder)
         with nereid_server.running(Path(folder), *flags) as server:
             print(f"\n{os.cpu_count()} cores, shared by the server and the clients\n")
             print("| model | framework | run in Python | run in Nereid | client of Nereid | batches in Python | 32 clients |")
             print("|---|---|---|---|---|---|---|")
-            for model in MODELS:
-                for backend, title in BACKENDS.items():
-                    python, run, seen = at_batch_one(server, backend, model)
-                    rate, load = under_load(server, backend, model)
-                    figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
-                    print(f"| {model} | {title} | {figures} |", flush=True)
+            for model, backend, title in rows:
+                python, run, seen = at_batch_one(server, backend, model)
+                rate, load = under_load(server, backend, model)
+                figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
+                print(f"| {model} | {title} | {figures} |", flush=True)
 
 
 main()

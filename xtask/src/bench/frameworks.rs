@@ -1,4 +1,4 @@
-//! What the server adds to OpenVINO and ONNX Runtime, with real models. The measurement is a Python program, because it
+//! What the server adds to OpenVINO, ONNX Runtime and TensorFlow, with real models. The measurement is a Python program, because it
 //! compares with the frameworks' own Python; this brings what it needs and starts it.
 
 use std::path::PathBuf;
