@@ -30,6 +30,8 @@ pub enum Step {
     Build,
     /// Real clients against that binary (builds it)
     E2e,
+    /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if it is named
+    Dragonfly,
 }
 
 impl fmt::Display for Step {
@@ -42,11 +44,12 @@ impl fmt::Display for Step {
             Self::Unit => "unit",
             Self::Build => "build",
             Self::E2e => "e2e",
+            Self::Dragonfly => "dragonfly",
         })
     }
 }
 
-/// Runs the named steps, or all, and closes with one line that sums them up.
+/// Runs the named steps, or all that run by default, and closes with one line that sums them up.
 pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     let plan = plan(named);
     let start = Instant::now();
@@ -70,10 +73,10 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
 /// The steps to run, in order, each once, with what they need.
 fn plan(named: &[Step]) -> Vec<Step> {
     if named.is_empty() {
-        return Step::value_variants().to_vec();
+        return Step::value_variants().iter().copied().filter(|step| *step != Step::Dragonfly).collect();
     }
     let mut plan = named.to_vec();
-    if plan.contains(&Step::E2e) {
+    if plan.contains(&Step::E2e) || plan.contains(&Step::Dragonfly) {
         plan.push(Step::Build);
     }
     plan.sort();
@@ -98,6 +101,7 @@ impl Step {
             // Of the whole workspace, with what the tests need: as the tests are built, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project),
+            Self::Dragonfly => dragonfly(project),
         }
     }
 }
@@ -112,15 +116,24 @@ pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
 
 /// Runs the clients' tests against the binary that the build step left.
 fn end_to_end(project: &Project) -> Result<()> {
-    let venv = end_to_end_environment(project)?;
     fetch::examples(project)?;
     wheel::pack(project, "dev")?;
+    // The tests of a file share servers and measure, so they run one after the other.
+    pytest(project, &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()])
+}
+
+/// Runs the tests with the daemon, which they build.
+fn dragonfly(project: &Project) -> Result<()> {
+    pytest(project, &["tests/end_to_end/real_dragonfly.py"])
+}
+
+fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
+    let venv = end_to_end_environment(project)?;
     show(
         project
             .command(venv.program("python"))
-            .args(["-m", "pytest", "tests/end_to_end"])
-            // The tests of a file share servers and measure, so they run one after the other.
-            .args(["--dist", "loadfile", "-n", &workers().to_string()])
+            .args(["-m", "pytest"])
+            .args(arguments)
             .arg("-o")
             .arg(format!("cache_dir={}", project.scratch("pytest-cache").display()))
             .env("NEREID_BINARY", project.target.join("debug/nereid")),
@@ -173,6 +186,7 @@ mod tests {
     #[test]
     fn the_end_to_end_tests_bring_the_binary_they_need() {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
+        assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
     }
 
     #[test]
