@@ -164,8 +164,10 @@ def test_only_tls_clients_are_served(serve_tls, authority, tmp_path):
 
 def test_only_clients_with_a_trusted_certificate_are_served(serve_tls, authority, tmp_path):
     clients = Authority(tmp_path, "clients")
-    server, _ = serve_tls("--grpc-use-ssl-mutual=true", f"--grpc-root-cert={clients.certificate}")
+    mutual = ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={clients.certificate}"]
+    server, _ = serve_tls(*mutual, "--log-requests=true")
     assert infer(secure(server, authority, clients.sign("known"))) == [1, 2, 3]
+    server.wait_for_log("/ModelInfer status=Ok .*principal=known")
     for identity in (None, authority.sign("stranger")):
         with pytest.raises(InferenceServerException):
             infer(secure(server, authority, identity))

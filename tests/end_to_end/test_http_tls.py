@@ -103,6 +103,18 @@ def test_only_clients_with_a_trusted_certificate_are_served(serve_tls, authority
         assert infer(client) == [1, 2, 3]
 
 
+def test_the_log_of_requests_names_clients_by_their_certificates(serve_tls, authority, tmp_path):
+    clients = Authority(tmp_path, "clients")
+    mutual = ["--http-use-ssl-mutual=true", f"--http-root-cert={clients.certificate}"]
+    server, _ = serve_tls(*mutual, "--log-requests=true")
+    for name in ("one", "another client"):
+        context = trusting(authority, identity=clients.sign(name))
+        for http2 in (False, True):
+            assert live(server, context, http2=http2).status_code == 200
+        lines = [line for line in server.log.splitlines() if "/v2/health/live status=200" in line]
+        assert [line.endswith(f'principal={name}"') for line in lines[-2:]] == [True, True], lines
+
+
 def test_a_new_certificate_is_reloaded_under_load(serve_tls, authority):
     server, first = serve_tls()
     context = trusting(authority)

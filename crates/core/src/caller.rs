@@ -1,5 +1,6 @@
-//! The caller of a request, and the permits it holds until the request is over.
+//! The caller of a request: who it is, and the permits it holds until the request is over.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,11 +10,34 @@ use crate::budget::Permit;
 use crate::ensemble::Computed;
 use crate::statistics::ComputeTimes;
 
+/// Who a caller is, as its transport knows it: the subject of a client's certificate. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    /// The one of this name.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Who makes a request. The default is a client that holds nothing yet.
 ///
 /// What a caller holds is released when the request is over: answered, and released by the backend.
 #[derive(Default)]
 pub struct Caller {
+    principal: Option<Principal>,
     permits: SmallVec<[Permit; 2]>,
     /// Hears how long the request was computed, if an ensemble made it.
     computed: Option<Arc<Computed>>,
@@ -22,6 +46,19 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The same, known by its transport.
+    #[must_use]
+    pub fn with_principal(mut self, principal: Option<Principal>) -> Self {
+        self.principal = principal;
+        self
+    }
+
+    /// Who it is; `None` for clients without a certificate. Requests of ensembles and backends have none: the request that
+    /// they serve has it.
+    pub fn principal(&self) -> Option<&Principal> {
+        self.principal.as_ref()
+    }
+
     /// The same, holding a part of a budget until the request is over. A face may take it before it reads a body.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {

@@ -46,7 +46,7 @@ pub use backends::Backends;
 pub use block_on::block_on;
 pub use bodies::{BodyBudget, BodyShare, Undecompressed};
 pub use budget::{Budget, Permit};
-pub use caller::Caller;
+pub use caller::{Caller, Principal};
 pub use completion::{Completion, complete_config, try_load};
 pub use events::Changes;
 pub use gpu_limits::GpuLimits;

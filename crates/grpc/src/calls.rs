@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use nereid_core::Server;
 use nereid_load_report::LoadReports;
-use nereid_protocol::ApiGroup;
+use nereid_protocol::{ApiGroup, Principal};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -41,6 +41,8 @@ pub struct Calls {
     inference: GrpcInferenceServiceServer<Service>,
     others: GrpcInferenceServiceServer<Service>,
     companions: Arc<Companions>,
+    /// Who makes the calls, if the connection knows.
+    principal: Option<Principal>,
 }
 
 impl Calls {
@@ -56,7 +58,17 @@ impl Calls {
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate);
         let inference = compressing(others.clone(), compression);
-        Self { face, inference, others, companions }
+        Self { face, inference, others, companions, principal: None }
+    }
+
+    /// The calls of a connection, which knows who makes them.
+    pub(crate) fn of(self, principal: Option<Principal>) -> Self {
+        Self { principal, ..self }
+    }
+
+    /// Who makes them.
+    pub(crate) fn principal(&self) -> Option<&Principal> {
+        self.principal.as_ref()
     }
 
     /// The load of the server, if a call asks for it or gets it unasked.
@@ -150,8 +162,13 @@ impl Calls {
             return Answering::Refused(Some(status));
         }
         let mut request = request;
-        if group == Some(ApiGroup::Inference) && self.face.server.trace().is_on() {
-            request.extensions_mut().insert(ArrivalTime::now());
+        if group == Some(ApiGroup::Inference) {
+            if self.face.server.trace().is_on() {
+                request.extensions_mut().insert(ArrivalTime::now());
+            }
+            if let Some(principal) = &self.principal {
+                request.extensions_mut().insert(principal.clone());
+            }
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         if let Some(companion) = self.companions.find(request.uri().path()) {

@@ -8,9 +8,10 @@ mod region;
 
 use std::sync::Arc;
 
+use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
-use nereid_protocol::resolve_single;
+use nereid_protocol::{Principal, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
 
@@ -53,6 +54,22 @@ impl Submitted {
     }
 }
 
+/// What is known of a call beside its messages.
+pub(crate) struct CallContext {
+    pub metadata: MetadataMap,
+    /// When it arrived, if anything is traced.
+    pub arrived: Option<ArrivalTime>,
+    /// Who makes it, if its connection knows.
+    pub principal: Option<Principal>,
+}
+
+impl CallContext {
+    pub(crate) fn new(metadata: MetadataMap, extensions: &Extensions) -> Self {
+        let (arrived, principal) = (extensions.get().copied(), extensions.get().cloned());
+        Self { metadata, arrived, principal }
+    }
+}
+
 /// Hands a request to a model, with the parameters that `forward` adds.
 ///
 /// # Errors
@@ -61,10 +78,12 @@ pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
     mut message: InferMessage,
+    principal: Option<&Principal>,
     trace: Option<&CallTrace>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<Submitted> {
-    let caller = Caller::default().with_body(std::mem::take(&mut message.share));
+    let caller = Caller::default().with_principal(principal.cloned());
+    let caller = caller.with_body(std::mem::take(&mut message.share));
     let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
@@ -80,8 +99,7 @@ pub(crate) fn submit(
 /// What is wrong with the request, or what went wrong in executing it.
 pub(crate) async fn answer(
     face: &Face,
-    metadata: &MetadataMap,
-    called: Option<ArrivalTime>,
+    call: &CallContext,
     message: &mut InferMessage,
 ) -> (Result<Reply>, Option<CallTrace>) {
     // Resolved first: a request to an unknown model is not decoded.
@@ -89,8 +107,8 @@ pub(crate) async fn answer(
         Ok(model) => model,
         Err(error) => return (Err(error), None),
     };
-    let trace = called.and_then(|called| CallTrace::draw(face, message, metadata, called));
-    let outcome = answer_with(face, &model, metadata, message, trace.as_ref()).await;
+    let trace = call.arrived.and_then(|arrived| CallTrace::draw(face, message, &call.metadata, arrived));
+    let outcome = answer_with(face, &model, call, message, trace.as_ref()).await;
     if let Some(trace) = &trace {
         trace.begin();
     }
@@ -105,12 +123,13 @@ async fn resolve(face: &Face, message: &ModelInferRequest) -> Result<Arc<Model>>
 async fn answer_with(
     face: &Face,
     model: &Arc<Model>,
-    metadata: &MetadataMap,
+    call: &CallContext,
     message: &mut InferMessage,
     trace: Option<&CallTrace>,
 ) -> Result<Reply> {
-    let forward = |parameters: &mut Parameters| forward::headers(&face.options, metadata, parameters);
-    let mut submitted = submit(face, model, std::mem::take(message), trace, forward)?;
+    let forward = |parameters: &mut Parameters| forward::headers(&face.options, &call.metadata, parameters);
+    let message = std::mem::take(message);
+    let mut submitted = submit(face, model, message, call.principal.as_ref(), trace, forward)?;
     let response = submitted.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use futures_util::future::FutureExt;
 use futures_util::stream::{StreamExt, iter};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{Extensions, HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
 use tonic::metadata::MetadataMap;
 
 use crate::codec::{Incoming, Outgoing};
+use crate::infer::CallContext;
 use crate::stream::InferStream;
-use crate::tracing::ArrivalTime;
 use crate::{Face, infer, status};
 
 /// Answers a call of inference. `counts` says whether its messages have to be counted.
@@ -29,16 +29,15 @@ where
     B::Error: Into<StdError> + Send + 'static,
 {
     let (Parts { uri, headers, extensions, .. }, body) = request.into_parts();
-    let arrived = extensions.get::<ArrivalTime>().copied();
     let face = Arc::clone(face);
     if uri.path().ends_with("/ModelStreamInfer") {
         let requests = Incoming::new(body, face.body_budget(counts).clone());
-        let response = stream(face, headers, arrived, requests);
+        let response = stream(face, headers, &extensions, requests);
         return Box::pin(async move { Ok(response) });
     }
     // Not awaited in a block, which would have a second place for the whole call.
     Box::pin(
-        single(face, headers, arrived, body, counts)
+        single(face, headers, extensions, body, counts)
             .map(|answer| Ok(answer.unwrap_or_else(Status::into_http))),
     )
 }
@@ -47,7 +46,7 @@ where
 async fn single<B>(
     face: Arc<Face>,
     mut headers: HeaderMap,
-    arrived: Option<ArrivalTime>,
+    extensions: Extensions,
     body: B,
     counts: bool,
 ) -> Result<Response<Body>, Status>
@@ -65,8 +64,8 @@ where
         headers.extend(requests.take_trailers().unwrap_or_default());
         message
     };
-    let metadata = MetadataMap::from_headers(headers);
-    match infer::answer(&face, &metadata, arrived, &mut message).await {
+    let call = CallContext::new(MetadataMap::from_headers(headers), &extensions);
+    match infer::answer(&face, &call, &mut message).await {
         (Ok(reply), trace) => {
             let mut response = Outgoing::response(iter([Ok(reply)]));
             if let Some(trace) = trace {
@@ -87,13 +86,13 @@ where
 fn stream<B>(
     face: Arc<Face>,
     headers: HeaderMap,
-    arrived: Option<ArrivalTime>,
+    extensions: &Extensions,
     requests: Incoming<B>,
 ) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    let metadata = MetadataMap::from_headers(headers);
-    Outgoing::response(InferStream::new(face, metadata, arrived, requests))
+    let call = CallContext::new(MetadataMap::from_headers(headers), extensions);
+    Outgoing::response(InferStream::new(face, call, requests))
 }

@@ -40,7 +40,7 @@ where
 
     fn call(&self, request: Request<B>) -> Observing {
         let path = request.uri().path();
-        let logged = LoggedRequest::begin(|| format!("gRPC {path}"));
+        let logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
         let reports = self.calls.load_reports(&request);
         let answer = self.calls.answer(request);

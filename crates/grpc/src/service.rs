@@ -11,10 +11,10 @@ use nereid_core::backend_api::Result;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::codec::{InferMessage, Reply, StreamReply};
+use crate::infer::CallContext;
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
 use crate::stream::InferStream;
-use crate::tracing::ArrivalTime;
 use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
@@ -59,9 +59,9 @@ impl GrpcInferenceService for Service {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         let (metadata, extensions, message) = request.into_parts();
-        let called = extensions.get::<ArrivalTime>().copied();
+        let call = CallContext::new(metadata, &extensions);
         let mut message = InferMessage::counted(message, self.0.server.bodies())?;
-        let (outcome, trace) = infer::answer(&self.0, &metadata, called, &mut message).await;
+        let (outcome, trace) = infer::answer(&self.0, &call, &mut message).await;
         let mut answer = answer(outcome.map(Reply::into_message));
         match (trace, &mut answer) {
             (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
@@ -78,10 +78,10 @@ impl GrpcInferenceService for Service {
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
         let (metadata, extensions, requests) = request.into_parts();
-        let called = extensions.get::<ArrivalTime>().copied();
+        let call = CallContext::new(metadata, &extensions);
         let budget = self.0.server.bodies().clone();
         let requests = requests.and_then(move |message| ready(InferMessage::counted(message, &budget)));
-        let conversation = InferStream::new(Arc::clone(&self.0), metadata, called, requests);
+        let conversation = InferStream::new(Arc::clone(&self.0), call, requests);
         Ok(Response::new(Box::pin(conversation.map_ok(StreamReply::into_message))))
     }
 

@@ -20,6 +20,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
 use nereid_core::{Model, Resolving};
+use nereid_protocol::Principal;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
@@ -28,7 +29,7 @@ use tonic::metadata::MetadataMap;
 use self::answers::{Decoupled, Outcome, Refused, Single};
 use self::load::Load;
 use crate::codec::{InferMessage, StreamReply};
-use crate::infer::{self, Submitted};
+use crate::infer::{self, CallContext, Submitted};
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
@@ -67,6 +68,8 @@ pub(crate) struct InferStream<R> {
     ended: bool,
     /// The stream's headers, for the traces of its requests.
     metadata: MetadataMap,
+    /// Who sends them, if the connection knows.
+    principal: Option<Principal>,
     /// Since when its next request is awaited, if anything was traced then.
     awaited: Option<ArrivalTime>,
     /// The trace of the message that is being sent.
@@ -82,14 +85,9 @@ impl<R> InferStream<R>
 where
     R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
 {
-    /// Answers `requests` of a call with this metadata, until the server shuts down. `awaited` is when the first of them
-    /// was awaited, if anything is traced.
-    pub(crate) fn new(
-        face: Arc<Face>,
-        metadata: MetadataMap,
-        awaited: Option<ArrivalTime>,
-        requests: R,
-    ) -> Self {
+    /// Answers `requests` of a call until the server shuts down. The first of them was awaited since its arrival.
+    pub(crate) fn new(face: Arc<Face>, call: CallContext, requests: R) -> Self {
+        let CallContext { metadata, arrived, principal } = call;
         let mut parameters = Parameters::default();
         let forwarded = forward::headers(&face.options, &metadata, &mut parameters);
         let ends_at_error =
@@ -110,7 +108,8 @@ where
             limit: limit.map(|limit| Box::pin(sleep(limit))),
             ended: false,
             metadata,
-            awaited,
+            principal,
+            awaited: arrived,
             sending: None,
             face,
         }
@@ -206,7 +205,7 @@ where
         message: InferMessage,
         trace: Option<&CallTrace>,
     ) -> Result<Submitted> {
-        infer::submit(&self.face, model, message, trace, |parameters| {
+        infer::submit(&self.face, model, message, self.principal.as_ref(), trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }

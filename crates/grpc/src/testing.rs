@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_core::backend_api::{Backend, Request};
-use nereid_core::{ModelControl, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Interceptors, ModelControl, ModelId, ModelSpec, Server, ServerOptions};
 pub(crate) use nereid_testkit::scripts::echoed;
 use nereid_testkit::{ScriptedBackend, config};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,16 @@ impl Serving {
         options: GrpcOptions,
         script: impl Fn(Request) + Send + Sync + 'static,
     ) -> Self {
+        Self::with_interceptors(configs, options, Interceptors::default(), script)
+    }
+
+    /// The same, with steps before the queues.
+    pub(crate) fn with_interceptors(
+        configs: &[(&str, String)],
+        options: GrpcOptions,
+        interceptors: Interceptors,
+        script: impl Fn(Request) + Send + Sync + 'static,
+    ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(script));
         let spec = |(name, text): &(&str, String)| {
             let spec = ModelSpec::new(ModelId::plain(*name), *name, config(name, text), [1]);
@@ -51,6 +61,7 @@ impl Serving {
             version: "0".into(),
             load_threads: 1,
             model_control: ModelControl::Explicit,
+            interceptors,
             ..ServerOptions::default()
         };
         let backends = BTreeMap::from([("scripted".to_owned(), backend)]);

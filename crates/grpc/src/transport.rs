@@ -14,6 +14,7 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Activity, Listener};
+use nereid_protocol::Principal;
 use nereid_slow_clients::{Requests, TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -104,12 +105,15 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                 () = evicted.cancelled() => return,
             };
             match opened {
-                Ok(connection) => tokio::select! {
-                    () = serve_connection(connection, calls, options, requests, shutdown) => {}
-                    () = when_woken(evicted.cancelled()) => {
-                        tracing::debug!("closed an idle gRPC connection to make room");
+                Ok(connection) => {
+                    let calls = calls.of(connection.client().map(Principal::new));
+                    tokio::select! {
+                        () = serve_connection(connection, calls, options, requests, shutdown) => {}
+                        () = when_woken(evicted.cancelled()) => {
+                            tracing::debug!("closed an idle gRPC connection to make room");
+                        }
                     }
-                },
+                }
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
         }));

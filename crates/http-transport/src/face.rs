@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_protocol::{BodyBudget, Restrictions};
+use nereid_protocol::{BodyBudget, Principal, Restrictions};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
@@ -81,6 +81,8 @@ pub struct Call<'a> {
     pub params: Params<'a>,
     /// Its headers.
     pub headers: &'a HeaderMap,
+    /// Who sent it, if its connection knows.
+    pub principal: Option<&'a Principal>,
     /// When its head and its whole body had arrived, if the face [times](Face::times_arrival) that.
     pub arrived: Option<(Instant, Instant)>,
     /// The head as received, if the face [keeps](Face::keeps_spelling) it.

@@ -6,7 +6,7 @@ use hyper::Method;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode, Version};
-use nereid_protocol::BodyBudget;
+use nereid_protocol::{BodyBudget, Principal};
 use std::time::Instant;
 
 use crate::body::{Limit, RequestBody};
@@ -216,22 +216,33 @@ impl<A: Mount, B: Mount> Mount for (A, B) {
     }
 }
 
-/// Answers a request.
-pub(crate) async fn answer<M: Mount>(mount: &M, request: Request<Incoming>, pace: &Pace) -> Reply {
+/// Answers a request, which `principal` sent.
+pub(crate) async fn answer<M: Mount>(
+    mount: &M,
+    request: Request<Incoming>,
+    pace: &Pace,
+    principal: Option<&Principal>,
+) -> Reply {
     let (parts, body) = request.into_parts();
     let Some(cors) = mount.cors().filter(|cors| cors.is_on()) else {
-        return answer_any(mount, &parts, body, pace).await;
+        return answer_any(mount, &parts, body, pace, principal).await;
     };
     let mut reply = match cors.preflight(&parts) {
         Some(reply) => reply,
-        None => answer_any(mount, &parts, body, pace).await,
+        None => answer_any(mount, &parts, body, pace, principal).await,
     };
     cors.add_to(&mut reply, &parts.headers);
     reply
 }
 
 /// Answers a request from any client.
-async fn answer_any<M: Mount>(mount: &M, parts: &Parts, mut body: Incoming, pace: &Pace) -> Reply {
+async fn answer_any<M: Mount>(
+    mount: &M,
+    parts: &Parts,
+    mut body: Incoming,
+    pace: &Pace,
+    principal: Option<&Principal>,
+) -> Reply {
     let head = if mount.keeps_spelling() { pace.take_head() } else { Vec::new() };
     let (action, params) = match mount.find(parts) {
         Found::Route(action, params) => (action, params),
@@ -253,7 +264,7 @@ async fn answer_any<M: Mount>(mount: &M, parts: &Parts, mut body: Incoming, pace
     };
     let _busy = pace.busy();
     let arrived = head_arrived.map(|head| (head, Instant::now()));
-    let call = Call { params, headers: &parts.headers, arrived, head: &head, pace };
+    let call = Call { params, headers: &parts.headers, principal, arrived, head: &head, pace };
     mount.perform(action, &call, body).await
 }
 

@@ -15,7 +15,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Arrival, Listener};
-use nereid_protocol::LoggedRequest;
+use nereid_protocol::{LoggedRequest, Principal};
 use nereid_slow_clients::{TimedBody, TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -148,25 +148,29 @@ async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival, pace: Pa
         () = transport.shutdown.cancelled() => return,
     };
     match opened {
-        Ok(connection) => converse(connection, transport, pace).await,
+        Ok(connection) => {
+            let principal = connection.client().map(Principal::new);
+            converse(connection, transport, pace, principal).await;
+        }
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
     }
 }
 
-async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>, pace: Pace)
+async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>, pace: Pace, principal: Option<Principal>)
 where
     M: Mount,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // One count for each request that all connections share would be one too many.
-    let own = Arc::new((Arc::clone(&transport), pace.clone()));
+    let own = Arc::new((Arc::clone(&transport), pace.clone(), principal));
     let service = service_fn(|request: Request<Incoming>| {
         let own = Arc::clone(&own);
         async move {
-            let (transport, pace) = &*own;
-            let logged =
-                LoggedRequest::begin(|| format!("HTTP {} {}", request.method(), request.uri().path()));
-            let mut reply = mount::answer(&transport.mount, request, pace).await;
+            let (transport, pace, principal) = &*own;
+            let principal = principal.as_ref();
+            let call = || format!("HTTP {} {}", request.method(), request.uri().path());
+            let logged = LoggedRequest::begin(principal, call);
+            let mut reply = mount::answer(&transport.mount, request, pace, principal).await;
             if let Some(logged) = logged {
                 logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
             }

@@ -44,6 +44,7 @@ pub(crate) enum EchoAction {
     Hold,
     Stream,
     Headers,
+    Principal,
 }
 
 impl Face for Echo {
@@ -55,6 +56,7 @@ impl Face for Echo {
         Route::open(Method::POST, "/hold", EchoAction::Hold),
         Route::open(Method::GET, "/stream", EchoAction::Stream),
         Route::open(Method::POST, "/headers", EchoAction::Headers),
+        Route::open(Method::GET, "/principal", EchoAction::Principal),
     ];
 
     fn body_limit(&self) -> Limit {
@@ -88,6 +90,10 @@ impl Face for Echo {
             EchoAction::Headers => {
                 let names: Vec<_> = call.spelled_headers().map(|(name, _)| name).collect();
                 reply::bytes(StatusCode::OK, "text/plain", names.join(" "))
+            }
+            EchoAction::Principal => {
+                let name = call.principal.map_or_else(String::new, ToString::to_string);
+                reply::bytes(StatusCode::OK, "text/plain", name)
             }
             EchoAction::Echo => {
                 match Encoding::of_request(call.headers) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Result, Trace};
-use nereid_core::{Caller, Model, Signature};
+use nereid_core::{Model, Signature};
 use nereid_http_transport::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
@@ -58,7 +58,7 @@ async fn answer_with(
     let decode::Decoded { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    let caller = Caller::default().with_body(body.take_share());
+    let caller = call.caller(&mut body);
     let mut answers = face.server.infer(model, request, caller)?;
     let response = answers.single().await;
     if let Some(trace) = trace {

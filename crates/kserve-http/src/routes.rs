@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::{HeaderMap, Method, StatusCode};
+use nereid_core::Caller;
 use nereid_core::backend_api::{InferRequest, Result, Trace};
 use nereid_http_transport::{self as http, Cors, Face, Limit, Params, Reply, RequestBody, Route, reply};
 use nereid_protocol::{ApiGroup, BodyBudget, Restrictions, parse_version, trace_parent};
@@ -142,6 +143,11 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Who requests an inference, holding what the body takes.
+    pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
+        Caller::default().with_principal(self.http.principal.cloned()).with_body(body.take_share())
+    }
+
     /// The trace of the inference it requests, if it is traced; stamped with the times of arrival.
     pub(crate) fn draw_trace(&self) -> Option<Arc<Trace>> {
         let (head, body) = self.http.arrived?;

@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::tls;
+
 /// A connection that is ready to be served.
 #[derive(Debug)]
 pub enum Connection {
@@ -15,6 +17,14 @@ pub enum Connection {
     Plain(TcpStream),
     /// With TLS, after the handshake.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    /// The name of the client by its certificate, if it had to show one.
+    pub fn client(&self) -> Option<String> {
+        let Self::Tls(stream) = self else { return None };
+        tls::client::name(stream.get_ref().1.peer_certificates()?.first()?)
+    }
 }
 
 /// Runs the same code for either stream.

@@ -3,6 +3,7 @@
 //! Tools replace certificates on disk without notice, long before they expire. So the files are polled every second,
 //! and new connections use what changed. Open connections are not affected.
 
+pub(crate) mod client;
 mod files;
 
 use std::fmt;

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::time::Instant;
 
+use nereid_core::Principal;
+
 /// The target of the lines, by which the log knows them.
 pub const REQUEST_LOG: &str = "nereid::requests";
 
@@ -11,22 +13,31 @@ pub const REQUEST_LOG: &str = "nereid::requests";
 pub struct LoggedRequest {
     /// The protocol, and what was asked for.
     call: String,
+    principal: Option<Principal>,
     start: Instant,
     is_answered: bool,
 }
 
 impl LoggedRequest {
-    /// Begins with the arrival of a request, if requests are logged. `call` names the protocol, and what is asked for.
-    pub fn begin(call: impl FnOnce() -> String) -> Option<Box<Self>> {
-        tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO)
-            .then(|| Box::new(Self { call: call(), start: Instant::now(), is_answered: false }))
+    /// Begins with the arrival of a request, if requests are logged. `call` names the protocol, and what is asked for;
+    /// `principal` asks for it.
+    pub fn begin(principal: Option<&Principal>, call: impl FnOnce() -> String) -> Option<Box<Self>> {
+        tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO).then(|| {
+            let principal = principal.cloned();
+            Box::new(Self { call: call(), principal, start: Instant::now(), is_answered: false })
+        })
+    }
+
+    fn principal(&self) -> Option<&str> {
+        self.principal.as_ref().map(Principal::name)
     }
 
     /// Logs the request, when the head of its answer is there. `bytes` is the length of the answer, if that is known.
     pub fn answered(mut self, status: impl Display, bytes: Option<u64>) {
         self.is_answered = true;
         let microseconds = self.microseconds();
-        tracing::info!(target: REQUEST_LOG, status = %status, bytes, microseconds, "{}", self.call);
+        let principal = self.principal();
+        tracing::info!(target: REQUEST_LOG, status = %status, bytes, microseconds, principal, "{}", self.call);
     }
 
     fn microseconds(&self) -> u64 {
@@ -38,7 +49,8 @@ impl Drop for LoggedRequest {
     fn drop(&mut self) {
         if !self.is_answered {
             let microseconds = self.microseconds();
-            tracing::info!(target: REQUEST_LOG, status = "abandoned", microseconds, "{}", self.call);
+            let principal = self.principal();
+            tracing::info!(target: REQUEST_LOG, status = "abandoned", microseconds, principal, "{}", self.call);
         }
     }
 }

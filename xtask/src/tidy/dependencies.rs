@@ -185,7 +185,15 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "nereid-listener",
         workspace: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["rustls", "thiserror", "tokio", "tokio-rustls", "tokio-util", "tracing"]),
+        libraries: Allowed::Only(&[
+            "rustls",
+            "rustls-webpki",
+            "thiserror",
+            "tokio",
+            "tokio-rustls",
+            "tokio-util",
+            "tracing",
+        ]),
         never: &["aws-lc-rs", "axum*", "hyper*", "tonic*"],
         why: "listener opens connections and knows no protocol; its cryptography is ring's, which needs no cmake",
     },

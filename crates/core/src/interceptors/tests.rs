@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::statistics::FailureReason;
-use crate::{Canceller, ModelId, ModelSpec, Server, ServerOptions};
+use crate::{Canceller, ModelId, ModelSpec, Principal, Server, ServerOptions};
 
 /// Answers each request with its input, and notes the first byte of each.
 #[derive(Clone, Default)]
@@ -189,6 +189,38 @@ async fn a_quota_refuses_and_what_is_behind_it_does_not_see_the_request() {
     assert_eq!(cache.lookups.load(Ordering::Relaxed), 1);
     let model = server.model("m", None).unwrap();
     assert_eq!(model.statistics().totals().failures[FailureReason::Rejected as usize], 1);
+}
+
+/// Gives each principal a quota of its own; those who are not known share one.
+struct QuotaOfPrincipals(Mutex<HashMap<Option<Principal>, usize>>);
+
+impl Interceptor for QuotaOfPrincipals {
+    fn intercept(&self, _: &Arc<Model>, request: Request, caller: &Caller) -> Step {
+        let mut used = self.0.lock().unwrap();
+        let used = used.entry(caller.principal().cloned()).or_default();
+        *used += 1;
+        if *used > 2 {
+            request.answer(Err(Error::unavailable("used up")));
+            return Step::Answered;
+        }
+        Step::Proceed(request)
+    }
+}
+
+#[tokio::test]
+async fn a_quota_holds_for_each_principal() {
+    let (server, _) =
+        server(TENSORS, [Arc::new(QuotaOfPrincipals(Mutex::default())) as Arc<dyn Interceptor>]);
+    let model = server.model("m", None).unwrap();
+    let mut count = HashMap::<_, usize>::new();
+    for name in ["a", "b", "", "a", "a", "", "b", "", "b", "c", "a"] {
+        let principal = (!name.is_empty()).then(|| Principal::new(name));
+        let caller = Caller::default().with_principal(principal);
+        let outcome = answer(server.infer(&model, request(1), caller).unwrap()).await;
+        let used = count.entry(name).or_default();
+        *used += 1;
+        assert_eq!(outcome.is_ok(), *used <= 2, "{name}: {outcome:?}");
+    }
 }
 
 /// Lets requests wait until there are permits, as for a model that is being loaded.

@@ -1,15 +1,17 @@
 //! Calls as clients make them: answers, access, and what happens when the client stops waiting.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use nereid_core::backend_api::{Error, ErrorCode, ParameterValue, Request as Asked, Response as Answer};
+use nereid_core::{Caller, Interceptor, Model, Step};
 use nereid_protocol::Restrictions;
 use prost::Message;
 use tonic::{Code, Request as Call};
 
 use super::*;
+use crate::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::*;
 use crate::testing::{NUMBER, Serving, asked_number, code, echo, echoed, number, parameter};
@@ -171,6 +173,37 @@ async fn a_restricted_part_takes_its_key() {
     assert_eq!(code(client.server_metadata(ServerMetadataRequest {}).await), Code::Ok);
 }
 
+/// Notes who makes requests.
+#[derive(Clone, Default)]
+struct Callers(Arc<Mutex<Vec<Option<Principal>>>>);
+
+impl Interceptor for Callers {
+    fn intercept(&self, _: &Arc<Model>, request: Asked, caller: &Caller) -> Step {
+        self.0.lock().unwrap().push(caller.principal().cloned());
+        Step::Proceed(request)
+    }
+}
+
+#[tokio::test]
+async fn requests_have_the_principal_of_their_connection() {
+    let callers = Callers::default();
+    let interceptors = [Arc::new(callers.clone()) as Arc<dyn Interceptor>].into_iter().collect();
+    let models = [("m", NUMBER.to_owned())];
+    let serving = Serving::with_interceptors(&models, GrpcOptions::default(), interceptors, echo);
+    for principal in [None, Some(Principal::new("a")), Some(Principal::new("b"))] {
+        let client = GrpcInferenceServiceClient::new(serving.calls.clone().of(principal.clone()));
+        // Plain messages and compressed ones have codecs of their own.
+        for mut client in [client.clone(), client.send_compressed(CompressionEncoding::Gzip)] {
+            client.model_infer(number("m", "", 1)).await.unwrap();
+            let requests = futures_util::stream::iter([number("m", "", 2), number("m", "", 3)]);
+            let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+            while answers.message().await.unwrap().is_some() {}
+        }
+        let found = std::mem::take(&mut *callers.0.lock().unwrap());
+        assert_eq!(found, vec![principal; 6]);
+    }
+}
+
 #[tokio::test]
 async fn headers_are_forwarded_as_parameters() {
     let pattern = nereid_protocol::HeaderPattern::new("^x-|priority|^te|grpc").unwrap();
@@ -194,7 +227,7 @@ fn holding() -> (Serving, mpsc::Receiver<i32>, mpsc::Sender<()>, mpsc::Receiver<
     let (began, begins) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
     let (ended, ends) = mpsc::channel();
-    let goes_on = std::sync::Mutex::new(goes_on);
+    let goes_on = Mutex::new(goes_on);
     let serving = Serving::new(NUMBER, move |request: Asked| {
         began.send(asked_number(&request)).unwrap();
         goes_on.lock().unwrap().recv().unwrap();

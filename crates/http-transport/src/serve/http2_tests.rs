@@ -24,7 +24,7 @@ async fn connected(face: Echo) -> Client {
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     let ending = AtomicBool::new(false);
     let pace = Pace::new(true, None);
-    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending }), pace));
+    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending }), pace, None));
     let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
     client
@@ -159,6 +159,7 @@ async fn a_reply_that_nobody_takes_ends_and_others_go_on() {
             far,
             Arc::new(Transport { mount: face, options, shutdown, ending }),
             Pace::new(true, None),
+            None,
         ));
         let mut builder = hyper::client::conn::http2::Builder::new(Spawner);
         builder.initial_stream_window_size(window);

@@ -120,6 +120,26 @@ async fn a_body_that_trickles_in_is_given_up_unless_it_ends_in_time() {
     }
 }
 
+#[tokio::test]
+async fn every_request_of_a_connection_has_its_principal() {
+    for name in [None, Some("client"), Some("spiffe://example/a b")] {
+        let (mut near, far) = tokio::io::duplex(1024);
+        let (options, shutdown, ending) =
+            (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
+        let transport = Arc::new(Transport { mount: Echo::default(), options, shutdown, ending });
+        tokio::spawn(converse(far, transport, Pace::new(false, None), name.map(Principal::new)));
+        let mut replies = String::new();
+        near.write_all(request_head("GET", "/principal", "", 0).as_bytes()).await.unwrap();
+        near.write_all(request_head("GET", "/principal", "Connection: close\r\n", 0).as_bytes())
+            .await
+            .unwrap();
+        near.read_to_string(&mut replies).await.unwrap();
+        let bodies: Vec<_> = replies.split("HTTP/1.1 200 OK").skip(1).collect();
+        assert_eq!(bodies.len(), 2, "{replies}");
+        assert!(bodies.iter().all(|body| body.ends_with(&format!("\r\n\r\n{}", name.unwrap_or_default()))));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_nobody_reads_is_given_up() {
     // Connections in memory take as many bytes as their buffer holds.
@@ -128,7 +148,7 @@ async fn a_reply_that_nobody_reads_is_given_up() {
         let (options, shutdown, ending) =
             (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
         let transport = Arc::new(Transport { mount: Echo::default(), options, shutdown, ending });
-        tokio::spawn(converse(far, transport, Pace::new(false, None)));
+        tokio::spawn(converse(far, transport, Pace::new(false, None), None));
         let head = request_head("POST", "/echo", "Connection: close\r\n", MAX_BODY);
         near.write_all(head.as_bytes()).await.unwrap();
         near.write_all(&[b'x'; MAX_BODY]).await.unwrap();

@@ -19,7 +19,7 @@ use jiter::Jiter;
 use nereid_core::backend_api::{
     Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{Caller, InputSignature, Model, ResponseStream, Signature};
+use nereid_core::{InputSignature, Model, ResponseStream, Signature};
 use nereid_http_transport::{Busy, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
@@ -146,7 +146,7 @@ fn ask(
     let mut request = decode(&json, model.signature(), limit)?;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    face.server.infer(model, request, Caller::default().with_body(body.take_share()))
+    face.server.infer(model, request, call.caller(&mut body))
 }
 
 /// Decodes the request's object.

@@ -1,6 +1,6 @@
 //! Lines of the log, in each form.
 
-use nereid_protocol::LogUpdate;
+use nereid_protocol::{LogUpdate, Principal};
 use proptest::prelude::*;
 use tracing::subscriber::with_default;
 
@@ -76,11 +76,13 @@ fn a_variable_writes_messages_as_they_are() {
 #[test]
 fn requests_are_logged_where_an_option_or_the_verbose_level_says_so() {
     let request = |_: &LogControl| {
-        let answered = nereid_protocol::LoggedRequest::begin(|| "HTTP GET /a b".to_owned());
+        let answered = nereid_protocol::LoggedRequest::begin(None, || "HTTP GET /a b".to_owned());
         if let Some(answered) = answered {
             answered.answered(404, Some(12));
         }
-        drop(nereid_protocol::LoggedRequest::begin(|| "gRPC /x".to_owned()));
+        drop(nereid_protocol::LoggedRequest::begin(Some(&Principal::new("a client")), || {
+            "gRPC /x".to_owned()
+        }));
     };
     assert_eq!(logged(LogSettings::default(), true, request), "");
     for settings in [
@@ -94,6 +96,7 @@ fn requests_are_logged_where_an_option_or_the_verbose_level_says_so() {
         let [answered, abandoned] = lines[..] else { panic!("{lines:?}") };
         assert!(answered.contains(r#""HTTP GET /a b status=404 bytes=12 microseconds="#), "{answered}");
         assert!(abandoned.contains(r#""gRPC /x status=abandoned microseconds="#), "{abandoned}");
+        assert!(abandoned.contains("principal=a client") && !answered.contains("principal"), "{abandoned}");
     }
     // From the change of a client on.
     let lines = logged(LogSettings::default(), true, |control| {
