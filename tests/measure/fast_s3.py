@@ -6,7 +6,6 @@ import base64
 import os
 import re
 import sys
-import threading
 import zlib
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,23 +18,12 @@ class Store:
     def __init__(self, root):
         self.root = Path(root)
         self.count = 0
-        self.checksums = {}
-        self.lock = threading.Lock()
+        # As S3 keeps them: made when an object is uploaded.
+        self.checksums = {path: checksum(path) for path in self.root.rglob("*") if path.is_file()}
 
     def objects(self, bucket):
         folder = self.root / bucket
         return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-
-    def checksum(self, path):
-        """As S3 keeps it: made once, when an object is uploaded."""
-        with self.lock:
-            if path not in self.checksums:
-                value = 0
-                with open(path, "rb") as file:
-                    while block := file.read(1 << 20):
-                        value = zlib.crc32(block, value)
-                self.checksums[path] = value.to_bytes(4, "big")
-            return self.checksums[path]
 
     def list(self, bucket, query):
         """All keys on one page, or those of a folder and the folders in it."""
@@ -59,6 +47,14 @@ class Store:
             '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
             f"{head}<IsTruncated>false</IsTruncated>{''.join(contents + common)}</ListBucketResult>"
         ).encode()
+
+
+def checksum(path):
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def etag(path):
@@ -93,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         if status == 206:
             self.send_header("content-range", f"bytes {first}-{last}/{size}")
         elif "x-amz-checksum-mode" in self.headers:
-            self.send_header("x-amz-checksum-crc32", base64.b64encode(store.checksum(path)).decode())
+            self.send_header("x-amz-checksum-crc32", store.checksums[path])
             self.send_header("x-amz-checksum-type", "FULL_OBJECT")
         self.end_headers()
         if self.command == "HEAD":

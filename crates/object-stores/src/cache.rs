@@ -5,14 +5,15 @@
 //! so several models, versions and servers share them.
 //!
 //! A complete file has a time stamp that its key gives. An edit by hand changes that, too: such a file is fetched
-//! again. The stamp is set when the file is safely on the disk, so the power may fail at any time.
+//! again. The stamp is set when the file is safely on the disk, so the power may fail at any time. Till then, the file has another
+//! one, which counts until the machine starts again: a server that ends at once has not fetched it in vain.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nereid_core::{LoadGuard, LoadHooks};
@@ -68,10 +69,36 @@ pub(crate) struct Partial {
     key: String,
 }
 
+/// A complete file that is to be stamped.
+pub(crate) struct Stamping {
+    /// Who has fetched it holds a lock till then.
+    file: Arc<File>,
+    known: Arc<Mutex<BTreeSet<String>>>,
+    key: String,
+}
+
+impl Stamping {
+    /// Waits until the file is on the disk.
+    pub(crate) fn run(self) {
+        let Self { file, known, key } = self;
+        let before = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let synced = file.sync_data().and_then(|()| {
+            // Nobody may have edited it meanwhile.
+            let is_same = file.metadata()?.modified().ok() == before;
+            let times = FileTimes::new().set_accessed(SystemTime::now()).set_modified(stamp(&key));
+            if is_same { file.set_times(times) } else { Ok(()) }
+        });
+        if let Err(error) = synced {
+            tracing::warn!("cannot write '{key}' of the cache to the disk: {error}");
+        }
+        lock(&known).remove(&key);
+    }
+}
+
 /// What is known of a file.
 pub(crate) enum Found {
-    /// It is there.
-    Complete(PathBuf),
+    /// It is there, and maybe something is left to do when the disk has time.
+    Complete(PathBuf, Option<Stamping>),
     /// It is to be fetched.
     Missing(Partial),
     /// Somebody else fetches it.
@@ -126,8 +153,18 @@ impl Cache {
         if self.is_good(&path, key, size) {
             // Files used longest ago go first.
             let used = FileTimes::new().set_accessed(SystemTime::now());
-            File::open(&path).and_then(|file| file.set_times(used)).ok();
-            return Ok(Found::Complete(path));
+            let file = File::open(&path).inspect(|file| file.set_times(used).unwrap_or_default()).ok();
+            let is_stamped = has_time(&path, Some(stamp(key)));
+            // Unless this server is at it.
+            let unstamped = file.filter(|_| !is_stamped && lock(&self.known).insert(key.to_owned()));
+            return Ok(Found::Complete(
+                path,
+                unstamped.map(|file| Stamping {
+                    file: Arc::new(file),
+                    known: Arc::clone(&self.known),
+                    key: key.to_owned(),
+                }),
+            ));
         }
         let part = self.files.join(format!("{key}.part"));
         // The complete file may not have its stamp yet; who fetched it holds it till then.
@@ -174,23 +211,18 @@ impl Cache {
     }
 
     /// A file has arrived as a whole. Gives its path, and what is left to do when the disk has time.
-    pub(crate) fn complete(&self, partial: Partial) -> io::Result<(PathBuf, impl FnOnce() + Send + use<>)> {
+    pub(crate) fn complete(&self, partial: Partial) -> io::Result<(PathBuf, Stamping)> {
         let Partial { file, path: part, key, .. } = partial;
         // Not to be changed by accident: other models have it, too.
         file.set_permissions(Permissions::from_mode(0o444))?;
+        if let Some(provisional) = provisional(&key) {
+            file.set_times(FileTimes::new().set_accessed(SystemTime::now()).set_modified(provisional))?;
+        }
         let path = self.files.join(&key);
         fs::rename(&part, &path)?;
         fs::remove_file(record_of(&part)).ok();
         lock(&self.known).insert(key.clone());
-        let known = Arc::clone(&self.known);
-        // The lock ends with the file.
-        let stamping = move || {
-            let times = FileTimes::new().set_accessed(SystemTime::now()).set_modified(stamp(&key));
-            if let Err(error) = file.sync_data().and_then(|()| file.set_times(times)) {
-                tracing::warn!("cannot write '{key}' of the cache to the disk: {error}");
-            }
-            lock(&known).remove(&key);
-        };
+        let stamping = Stamping { file, known: Arc::clone(&self.known), key };
         Ok((path, stamping))
     }
 
@@ -213,9 +245,10 @@ impl Cache {
         if !metadata.is_file() || metadata.len() != size {
             return false;
         }
-        let is_stamped = metadata.modified().is_ok_and(|modified| modified == stamp(key));
-        // Not on the disk yet, maybe, but this server has just written it.
-        is_stamped || lock(&self.known).contains(key)
+        // Not on the disk yet, maybe, but written since this machine started, or by this server just now.
+        has_time(path, Some(stamp(key)))
+            || has_time(path, provisional(key))
+            || lock(&self.known).contains(key)
     }
 
     /// Removes what no model uses until there is room for this many bytes more.
@@ -306,6 +339,20 @@ impl LoadHooks for ModelFolder {
 fn stamp(key: &str) -> SystemTime {
     let number = key.get(..7).and_then(|start| u64::from_str_radix(start, 16).ok()).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + number)
+}
+
+/// The time stamp of a file that may not be on the disk yet. Another start of the machine gives another one.
+pub(crate) fn provisional(key: &str) -> Option<SystemTime> {
+    static START: LazyLock<Option<u32>> = LazyLock::new(|| {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(1 + u32::from_str_radix(id.get(..7)?, 16).ok()?)
+    });
+    Some(stamp(key) + Duration::from_nanos((*START)?.into()))
+}
+
+fn has_time(path: &Path, time: Option<SystemTime>) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
+    time.is_some() && modified == time
 }
 
 /// Whether nobody fetches this file.

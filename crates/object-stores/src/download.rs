@@ -69,7 +69,8 @@ impl Downloader {
         let mut before = None;
         loop {
             match self.cache.find(&key, size).map_err(|error| cannot_write(&error))? {
-                Found::Complete(path) => {
+                Found::Complete(path, unstamped) => {
+                    unstamped.map(|stamping| spawn_blocking(|| stamping.run()));
                     if place(&path, to).map_err(|error| cannot_write(&error))? {
                         return Ok(());
                     }
@@ -107,7 +108,7 @@ impl Downloader {
                     let (path, stamping) =
                         self.cache.complete(partial).map_err(|error| cannot_write(&error))?;
                     let placed = place(&path, to).map_err(|error| cannot_write(&error));
-                    spawn_blocking(stamping);
+                    spawn_blocking(|| stamping.run());
                     if placed? {
                         return Ok(());
                     }

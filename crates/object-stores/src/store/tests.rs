@@ -342,7 +342,7 @@ fn wait_for_stamp(fixture: &Fixture) -> Vec<std::path::PathBuf> {
         let paths = fixture.cached();
         let is_stamped = |path: &std::path::PathBuf| {
             let modified = fs::metadata(path).unwrap().modified().unwrap();
-            modified.elapsed().is_ok_and(|age| age.as_secs() > 3600)
+            modified.duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos() == 0
         };
         if paths.iter().all(is_stamped) {
             return paths;
@@ -406,6 +406,36 @@ fn unused_files_make_room_in_the_order_of_their_use() {
     while sizes() != [1000, 1002] {
         fetch(&*store, "a").unwrap();
         fetch(&*store, "c").unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_not_on_the_disk_yet_is_good_until_the_machine_starts_again() {
+    let fixture = Fixture::new();
+    fixture.server.put("models/m/1/model.onnx", &bytes(3000));
+    for (nanoseconds, is_good) in [(None, true), (Some(7), false)] {
+        fixture.fetch("m").unwrap();
+        let [path] = wait_for_stamp(&fixture).try_into().unwrap();
+        let key = path.file_name().unwrap().to_str().unwrap().to_owned();
+        // As a server leaves it that ends before the file is on the disk: of this start of the machine, or of another one.
+        let of_this_start = crate::cache::provisional(&key).unwrap();
+        let modified = match nanoseconds {
+            None => of_this_start,
+            Some(nanoseconds) => {
+                std::time::UNIX_EPOCH
+                    + std::time::Duration::new(
+                        of_this_start.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs(),
+                        nanoseconds,
+                    )
+            }
+        };
+        fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+        fixture.server.requests();
+        let clouds = clouds_with(kept_in(&fixture.cache), &KEYS);
+        fetch(&*clouds.open(fixture.server.at("models")).unwrap(), "m").unwrap();
+        assert_eq!(fixture.server.requests().iter().all(|request| request.key.is_none()), is_good);
+        // It is stamped in the end.
+        wait_for_stamp(&fixture);
     }
 }
 
