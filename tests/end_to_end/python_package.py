@@ -1,9 +1,6 @@
 """The package `nereid` for Python, as its wheel installs it."""
 
-import fcntl
-import glob
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +8,6 @@ from pathlib import Path
 import nereid_server
 
 _WHEELS = Path(nereid_server.binary()).parents[1] / "xtask" / "wheel" / "dist"
-_HOME = Path(sys.prefix) / "python-package"
 _PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
 
 
@@ -28,28 +24,6 @@ def install(folder):
     return folder
 
 
-def interpreter(version):
-    """CPython of that version: pyenv's, or that of the PATH; None where there is none."""
-    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    name = f"python{version}"
-    candidates = [*sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/{name}")), shutil.which(name)]
-    works = (path for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0)
-    return next(works, None)
-
-
-def packages(version):
-    """What the package needs, for CPython of that version. Of several workers one fetches it, and the others wait."""
-    _HOME.mkdir(exist_ok=True)
-    folder = _HOME / version
-    with open(_HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            target = ["--python-version", version, "--only-binary=:all:", "--target", _HOME / f"{version}.part"]
-            subprocess.run([*_PIP, *target, "numpy"], check=True)
-            (_HOME / f"{version}.part").rename(folder)
-    return folder
-
-
 def command(folder, *arguments):
     """Runs the command that is installed in the folder."""
     line, environment = [folder / "bin" / "nereid", *map(str, arguments)], os.environ | {"PYTHONPATH": str(folder)}
@@ -62,9 +36,9 @@ def serve(folder, repository, *flags):
     return nereid_server.running(repository, *flags, env=environment, program=folder / "bin" / "nereid")
 
 
-def start(folder, program, *arguments, python=sys.executable, packages=()):
+def start(folder, program, *arguments, python=sys.executable):
     """Starts a program with the package that is installed in the folder."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [folder, *packages]))}
+    environment = os.environ | {"PYTHONPATH": str(folder)}
     line = [python, "-c", program, *map(str, arguments)]
     return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

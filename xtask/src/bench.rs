@@ -3,6 +3,7 @@
 mod cache;
 mod client;
 mod clouds;
+mod embedded;
 mod frameworks;
 mod grpc;
 mod http;
@@ -34,6 +35,8 @@ pub enum Bench {
     Grpc(grpc::Options),
     /// A large model from S3, beside a bare download of the same ranges
     Clouds(clouds::Options),
+    /// A server within a program: calls through the C interface beside Rust's, and Python's requests beside gRPC
+    Embedded,
     /// What the server adds to OpenVINO and ONNX Runtime, beside their own Python
     Frameworks(frameworks::Options),
     /// What the server costs on top of ONNX Runtime, with real models
@@ -56,6 +59,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
         Bench::Clouds(options) => clouds::run(project, options),
+        Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nereid_assembly::{Config, LoadOutcome, Process, Registration, Running, StartError, StopError, start};
-use nereid_core::backend_api::{Error, Overrides, Response, Result};
+use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result};
 use nereid_core::{Caller, ModelControl, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
@@ -115,7 +115,8 @@ impl Server {
     /// # Errors
     /// What keeps the request from being queued. Failures later than that come through the stream.
     pub async fn infer_stream(&self, request: Request) -> Result<Responses> {
-        let Request { model, version, inner } = request;
+        let Request { model, version, mut inner } = request;
+        inner.trace = self.core.trace().draw(&model, || None).map(RequestTrace::new);
         let model = self.core.resolve(&model, version).await?;
         self.core.infer(&model, inner, Caller::default()).map(Responses)
     }

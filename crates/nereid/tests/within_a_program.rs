@@ -220,6 +220,27 @@ async fn a_stop_that_takes_too_long_may_be_tried_again() {
 }
 
 #[tokio::test]
+async fn requests_are_traced_as_the_options_say() {
+    let repository = repository(&["a"]);
+    let file = repository.path().join("trace.json");
+    for (rate, count, expected) in [(1, -1, 6), (2, -1, 3), (4, -1, 1)] {
+        let options = [("rate", rate), ("count", count)].map(|(name, value)| format!("{name}={value}"));
+        let file_option = format!("triton,file={}", file.display());
+        let settings = options.into_iter().chain(["level=TIMESTAMPS".to_owned(), file_option]);
+        let builder =
+            settings.fold(builder(&repository), |builder, setting| builder.option("trace-config", setting));
+        let server = builder.start().await.unwrap();
+        for _ in 0..6 {
+            ask(&server, "a", &[1]).await.unwrap();
+        }
+        server.stop().await.unwrap();
+        let traces = fs::read_to_string(&file).unwrap();
+        assert_eq!(traces.matches("model_name").count(), expected, "{traces}");
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_left_of_a_server_that_is_dropped() {
     let repository = repository(&["a"]);
     for (asks, stops) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use nereid_backend_api::{Error, Overrides, Peers, Result, block_on};
+use nereid_backend_api::{Error, Overrides, Peers, RequestTrace, Result, block_on};
 use nereid_core::Server;
 use nereid_cuda::Cuda;
 use nereid_model_config::to_json;
@@ -16,10 +16,11 @@ use triton_sys::*;
 use crate::application::Embedded;
 use crate::boundary::{Out, exports};
 use crate::handle::Handle;
-use crate::inference::version;
+use crate::inference::{InferenceRequest, version};
 use crate::message::Message;
 use crate::metrics::Snapshot;
 use crate::model::check_version;
+use crate::trace::Sent;
 use crate::{call, describe};
 
 /// Renders the metrics of a server as text.
@@ -97,6 +98,16 @@ impl ServerObject {
     /// `Unavailable` if it is not there: not yet, or no longer.
     fn server(&self) -> Result<Arc<Server>> {
         self.attached()?.server.upgrade().ok_or_else(|| Error::unavailable("the server has shut down"))
+    }
+
+    /// The trace of an application's request that came with none, if the options of its server want one.
+    fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<Sent>> {
+        let Some(control) = self.owned.as_ref().map(|owned| owned.server().trace()) else { return Ok(None) };
+        if !control.is_on() {
+            return Ok(None);
+        }
+        let drawn = control.draw(&request.get()?.fields().model_name, || None);
+        Ok(drawn.map(|trace| Sent { trace: RequestTrace::new(trace), handle: None }))
     }
 
     /// Checks that an application's server has not been stopped, for questions that make no sense then.
@@ -296,7 +307,10 @@ exports! {
         trace: *mut TRITONSERVER_InferenceTrace,
     ) {
         let server = server.get()?;
-        let trace = if trace.is_null() { None } else { Some(crate::trace::send(trace)?) };
+        let trace = match trace.is_null() {
+            true => server.draw_trace(&inference_request)?,
+            false => Some(crate::trace::send(trace)?),
+        };
         call::start(server.peers()?, inference_request, trace)?;
     }
 }
