@@ -15,6 +15,7 @@ import nereid_server
 import openvino_models
 import silero_package
 import tensorflow_models
+import tensorflow_package
 import torch_package
 from damaged_files import COUNT, damaged
 from http_requests import request
@@ -100,7 +101,16 @@ def saved_model(repository, _):
     return repository / "sound/1/model.savedmodel/saved_model.pb"
 
 
-FORMATS = [torchscript, large_torchscript, openvino_network, openvino_weights, onnx, graphdef, saved_model]
+def graphdef_on_tensorflow(repository, folder):
+    return graphdef(repository, folder)
+
+
+def saved_model_on_tensorflow(repository, folder):
+    return saved_model(repository, folder)
+
+
+ON_TENSORFLOW = [graphdef_on_tensorflow, saved_model_on_tensorflow]
+FORMATS = [torchscript, large_torchscript, openvino_network, openvino_weights, onnx, graphdef, saved_model, *ON_TENSORFLOW]
 
 
 @pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
@@ -113,7 +123,14 @@ def test_damaged_files_do_not_bring_the_server_down(repository, serve, torch_fol
         shutil.copytree(repository / model, repository / f"damaged{index}")
         (repository / f"damaged{index}" / source.relative_to(repository / model)).write_bytes(copy)
     flags += ["--exit-on-error=false", "--model-load-thread-count=2"]
+    if write in ON_TENSORFLOW:
+        tensorflow_package.fetched()
+        flags += tensorflow_package.FLAGS
+    else:
+        flags.append("--backend-config=tensorflow,engine=openvino")
     server = serve(*flags, ready=False, limit_s=60 + 5 * COUNT)
+    if write in ON_TENSORFLOW:
+        server.wait_for_log("served by TensorFlow|TensorFlow 2[.]")
     refused = [line for line in server.complaints if "failed to load 'damaged" in line]
     # Damage to weights shows in what a model answers, if at all.
     assert write is openvino_weights or len(refused) > COUNT / 4, server.log
