@@ -166,8 +166,14 @@ impl OnnxFile {
 /// The operators that ask for a largest or smallest value.
 const EXTREMES: [&str; 3] = ["ReduceMax", "ReduceMin", "GlobalMaxPool"];
 
-/// Adds a default that the engine takes for another one.
+/// Adds a default that the engine takes for another one, and drops an input that it takes for more than it is.
 fn complete(node: &mut NodeProto) {
+    let is_constant = |mode: &AttributeProto| mode.name == "mode" && mode.s == b"constant";
+    let has_mode = node.attribute.iter().any(|attribute| attribute.name == "mode");
+    if node.op_type == "Pad" && has_mode && !node.attribute.iter().any(is_constant) && node.input.len() == 3 {
+        // With a value to pad with, the engine pads with it whatever the mode is.
+        node.input.truncate(2);
+    }
     if node.op_type == "ConstantOfShape" && node.attribute.is_empty() {
         let zero = TensorProto {
             dims: vec![1],

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use nereid_backend_api::{Buffer, DataType, ErrorCode, Tensor};
+use tract_onnx::pb::AttributeProto;
+use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 
-use super::onnx::{add, file, floats, graph, identity, node, port, with_int, with_ints};
+use super::onnx::{add, file, floats, graph, identity, ints, node, port, with_int, with_ints};
 use super::server::{config, serve};
 use super::{fp32, fp32_output, strings, text_output};
 
@@ -35,6 +37,31 @@ fn every_element_type_comes_back_as_it_went_in() {
         assert_eq!((output.name.as_str(), output.data_type), ("Y", data_type));
         assert_eq!(output.shape[..], dims);
         assert_eq!(*output.contiguous().unwrap(), contents, "{data_type}");
+    }
+}
+
+#[test]
+fn a_value_to_pad_with_counts_in_constant_mode_only() {
+    for (mode, expected) in [
+        ("constant", [9.0, 9.0, 1.0, 2.0, 3.0, 9.0]),
+        ("edge", [1.0, 1.0, 1.0, 2.0, 3.0, 3.0]),
+        ("reflect", [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]),
+    ] {
+        let mut pad = node("Pad", &["X", "pads", "value"], &["Y"]);
+        let r#type = AttributeType::String as i32;
+        let mode = mode.as_bytes().to_vec();
+        pad.attribute.push(AttributeProto {
+            name: "mode".into(),
+            r#type,
+            s: mode.clone(),
+            ..Default::default()
+        });
+        let constants = vec![ints("pads", &[2], &[2, 1]), floats("value", &[], &[9.0])];
+        let (x, y) = (port("X", Element::Float, &[3]), port("Y", Element::Float, &[6]));
+        let config = config(0, &[("X", DataType::Fp32, &[3])], &[("Y", DataType::Fp32, &[6])]);
+        let mut model = serve(&file(graph(vec![x], vec![pad], vec![y], constants)), config);
+        let response = model.infer(vec![fp32("X", &[3], &[1.0, 2.0, 3.0])]).unwrap();
+        assert_eq!(fp32_output(&response).1, expected, "{mode:?}");
     }
 }
 
