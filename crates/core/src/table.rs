@@ -10,11 +10,16 @@ use crate::model::Model;
 use crate::source::ModelId;
 
 /// All models by name and namespace, and of each all versions.
+///
+/// Each change makes a new table, which shares what it has of other models with the one before.
 #[derive(Clone, Default)]
 pub struct ModelTable {
-    models: BTreeMap<String, BTreeMap<String, Entry>>,
+    models: BTreeMap<Arc<str>, Arc<Namespaces>>,
     generation: u64,
 }
+
+/// The models of one name, by namespace.
+type Namespaces = BTreeMap<String, Entry>;
 
 /// One model: its versions, or why it has none.
 #[derive(Clone, Default)]
@@ -169,19 +174,23 @@ impl ModelTable {
 
     fn entries(&self) -> impl Iterator<Item = (ModelId, &Entry)> {
         self.models.iter().flat_map(|(name, namespaces)| {
-            let id = |namespace: &String| ModelId { name: name.clone(), namespace: namespace.clone() };
+            let id = |namespace: &String| ModelId { name: name.to_string(), namespace: namespace.clone() };
             namespaces.iter().map(move |(namespace, entry)| (id(namespace), entry))
         })
     }
 
+    fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.models.values().flat_map(|namespaces| namespaces.values())
+    }
+
     /// All ready versions of the models of that name.
     pub(crate) fn ready_of(&self, name: &str) -> impl Iterator<Item = &Arc<Model>> {
-        self.models.get(name).into_iter().flat_map(BTreeMap::values).flat_map(Entry::ready)
+        self.models.get(name).into_iter().flat_map(|namespaces| namespaces.values()).flat_map(Entry::ready)
     }
 
     /// All ready versions.
     pub fn ready(&self) -> impl Iterator<Item = &Arc<Model>> {
-        self.models.values().flat_map(BTreeMap::values).flat_map(Entry::ready)
+        self.all().flat_map(Entry::ready)
     }
 
     /// All ready ensembles, each before its members.
@@ -209,8 +218,7 @@ impl ModelTable {
     /// those that were loaded since. A load that a client asked for and that failed makes none required: the client has
     /// its answer. An unload ends it.
     pub fn all_ready(&self) -> bool {
-        let entries = self.models.values().flat_map(BTreeMap::values);
-        entries.filter(|entry| entry.is_required).all(Entry::is_served)
+        self.all().filter(|entry| entry.is_required).all(Entry::is_served)
     }
 
     /// Marks a model as one without which the server is not ready.
@@ -260,17 +268,18 @@ impl ModelTable {
 
     /// Forgets what became of a model.
     pub(crate) fn forget(&mut self, id: &ModelId) {
-        if let Some(namespaces) = self.models.get_mut(&id.name) {
+        let name = id.name.as_str();
+        if let Some(namespaces) = self.models.get_mut(name).map(Arc::make_mut) {
             namespaces.remove(&id.namespace);
             if namespaces.is_empty() {
-                self.models.remove(&id.name);
+                self.models.remove(name);
             }
         }
     }
 
     /// The namespaces that have a model of that name.
     pub(crate) fn namespaces(&self, name: &str) -> impl Iterator<Item = &String> {
-        self.models.get(name).into_iter().flat_map(BTreeMap::keys)
+        self.models.get(name).into_iter().flat_map(|namespaces| namespaces.keys())
     }
 
     /// The states of a model's versions.
@@ -290,15 +299,16 @@ impl ModelTable {
     }
 
     fn get(&self, id: &ModelId) -> Option<&Entry> {
-        self.models.get(&id.name)?.get(&id.namespace)
+        self.models.get(id.name.as_str())?.get(&id.namespace)
     }
 
     fn get_mut(&mut self, id: &ModelId) -> Option<&mut Entry> {
-        self.models.get_mut(&id.name)?.get_mut(&id.namespace)
+        Arc::make_mut(self.models.get_mut(id.name.as_str())?).get_mut(&id.namespace)
     }
 
     fn entry_mut(&mut self, id: &ModelId) -> &mut Entry {
-        self.models.entry(id.name.clone()).or_default().entry(id.namespace.clone()).or_default()
+        let namespaces = self.models.entry(id.name.as_str().into()).or_default();
+        Arc::make_mut(namespaces).entry(id.namespace.clone()).or_default()
     }
 
     /// Sets a version's state.
@@ -385,4 +395,48 @@ impl Entry {
 
 fn because(reason: Option<&str>) -> String {
     reason.map_or_else(String::new, |reason| format!(": {}", reason.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to change a model.
+    const CHANGES: &[fn(&mut ModelTable, &ModelId)] = &[
+        |table, id| table.set_version(id, 1, VersionState::Loading),
+        |table, id| table.set_version(id, 2, VersionState::Unavailable(Error::internal("broken"))),
+        |table, id| table.set_failure(id, Error::internal("broken")),
+        |table, id| table.clear_failure(id),
+        |table, id| table.clear_unavailable(id, &[]),
+        |table, id| table.note_failure(id, &Error::internal("broken")),
+        |table, id| table.clear_failed_reload(id),
+        |table, id| table.require(id),
+        |table, id| table.release(id),
+        |table, id| table.forget(id),
+    ];
+
+    fn states(table: &ModelTable) -> Vec<String> {
+        let line = |line: ModelStatus| format!("{} {:?} {}", line.id, line.version, line.state.name());
+        table.index().map(line).collect()
+    }
+
+    #[test]
+    fn a_change_is_seen_in_its_table_alone_and_copies_nothing_of_other_models() {
+        let mut table = ModelTable::default();
+        for number in 0..100 {
+            table.set_version(&ModelId::plain(format!("m{number}")), 1, VersionState::Unloaded);
+        }
+        for (number, change) in CHANGES.iter().enumerate() {
+            let id = ModelId::plain(format!("m{number}"));
+            let (before, mut next) = (states(&table), table.clone());
+            change(&mut next, &id);
+            assert_eq!(states(&table), before);
+            for (name, namespaces) in &next.models {
+                let is_shared = Arc::ptr_eq(namespaces, &table.models[name]);
+                assert!(is_shared || **name == *id.name, "change {number} copies {name}");
+            }
+            table = next;
+        }
+        assert_eq!(table.models.len(), 99);
+    }
 }
