@@ -101,7 +101,11 @@ class Dfdaemon:
         command = [program(), *files, "--console", "--log-dir", self.folder / "logs"]
         with open(self.log, "w") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        assert eventually(self._is_up, START_LIMIT_S), self.log.read_text()
+        try:
+            assert eventually(self._is_up, START_LIMIT_S), self.log.read_text()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def _is_up(self):
