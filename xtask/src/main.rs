@@ -40,9 +40,9 @@ enum Command {
     Tidy,
     /// Check licences, banned crates and sources of the dependencies
     Deny,
-    /// Look for inputs that break the readers of configurations
+    /// Look for inputs that break the readers of untrusted data
     Fuzz(fuzz::Fuzz),
-    /// Fetch what is not in the repository
+    /// Fetch files that the repository does not contain
     #[command(subcommand)]
     Fetch(fetch::Fetch),
     /// Build the package for Python: the server's library, the program and the modules

@@ -30,7 +30,7 @@ pub enum Step {
     Build,
     /// Real clients against that binary (builds it)
     E2e,
-    /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if it is named
+    /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Runs the named steps, or all that run by default, and closes with one line that sums them up.
+/// Runs the named steps, or the default ones, and closes with one line that sums them up.
 pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     let plan = plan(named);
     let start = Instant::now();
@@ -70,7 +70,7 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     Ok(())
 }
 
-/// The steps to run, in order, each once, with what they need.
+/// The steps to run, in order, without duplicates, with the steps that they require.
 fn plan(named: &[Step]) -> Vec<Step> {
     if named.is_empty() {
         return Step::value_variants().iter().copied().filter(|step| *step != Step::Dragonfly).collect();
@@ -89,7 +89,7 @@ impl Step {
         match self {
             Self::Fmt => {
                 show(&mut project.cargo(&["fmt", "--all", "--", "--check"]))?;
-                // A workspace of its own.
+                // The fuzz targets are a workspace of their own.
                 show(&mut project.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"]))
             }
             Self::Tidy => tidy::run(project),
@@ -98,7 +98,7 @@ impl Step {
                 show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
             }
             Self::Unit => show(&mut project.cargo(&["test", "--workspace"])),
-            // Of the whole workspace, with what the tests need: as the tests are built, so that nothing is built twice.
+            // The whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project),
             Self::Dragonfly => dragonfly(project),
@@ -140,8 +140,8 @@ fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
     )
 }
 
-/// How many files of end-to-end tests run side by side. The tests wait more than they compute, so there are more workers
-/// than processors, but not so many that tests which measure time hear of each other.
+/// The number of files of end-to-end tests to run in parallel. The tests wait more than they compute, so there are more
+/// workers than processors, but few enough that tests which measure time do not disturb each other.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| (processors.get() + 1).min(8))
 }

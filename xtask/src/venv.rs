@@ -17,13 +17,13 @@ const OLDEST_PYTHON: (u32, u32) = (3, 11);
 /// Written last, so an environment whose making was interrupted is made again.
 const STAMP: &str = "nereid-stamp.txt";
 
-/// A virtual environment that holds exactly what its requirements ask for.
+/// A virtual environment that contains exactly its requirements.
 pub struct Venv {
     folder: PathBuf,
 }
 
 impl Venv {
-    /// Makes the environment `name`, or takes the one that stands if it was made of the same requirements.
+    /// Makes the environment `name`, or returns the existing one if it has the same requirements.
     ///
     /// `requirements` is the text of a pip requirements file that refers to no other file.
     pub fn with(project: &Project, name: &str, requirements: &str) -> Result<Self> {

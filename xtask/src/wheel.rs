@@ -1,6 +1,6 @@
 //! The package for Python: a wheel with the server's library, its headers, the program and the modules.
 //!
-//! Knows where the parts are and what goes where, not what is in them.
+//! Knows the parts and their places in the package, not their contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::venv::Venv;
 /// What builds the wheel.
 const REQUIREMENTS: &str = "maturin==1.16.0\n";
 
-/// The files that are built, and where they go in the package.
+/// The built files, and their places in the package.
 const BUILT: [(&str, &str); 2] =
     [("libtritonserver.so", "lib/libtritonserver.so"), ("nereid-command", "bin/nereid")];
 
@@ -26,12 +26,12 @@ const HEADERS: &str = "crates/tritonserver/include";
 
 #[derive(Args)]
 pub struct Wheel {
-    /// The profile of cargo that everything is built with
+    /// The cargo profile of the build
     #[arg(long, default_value = "dist")]
     profile: String,
 }
 
-/// Builds everything, and the wheel of it.
+/// Builds all parts, and packs the wheel.
 pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
     let profile = wheel.profile.as_str();
     let packages = ["--package", "nereid-tritonserver", "--package", "nereid-python-package"];
@@ -42,7 +42,7 @@ pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
     Ok(())
 }
 
-/// Packs a wheel of what was built with this profile. Returns its path; there is no other file in its folder.
+/// Packs a wheel of the parts built with this profile. Returns its path; its folder contains no other file.
 pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
     let venv = Venv::with(project, "maturin", REQUIREMENTS)?;
     let built = project.target.join(if profile == "dev" { "debug" } else { profile });
@@ -84,7 +84,7 @@ pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
     }
 }
 
-/// Says where the modules' crate is, which is not in the folder that the package is put together in.
+/// Points maturin to the modules' crate, which is outside the folder where the package is assembled.
 fn set_manifest(pyproject: &Path, manifest: &Path) -> Result<()> {
     let table = "[tool.maturin]\n";
     let text = fs::read_to_string(pyproject)?;
@@ -111,7 +111,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest glibc 2 of which a file needs something, by the names of its symbols' versions; at least 17.
+/// The newest glibc 2 that a file requires, by the versions of its symbols; at least 17.
 fn newest_glibc(file: &[u8]) -> u32 {
     let name = b"GLIBC_2.";
     let after = file.windows(name.len()).enumerate().filter(|(_, found)| found == name);

@@ -1,11 +1,11 @@
-//! Serves Caffe2's NetDef models: turns them into ONNX in memory, and has an engine for ONNX load that.
+//! Serves Caffe2's NetDef models: converts them to ONNX in memory, and loads the result with an ONNX engine.
 //!
-//! A model is two files of its version's folder: `model.netdef`, or what `default_model_filename` says, and the net that
-//! fills the weights, whose name is the same behind `init_`. A NetDef says neither types nor dimensions of its inputs, so
-//! they are the configuration's. What follows from the graph completes the configuration: the outputs, and inputs that a
-//! convolution or a fully connected layer reads.
+//! A model is two files in its version's folder: `model.netdef`, or the file that `default_model_filename` names, and
+//! the net that initialises the weights, whose name has the prefix `init_`. A NetDef declares neither types nor
+//! dimensions of its inputs, so the configuration lists them. The graph completes the configuration: with the outputs,
+//! and with inputs that a convolution or a fully connected layer reads.
 //!
-//! How a NetDef becomes ONNX is in `nereid-netdef`. The crate knows no engine: the caller gives one as a function.
+//! `nereid-netdef` does the conversion. This crate depends on no engine: the caller passes one as a function.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use nereid_netdef::{Element, Input, NetDefError, Nets};
 const DEFAULT_FILENAME: &str = "model.netdef";
 const INIT_PREFIX: &str = "init_";
 
-/// Loads an ONNX model that is in memory. The path is that of the file that it was made of, for messages.
+/// Loads an ONNX model from memory. The path is that of its source file, for messages.
 pub type LoadOnnx = Box<dyn Fn(ModelContext, Vec<u8>, PathBuf) -> Result<Box<dyn Model>> + Send + Sync>;
 
 /// The backend over an engine for ONNX.
@@ -50,7 +50,7 @@ impl Backend for NetDefBackend {
     }
 }
 
-/// The model's nets as ONNX, and the path of the one that computes.
+/// The model's nets as ONNX, and the path of the net that computes.
 fn convert(context: &ModelContext) -> Result<(Vec<u8>, PathBuf)> {
     let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
     let version = context.version_directory();
@@ -73,7 +73,7 @@ fn convert(context: &ModelContext) -> Result<(Vec<u8>, PathBuf)> {
     Ok((onnx, path))
 }
 
-/// What the configuration says of the inputs.
+/// The inputs that the configuration lists.
 fn inputs(config: &ModelConfig) -> Vec<Input> {
     let batch = (config.max_batch_size > 0).then_some(None);
     let input = |input: &ModelInput| {

@@ -1,5 +1,5 @@
-//! Every operator, run by the embedded engine, computes what Caffe2 computed: nets, inputs and outputs of
-//! `tests/netdef/operators.bin`, which `generate.py` beside it made with Caffe2 itself.
+//! Every operator, run by the embedded engine, computes what Caffe2 computed. Nets, inputs and outputs are in
+//! `tests/netdef/operators.bin`, which `generate.py` beside it wrote with Caffe2 itself.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use nereid_testkit::{Executions, Recorder, context, normalised};
 use nereid_tract::TractBackend;
 use tempfile::TempDir;
 
-/// What the embedded engine refuses, by a part of its message. ONNX Runtime runs these.
+/// Nets that the embedded engine refuses, with a part of its message. ONNX Runtime runs them.
 const REFUSED: &[(&str, &str)] = &[];
 
-/// A net, its inputs, and what Caffe2 computes of them.
+/// A net, its inputs, and the outputs that Caffe2 computed.
 struct Case {
     name: String,
     init: Vec<u8>,
@@ -44,7 +44,7 @@ impl Case {
         fields(contents).into_iter().map(case).collect()
     }
 
-    /// A configuration that lists inputs and outputs with the shapes that they have.
+    /// A configuration that lists the inputs and outputs with their shapes.
     fn config(&self) -> String {
         let list = |role: &str, tensors: &[Tensor]| {
             let tensors = tensors.iter().map(|tensor| {
@@ -138,7 +138,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
 /// Why two tensors differ, if they do.
 fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
     let head = |tensor: &Tensor| {
-        // A scalar goes as [1].
+        // A scalar is sent as [1].
         let shape = if tensor.shape.is_empty() { vec![1] } else { tensor.shape.to_vec() };
         (tensor.name.clone(), tensor.data_type, shape)
     };
@@ -183,7 +183,7 @@ fn every_operator_has_a_case() {
         contents.windows(field.len()).any(|window| window == field)
     };
     let without: BTreeSet<_> = nereid_netdef::operators().into_iter().filter(|name| !has(name)).collect();
-    // They copy between processors, or are of Caffe2 with GPUs only.
+    // They copy between processors, or exist only in Caffe2 builds with GPU support.
     let expected = [
         "CopyCPUToGPU",
         "CopyFromCPUInput",

@@ -1,7 +1,7 @@
-//! Runs the conformance suite of backends on TensorFlow: `tensorflow_conformance LIBRARY FOLDER`. The model in `FOLDER/1` is a
-//! GraphDef that gives FP32 `x` [N,3], times two, as `y`.
+//! Runs the conformance suite of backends on TensorFlow: `tensorflow_conformance LIBRARY FOLDER`. The model in
+//! `FOLDER/1` is a GraphDef that returns its FP32 input `x` [N,3], times two, as `y`.
 //!
-//! It is a program and not a test, since the library is one that the end-to-end tests bring along.
+//! This is a program and not a test, because the end-to-end tests install the library.
 
 use std::env;
 use std::path::PathBuf;

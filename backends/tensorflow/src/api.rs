@@ -1,12 +1,12 @@
-//! TensorFlow's C interface: the functions that are called, looked up in its library.
+//! TensorFlow's C interface: the functions that this crate calls, looked up in the library.
 //!
-//! Declared as in the headers of TensorFlow 2.21 (`tensorflow/c/*.h`). Knows nothing of what the calls are for.
+//! Declared as in the headers of TensorFlow 2.21 (`tensorflow/c/*.h`). Does not know what the calls are for.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use nereid_dylib::Library;
 
-/// The library's own objects, which are only pointed to.
+/// Opaque objects of the library, used through pointers only.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
         #[repr(C)]
@@ -20,7 +20,7 @@ opaque!(Status SessionOptions ImportOptions Graph Session Operation Tensor);
 #[repr(C, align(8))]
 pub(crate) struct TString([u8; 24]);
 
-/// Bytes, and what frees them.
+/// Bytes, and the function that frees them.
 #[repr(C)]
 pub(crate) struct Buffer {
     pub(crate) data: *const c_void,
@@ -38,10 +38,10 @@ pub(crate) struct Output {
 
 type Free = unsafe extern "C" fn(*mut c_void, usize, *mut c_void);
 
-/// Declares the table of functions, and how it is looked up.
+/// Declares the table of functions and the look-up.
 macro_rules! functions {
     ($($name:ident = $symbol:literal: $signature:ty,)*) => {
-        /// The functions of a library, which is never closed.
+        /// The functions of a library that is never closed.
         #[derive(Clone, Copy)]
         pub(crate) struct Api {
             $(pub(crate) $name: $signature,)*

@@ -1,7 +1,7 @@
 //! Runs a session on a batch's inputs.
 //!
-//! Inputs of a fixed size are read in the memory that they are in, which the library's tensor keeps alive. Outputs are passed
-//! on in the library's memory. Knows nothing of how requests make a batch.
+//! Inputs of a fixed size are read in place: the library's tensor keeps their memory alive. Outputs stay in the
+//! library's memory. Does not know how requests form a batch.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -26,7 +26,7 @@ pub(crate) struct Places {
     pub(crate) outputs: Vec<Output>,
 }
 
-// SAFETY: the operations belong to a graph, which does not belong to a thread; they are only used with its session.
+// SAFETY: the operations belong to a graph, which is not bound to a thread; they are only used with its session.
 unsafe impl Send for Places {}
 
 /// One instance.
@@ -34,11 +34,11 @@ pub(crate) struct TfEngine {
     pub(crate) session: Arc<Session>,
     pub(crate) model: Arc<GraphModel>,
     pub(crate) places: Places,
-    /// Where the inputs of the run are in memory.
+    /// The inputs of the current run in memory.
     pub(crate) addresses: RefCell<Vec<Range<usize>>>,
 }
 
-/// An input, ready to be run on.
+/// An input, ready to run.
 pub(crate) enum Value {
     Fixed(Elements),
     Strings(Vec<Vec<u8>>),
@@ -74,7 +74,7 @@ impl TfEngine {
         if is_strings {
             return strings_of(&output, count).map(Contents::Strings);
         }
-        // A graph may give an input as an output: its memory is the client's, who may change it.
+        // A graph may return an input as an output. That memory is the client's, who may change it.
         let start = bytes.as_ptr().addr();
         if self.addresses.borrow().iter().any(|input| input.contains(&start)) {
             return Ok(Contents::Fixed(Bytes::copy_from_slice(bytes)));
@@ -83,7 +83,7 @@ impl TfEngine {
     }
 }
 
-/// The number of dimensions, as C has it.
+/// The number of dimensions, as C's type.
 fn rank(shape: &Shape) -> Result<c_int, String> {
     c_int::try_from(shape.len()).map_err(|error| error.to_string())
 }
@@ -95,18 +95,19 @@ fn fixed(
     shape: &Shape,
     elements: Elements,
 ) -> Result<*mut crate::api::Tensor, String> {
-    // SAFETY: only the library calls it, when it gives the tensor up.
+    // SAFETY: only the library calls it, when it releases the tensor.
     unsafe extern "C" fn free(_: *mut c_void, _: usize, elements: *mut c_void) {
-        // SAFETY: the library calls this once, with what the tensor was made with: a box that was turned into a pointer.
+        // SAFETY: the library calls this once, with the pointer that the tensor was created with: a box turned into a
+        // raw pointer.
         drop(unsafe { Box::from_raw(elements.cast::<Elements>()) });
     }
     let rank = rank(shape)?;
     let elements = Box::new(elements);
     let (data, len) = (elements.as_bytes().as_ptr(), elements.as_bytes().len());
     let owner = Box::into_raw(elements);
-    // SAFETY: the shape lives, and has as many dimensions as the number says. The contents fit it, as was checked. They stay
-    // where they are until `free` is called. The library copies what is not aligned as it wants it, and does not write to
-    // memory that it does not own.
+    // SAFETY: the shape is alive and has the stated number of dimensions. The size of the contents was checked against
+    // it. They stay in place until `free` is called. The library copies contents that are not aligned as it needs, and
+    // does not write to memory that it does not own.
     let tensor = unsafe {
         (library.api.new_tensor)(
             number,
@@ -129,13 +130,13 @@ fn strings_tensor(
 ) -> Result<*mut crate::api::Tensor, String> {
     let api = &library.api;
     let size = strings.len().checked_mul(size_of::<TString>()).ok_or("too many strings")?;
-    // SAFETY: the shape lives, and has as many dimensions as the number says.
+    // SAFETY: the shape is alive and has the stated number of dimensions.
     let tensor = unsafe { (api.allocate_tensor)(number, shape.as_ptr(), rank(shape)?, size) };
     if tensor.is_null() {
         return Err("an input was refused".to_owned());
     }
-    // SAFETY: the tensor lives, and has room for as many strings as there are: the shape was checked against them. Each
-    // string is made before it is written, and the library copies it.
+    // SAFETY: the tensor is alive and has room for all strings: the shape was checked against their number. Each string
+    // is initialised before it is written, and the library copies it.
     unsafe {
         let place = (api.tensor_data)(tensor).cast::<TString>();
         for (at, string) in strings.iter().enumerate() {
@@ -153,7 +154,7 @@ fn strings_of(output: &OwnTensor, count: usize) -> Result<Vec<Vec<u8>>, String> 
     }
     let (api, first) = (&output.library.api, contents.as_ptr().cast::<TString>());
     let strings = (0..count).map(|at| {
-        // SAFETY: the tensor lives, and holds that many strings. Each is as long as the library says.
+        // SAFETY: the tensor is alive and holds that many strings. The library reports the length of each.
         unsafe {
             let string = first.add(at);
             let (data, len) = ((api.string_data)(string), (api.string_size)(string));
@@ -199,7 +200,7 @@ impl Engine for TfEngine {
 
     fn read(&self, port: &Port, output: OwnTensor) -> Result<(Shape, Contents)> {
         let api = &output.library.api;
-        // SAFETY: the tensor lives, and the index is one of its dimensions.
+        // SAFETY: the tensor is alive, and the index is one of its dimensions.
         let (number, shape) = unsafe {
             let rank = (api.tensor_dim_count)(output.tensor).max(0);
             let dims = (0..rank).map(|at| (api.tensor_dim)(output.tensor, at));

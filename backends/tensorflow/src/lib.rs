@@ -1,7 +1,7 @@
-//! Runs TensorFlow models on TensorFlow's library, which is loaded at run time through its C interface.
+//! Runs TensorFlow models on TensorFlow's library, loaded at run time through its C interface.
 //!
-//! [`find`] searches for the library, which [`TensorFlow::open`] loads. A model is a GraphDef (`model.graphdef`) or the folder
-//! of a SavedModel (`model.savedmodel`) in its version's folder, or what `default_model_filename` says.
+//! [`find`] locates the library, [`TensorFlow::open`] loads it. A model is a GraphDef (`model.graphdef`) or the folder
+//! of a SavedModel (`model.savedmodel`) in its version's folder, or the path that `default_model_filename` names.
 //!
 //! Each instance has a session of its own, with its own weights, unless `MAX_SESSION_SHARE_COUNT` lets several share one.
 //!
@@ -39,7 +39,7 @@ use crate::source::Source;
 pub use crate::library::{OpenError, TensorFlow};
 pub use nereid_dylib::{Found, Place};
 
-/// The library of Python's packages.
+/// The library in Python's packages.
 const FRAMEWORK: Framework = Framework {
     library: "libtensorflow_cc",
     variable: None,
@@ -47,15 +47,15 @@ const FRAMEWORK: Framework = Framework {
     python_packages: &["tensorflow"],
 };
 
-/// The library of TensorFlow for C, which packages of systems and archives have.
+/// The library in packages of TensorFlow for C.
 const FOR_C: Framework = Framework { library: "libtensorflow", python_packages: &[], ..FRAMEWORK };
 
-/// Finds TensorFlow's library: by the backend's setting `library`, in the backend directory, in the active Python environment or
-/// in the system's places.
+/// Finds TensorFlow's library: by the backend's setting `library`, in the backend directory, in the active Python
+/// environment, or in the system's library folders.
 pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
     let places = SearchPlaces::of_process(&FRAMEWORK, setting, backends);
     let found = FRAMEWORK.find(&places);
-    // A folder that has the one may lack the other.
+    // A folder with one of the two may lack the other.
     if found.place == Place::System || found.path.is_dir() { FOR_C.find(&places) } else { found }
 }
 
@@ -66,7 +66,7 @@ pub struct TensorFlowBackend {
 }
 
 impl TensorFlowBackend {
-    /// The backend with its settings, of which it knows `allow-soft-placement` and `default-max-batch-size`.
+    /// The backend with its settings. It reads `allow-soft-placement` and `default-max-batch-size`.
     pub fn new(library: Arc<TensorFlow>, settings: BackendSettings) -> Self {
         Self { library, settings }
     }
@@ -120,14 +120,14 @@ impl Backend for TensorFlowBackend {
 struct TfModel {
     graph: Arc<GraphModel>,
     source: Source,
-    /// How many instances share a session.
+    /// How many instances share one session.
     shares: usize,
     /// The latest session.
     session: Mutex<Shared>,
     completed: Option<ModelConfig>,
 }
 
-/// A session, and how many more instances may have it.
+/// A session, and how many more instances may share it.
 struct Shared {
     session: Arc<Session>,
     places: Places,

@@ -1,4 +1,4 @@
-//! Opens TensorFlow's library, and reads what its calls report.
+//! Opens TensorFlow's library, and turns the status of its calls into results.
 //!
 //! Does not know where to find the library.
 
@@ -17,7 +17,7 @@ pub enum OpenError {
     /// The dynamic loader rejects it.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// It is something else, or too old.
+    /// It is another library, or too old.
     #[error("{path} is not the library of TensorFlow 2: it does not export {function}")]
     Foreign {
         /// The library.
@@ -40,15 +40,15 @@ impl TensorFlow {
     /// Says why this library cannot be used.
     pub fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
         let _in_use = InUse::new();
-        // SAFETY: loading runs the library's initialisers. It is the file that the operator names or installed as
-        // TensorFlow, and trusted as such, as any backend library is.
+        // SAFETY: loading runs the library's initialisers. The operator named or installed this file as TensorFlow, and
+        // it is trusted like any backend library.
         let library = unsafe { open(path, Binding::Lazy) }?;
-        // SAFETY: a library that exports these names claims to be TensorFlow's C interface. It is never closed: below its
-        // handle is forgotten.
+        // SAFETY: a library that exports these names claims to be TensorFlow's C interface. It is never closed: its
+        // handle is forgotten below.
         let api = unsafe { Api::of(&library) };
         let api = api.map_err(|function| OpenError::Foreign { path: path.to_owned(), function })?;
         mem::forget(library);
-        // SAFETY: the function takes nothing, and returns a static string that ends with a zero byte.
+        // SAFETY: the function takes no arguments, and returns a static string that ends with a zero byte.
         let version = unsafe { CStr::from_ptr((api.version)()) }.to_string_lossy().into_owned();
         Ok(Arc::new(Self { api, version }))
     }
@@ -58,13 +58,13 @@ impl TensorFlow {
         &self.version
     }
 
-    /// What a call returns that reports to a status.
+    /// Calls a function that reports to a status, and returns its result.
     ///
     /// # Errors
-    /// What the library says, on one line.
+    /// The library's message, on one line.
     pub(crate) fn call<T>(&self, call: impl FnOnce(*mut api::Status) -> T) -> Result<T, String> {
-        // SAFETY: the functions take nothing, or a status that lives. The message belongs to the status, and ends with a
-        // zero byte.
+        // SAFETY: the functions take no arguments, or a status that is alive. The message belongs to the status, and
+        // ends with a zero byte.
         unsafe {
             let status = (self.api.new_status)();
             let result = call(status);

@@ -1,4 +1,4 @@
-//! The messages of TensorFlow's files and options, as far as they are read or written.
+//! The parts that we read or write of TensorFlow's files and options.
 //!
 //! Field numbers are those of TensorFlow's `saved_model.proto`, `meta_graph.proto`, `tensor_shape.proto` and `config.proto`.
 

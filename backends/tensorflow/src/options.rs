@@ -1,6 +1,6 @@
 //! What a model's configuration and the backend's settings choose: threads, sessions, signature.
 //!
-//! Names and meaning are those of Triton's backend. Opens nothing.
+//! Names and meaning are those of Triton's backend. Opens no files.
 
 use nereid_backend_api::{BackendSettings, Error, ModelConfig, Result};
 

@@ -1,6 +1,6 @@
 //! A graph and the session that runs it.
 //!
-//! Knows nothing of requests, nor of configurations.
+//! Does not know requests or configurations.
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -27,13 +27,13 @@ pub(crate) struct Session {
     _in_use: InUse,
 }
 
-// SAFETY: neither graphs nor sessions belong to a thread, and the library documents that both may be used by several at
-// once.
+// SAFETY: neither graphs nor sessions are bound to a thread, and the library documents that several threads may use
+// both at once.
 unsafe impl Send for Session {}
 // SAFETY: as above.
 unsafe impl Sync for Session {}
 
-/// What an operation is, for completion.
+/// An operation, described for completion.
 pub(crate) struct Described {
     pub(crate) name: String,
     pub(crate) kind: String,
@@ -42,7 +42,7 @@ pub(crate) struct Described {
     pub(crate) is_end: bool,
 }
 
-/// Type, by the library's number, and dimensions; `None` if their number is open, -1 for one of any size.
+/// Type, as the library's number, and dimensions; `None` if the rank is unknown, -1 for a dimension of any size.
 pub(crate) type Facts = (c_int, Option<Vec<i64>>);
 
 impl Session {
@@ -54,7 +54,8 @@ impl Session {
     ) -> Outcome<Self> {
         Self::make(library, config, |api, graph, options, status| {
             let buffer = api::Buffer { data: graph_def.as_ptr().cast(), length: graph_def.len(), free: None };
-            // SAFETY: graph, buffer, options and status live; the library copies what it keeps of the buffer.
+            // SAFETY: graph, buffer, options and status are alive; the library copies the parts of the buffer that it
+            // keeps.
             unsafe {
                 let import = (api.new_import_options)();
                 (api.import_graph)(graph, &raw const buffer, import, status);
@@ -68,7 +69,7 @@ impl Session {
         })
     }
 
-    /// A session for the graph of a SavedModel that has these tags, and what the model says of it.
+    /// A session for the graph of a SavedModel with these tags, and the model's description of it.
     pub(crate) fn of_saved_model(
         library: &Arc<TensorFlow>,
         config: &ConfigProto,
@@ -81,8 +82,8 @@ impl Session {
         let count = c_int::try_from(pointers.len()).map_err(|error| error.to_string())?;
         let mut description = Vec::new();
         let session = Self::make(library, config, |api, graph, options, status| {
-            // SAFETY: options, folder, as many tags as the number says, graph and status live. The library fills the
-            // buffer, which is freed once it was read.
+            // SAFETY: options, folder, the stated number of tags, graph and status are alive. The library fills the
+            // buffer, which is freed after it is read.
             unsafe {
                 let buffer = (api.new_buffer)();
                 let session = (api.load_saved_model)(
@@ -114,45 +115,45 @@ impl Session {
     ) -> Outcome<Self> {
         let (in_use, api) = (InUse::new(), &library.api);
         let config = config.encode_to_vec();
-        // SAFETY: the functions take nothing, or objects that were just made.
+        // SAFETY: the functions take no arguments, or objects that were just created.
         let (graph, options) = unsafe { ((api.new_graph)(), (api.new_session_options)()) };
-        // From here on the graph is freed whatever happens.
+        // From here on, every path frees the graph.
         let mut session =
             Self { library: Arc::clone(library), graph, session: ptr::null_mut(), _in_use: in_use };
-        // SAFETY: options, the configuration of that length and the status live.
+        // SAFETY: the options, the configuration of that length and the status are alive.
         let set = library.call(|status| unsafe {
             (api.set_config)(options, config.as_ptr().cast(), config.len(), status);
         });
         let made = set.and_then(|()| library.call(|status| make(api, graph, options, status)));
-        // SAFETY: the options are not used any more.
+        // SAFETY: the options are no longer used.
         unsafe { (api.delete_session_options)(options) };
         session.session = made?;
         if session.session.is_null() { Err("the library made no session".to_owned()) } else { Ok(session) }
     }
 
-    /// The output that a name such as `scores:0` means; without a number, it is the first.
+    /// Finds the output that a name such as `scores:0` denotes; without a number, the first.
     pub(crate) fn output(&self, name: &str) -> Option<Output> {
         let (operation, index) = match name.rsplit_once(':') {
             Some((operation, index)) => (operation, index.parse().ok()?),
             None => (name, 0),
         };
         let operation = self.operation(operation)?;
-        // SAFETY: the operation is one of the graph, which lives.
+        // SAFETY: the operation belongs to the graph, which is alive.
         let count = unsafe { (self.library.api.output_count)(operation) };
         (0..count).contains(&index).then_some(Output { operation, index })
     }
 
     pub(crate) fn operation(&self, name: &str) -> Option<*mut Operation> {
         let name = CString::new(name).ok()?;
-        // SAFETY: graph and name live.
+        // SAFETY: graph and name are alive.
         let operation = unsafe { (self.library.api.operation_by_name)(self.graph, name.as_ptr()) };
         (!operation.is_null()).then_some(operation)
     }
 
-    /// What the graph says of an output of one of its operations.
+    /// The graph's type and dimensions of one output of an operation.
     pub(crate) fn facts(&self, output: Output) -> Outcome<Facts> {
         let api = &self.library.api;
-        // SAFETY: the output is one of the graph's, which lives; there is room for as many dimensions as it has.
+        // SAFETY: the output belongs to the graph, which is alive; the list has room for all its dimensions.
         unsafe {
             let number = (api.output_type)(output);
             let rank = self.library.call(|status| (api.dim_count)(self.graph, output, status))?;
@@ -167,12 +168,13 @@ impl Session {
     pub(crate) fn operations(&self) -> Vec<Described> {
         let (api, mut found, mut position) = (&self.library.api, Vec::new(), 0);
         loop {
-            // SAFETY: the graph lives, and the place is valid to write.
+            // SAFETY: the graph is alive, and the position is valid for writes.
             let operation = unsafe { (api.next_operation)(self.graph, &raw mut position) };
             if operation.is_null() {
                 return found;
             }
-            // SAFETY: the operation is one of the graph, which lives; so do its texts, which end with a zero byte.
+            // SAFETY: the operation belongs to the graph, which is alive; so are its strings, which end with a zero
+            // byte.
             unsafe {
                 let text = |text| CStr::from_ptr(text).to_string_lossy().into_owned();
                 let outputs = (0..(api.output_count)(operation)).map(|index| Output { operation, index });
@@ -188,10 +190,10 @@ impl Session {
         }
     }
 
-    /// Runs the graph on these inputs, and gives the outputs. `targets` run for what they do.
+    /// Runs the graph on these inputs, and returns the outputs. `targets` run for their side effects.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's message.
     pub(crate) fn run(
         &self,
         inputs: &[(Output, OwnTensor)],
@@ -205,8 +207,8 @@ impl Session {
         let count = |len: usize| c_int::try_from(len).map_err(|error| error.to_string());
         let (inputs, results, target_count) =
             (count(values.len())?, count(outputs.len())?, count(targets.len())?);
-        // SAFETY: session, graph and inputs live; each list has as many entries as its number says; all operations are of
-        // this graph. The library writes an output, or null, to each place.
+        // SAFETY: session, graph and inputs are alive; each list has the stated number of entries; all operations
+        // belong to this graph. The library writes an output, or null, to each entry.
         let ran = self.library.call(|status| unsafe {
             (self.library.api.run)(
                 self.session,
@@ -234,7 +236,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let api = &self.library.api;
-        // SAFETY: nothing uses the session any more, nor the graph after it. What their end reports is of no use.
+        // SAFETY: nothing uses the session any more, nor the graph after it. Errors from closing them do not matter.
         unsafe {
             if !self.session.is_null() {
                 let _ = self.library.call(|status| (api.close_session)(self.session, status));
@@ -245,30 +247,30 @@ impl Drop for Session {
     }
 }
 
-/// A tensor of the library, freed when dropped.
+/// A tensor of the library, freed on drop.
 pub(crate) struct OwnTensor {
     pub(crate) tensor: *mut api::Tensor,
     pub(crate) library: Arc<TensorFlow>,
 }
 
-// SAFETY: a tensor does not belong to a thread.
+// SAFETY: a tensor is not bound to a thread.
 unsafe impl Send for OwnTensor {}
 // SAFETY: shared references only read it.
 unsafe impl Sync for OwnTensor {}
 
 impl Drop for OwnTensor {
     fn drop(&mut self) {
-        // SAFETY: the tensor was made by the library, and is not used afterwards.
+        // SAFETY: the library created the tensor, and nothing uses it afterwards.
         unsafe { (self.library.api.delete_tensor)(self.tensor) };
     }
 }
 
 impl AsRef<[u8]> for OwnTensor {
-    /// The elements as they are in memory.
+    /// The elements' bytes in memory.
     fn as_ref(&self) -> &[u8] {
         let api = &self.library.api;
-        // SAFETY: the tensor lives. Its elements lie from this address on, of that size, and nobody writes to them any
-        // more: it is an output of a run that ended, and the library does not write to inputs.
+        // SAFETY: the tensor is alive. Its elements start at this address and have this size. Nobody writes to them any
+        // more: the tensor is an output of a finished run, and the library does not write to inputs.
         unsafe {
             let (data, size): (*mut c_void, _) =
                 ((api.tensor_data)(self.tensor), (api.tensor_size)(self.tensor));

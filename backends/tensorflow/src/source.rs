@@ -1,7 +1,7 @@
-//! What a model's folder holds: a GraphDef or a SavedModel, its signature, and the operations to run first.
+//! Reads a model's folder: a GraphDef or a SavedModel, its signature, and the operations to run first.
 //!
-//! A SavedModel has names for its inputs and outputs, each with the tensor of the graph that it means. In a GraphDef they go
-//! by the names of operations, with or without `:0`.
+//! A SavedModel names its inputs and outputs, and maps each name to a tensor of the graph. In a GraphDef, tensors have
+//! the names of operations, with or without `:0`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ use crate::types;
 const GRAPH_PLATFORM: &str = "tensorflow_graphdef";
 const DEFAULT_TAG: &str = "serve";
 const DEFAULT_SIGNATURE: &str = "serving_default";
-/// Signatures that are no model's: they initialise it.
+/// Signatures that initialise a model and are not for requests.
 const INITIALISERS: [&str; 2] = ["__saved_model_init_op", "_saved_model_init_op"];
 /// The file within a SavedModel's folder.
 const SAVED_MODEL: &str = "saved_model.pb";
-/// How deep the folders of a SavedModel are.
+/// How deep the folders of a SavedModel may be nested.
 const DEPTH: usize = 4;
 
-/// Operations without a result that a request could want.
+/// Operations without a result that a request could ask for.
 const WITHOUT_RESULT: [&str; 4] = ["Assert", "Const", "NoOp", "Placeholder"];
 
 /// A model's files, from which sessions are made.
@@ -56,17 +56,17 @@ pub(crate) struct Opened {
 /// The inputs or the outputs of a signature.
 type Entries = BTreeMap<String, TensorInfo>;
 
-/// What a model calls a tensor, and what is known of it.
+/// The model's name for a tensor, with its type and dimensions.
 struct Named {
     name: String,
     facts: Facts,
 }
 
 impl Source {
-    /// Reads what the version's folder holds, as far as the library does not.
+    /// Reads the parts of the version's folder that the library does not.
     ///
     /// # Errors
-    /// A file is missing, or not what it should be.
+    /// A file is missing or malformed.
     pub(crate) fn of(library: &Arc<TensorFlow>, context: &ModelContext, options: Options) -> Result<Self> {
         let config = &context.config;
         let version = context.version_directory();
@@ -95,10 +95,10 @@ impl Source {
         Ok(Self { library: Arc::clone(library), options, form, init_ops })
     }
 
-    /// A new session, on which the operations to run first were run.
+    /// Opens a new session and runs the initialising operations.
     ///
     /// # Errors
-    /// What the library says of the files, or that there is no such signature.
+    /// The library's message about the files, or a missing signature.
     pub(crate) fn open(&self) -> Result<Opened> {
         let (library, config) = (&self.library, &self.options.session);
         let (path, made) = match &self.form {
@@ -148,10 +148,10 @@ impl Source {
 }
 
 impl Opened {
-    /// The signature of the model. `config` says which tensors of a GraphDef are meant, where it lists any.
+    /// The model's signature. For a GraphDef, `config` selects the tensors, where it lists any.
     ///
     /// # Errors
-    /// A tensor that is not in the graph, or has a type that the protocol lacks.
+    /// A tensor is missing in the graph, or its type is unknown to the protocol.
     pub(crate) fn signature(&self, config: &ModelConfig) -> Result<Signature> {
         let (inputs, outputs) = self.named(config)?;
         let ports = |role: &str, named: Vec<Named>| {
@@ -160,10 +160,10 @@ impl Opened {
         Ok(Signature { inputs: ports("input", inputs)?, outputs: ports("output", outputs)? })
     }
 
-    /// Where inputs and outputs of these names are in this session's graph.
+    /// Locates inputs and outputs of these names in the session's graph.
     ///
     /// # Errors
-    /// One is not in the graph.
+    /// A name is missing in the graph.
     pub(crate) fn places(&self, inputs: &[&str], outputs: &[&str]) -> Result<Places> {
         let place = |entries: Option<&Entries>, name: &str| {
             let tensor = match entries {
@@ -207,7 +207,7 @@ impl Opened {
         Ok((inputs, outputs))
     }
 
-    /// The inputs and outputs of a GraphDef: its placeholders, and what nothing else reads.
+    /// The inputs and outputs of a GraphDef: its placeholders, and outputs that no operation reads.
     fn found(&self) -> Result<(Vec<Named>, Vec<Named>)> {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for operation in self.session.operations() {
@@ -258,10 +258,10 @@ fn port(role: &str, named: Named) -> Result<Port> {
     Ok(Port { name, data_type, dims })
 }
 
-/// The tags by which the library finds the graph to serve: `serve`, or those of the first graph if none has that.
+/// The tags of the graph to serve: `serve`, or those of the first graph if none has that tag.
 fn tags(saved_model: &[u8]) -> Vec<String> {
     let default = || vec![DEFAULT_TAG.to_owned()];
-    // What is wrong with the file is the library's to say.
+    // The library reports what is wrong with a damaged file.
     let Ok(SavedModel { meta_graphs }) = SavedModel::decode(saved_model) else { return default() };
     let mut sets = meta_graphs.into_iter().filter_map(|graph| Some(graph.meta_info?.tags));
     let sets: Vec<_> = sets.by_ref().collect();
@@ -272,7 +272,7 @@ fn tags(saved_model: &[u8]) -> Vec<String> {
     with_tag.or(sets.first()).cloned().unwrap_or_else(default)
 }
 
-/// Checks that a folder holds regular files and folders of such, because the library opens whatever is there.
+/// Checks that a folder contains only regular files and folders, because the library opens every entry.
 fn check_folder(folder: &Path, depth: usize) -> Result<()> {
     let entries = folder.read_dir().map_err(|error| Error::cannot_read(folder, &error.into()))?;
     for entry in entries.flatten() {

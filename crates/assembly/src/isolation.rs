@@ -12,14 +12,13 @@ use nereid_worker::Launch;
 
 use crate::backends::{self, BackendSetting, BackendsConfig};
 
-/// The first argument of a process that hosts a backend. The others are for [`host`].
+/// The first argument of a process that hosts a backend. The remaining arguments are for [`host`].
 pub const HOST: &str = "host-backend";
 
-/// The variable of the environment by which such a process reports more than warnings.
+/// The environment variable that lets such a process log at level info.
 pub const HOST_INFORMS: &str = nereid_isolation::INFORMS;
 
-/// How a backend is kept apart from the server unless its settings say so. libtorch does not come to an end with some damaged
-/// files.
+/// How a backend is isolated from the server unless its settings say otherwise. libtorch hangs on some damaged files.
 fn by_default(name: &str) -> Isolation {
     match name {
         "pytorch" => Isolation::Load,
@@ -27,7 +26,7 @@ fn by_default(name: &str) -> Isolation {
     }
 }
 
-/// Opens a built-in backend, kept apart from the server as its settings say.
+/// Opens a built-in backend, isolated from the server as its settings say.
 ///
 /// # Errors
 /// It cannot be opened, or a setting has an unknown value.
@@ -66,7 +65,7 @@ fn launch(program: PathBuf, name: &str, config: &BackendsConfig) -> Launch {
     Launch { program, arguments, variables: Vec::new() }
 }
 
-/// The backend and the configuration that arguments after [`HOST`] describe.
+/// The backend and the configuration that the arguments after [`HOST`] describe.
 fn described(mut arguments: impl Iterator<Item = OsString>) -> Option<(String, BackendsConfig)> {
     let name = arguments.next()?.into_string().ok()?;
     let directory = arguments.next()?.into();
@@ -84,7 +83,7 @@ fn described(mut arguments: impl Iterator<Item = OsString>) -> Option<(String, B
     Some((name, BackendsConfig { directory, settings, program: None }))
 }
 
-/// Hosts the backend that the arguments after [`HOST`] describe, for the server that started this process, until that ends it.
+/// Hosts the backend that the arguments after [`HOST`] describe, until the server that started this process ends it.
 ///
 /// # Errors
 /// The process was not started by a server.

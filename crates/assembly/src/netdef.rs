@@ -1,4 +1,4 @@
-//! The backend `caffe2`, whose models the engine for ONNX runs.
+//! The backend `caffe2`. The ONNX engine runs its models.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use nereid_netdef_backend::NetDefBackend;
 
 use crate::onnx_engine;
 
-/// The backend over the engine that backend `onnxruntime` has with these settings. `directory` is where backends are installed.
+/// The backend `caffe2` on the engine that the backend `onnxruntime` uses with these settings. `directory` is where
+/// backends are installed.
 ///
 /// # Errors
-/// The engine's, if there is none.
+/// The engine cannot be opened.
 pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
     let engine = onnx_engine::open(settings, directory)?;
     let runs_on_gpus = engine.backend().capabilities().runs_on_gpus;

@@ -1,5 +1,5 @@
-//! Which engine runs ONNX, the models of backend `onnxruntime` and those that are turned into it: ONNX Runtime where its library can be loaded, or else the
-//! embedded one.
+//! Chooses the engine for ONNX graphs, of the backend `onnxruntime` and of models converted to ONNX: ONNX Runtime where
+//! its library can be loaded, or else the embedded engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// Loads a model that is in memory, as ONNX made of the file at `origin`.
+    /// Loads an ONNX model from memory. `origin` is the path of its source file.
     pub(crate) fn load_onnx(
         &self,
         context: &ModelContext,
@@ -39,10 +39,10 @@ impl Engine {
     }
 }
 
-/// Opens the engine that the settings `engine` and `library` ask for. `directory` is where backends are installed.
+/// Opens the engine that the settings `engine` and `library` choose. `directory` is where backends are installed.
 ///
 /// # Errors
-/// The settings are wrong, or ask for an engine that is not available.
+/// The settings are invalid, or choose an engine that is not available.
 pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engine> {
     let embedded = |why: &str| Engine::Embedded(Arc::new(TractBackend::new(settings.clone(), why)));
     let only_ort = match settings.get("engine") {
@@ -68,7 +68,7 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engin
             );
             Ok(Engine::OnnxRuntime(Arc::new(OnnxRuntimeBackend::new(runtime, settings.clone()))))
         }
-        // Nothing was found, then: no more than a name was left to try.
+        // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable { .. }) if found.place == Place::System => {
             if only_ort {
                 return Err(Error::unavailable(format!(

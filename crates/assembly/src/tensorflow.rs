@@ -1,4 +1,4 @@
-//! The backend `tensorflow`: TensorFlow's own library where it can be loaded, or else OpenVINO's.
+//! The backend `tensorflow`: on TensorFlow's own library where it can be loaded, or else on OpenVINO's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use nereid_tensorflow::{OpenError, Place, TensorFlow, TensorFlowBackend, find};
 
 use crate::openvino;
 
-/// Opens what the settings `engine` and `library` ask for: the library of TensorFlow, or OpenVINO's with the settings
+/// Opens the library that the settings `engine` and `library` choose: TensorFlow's, or OpenVINO's with the settings
 /// `openvino`. `directory` is where backends are installed.
 ///
 /// # Errors
-/// There is neither, or the settings are wrong.
+/// Neither library can be opened, or the settings are invalid.
 pub(crate) fn open(
     settings: &BackendSettings,
     openvino: &BackendSettings,
@@ -35,7 +35,7 @@ pub(crate) fn open(
             tracing::info!("TensorFlow {} {}: {}", library.version(), found.place, found.path.display());
             return Ok(Arc::new(TensorFlowBackend::new(library, settings.clone())));
         }
-        // Nothing was found, then: no more than a name was left to try.
+        // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable(_)) if found.place == Place::System => {
             "no TensorFlow library was found: not by the setting 'library', nor in the backend directory, the active \
              Python environment or the system; `pip install tensorflow` in that environment is enough"

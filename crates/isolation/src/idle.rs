@@ -1,4 +1,4 @@
-//! Processes that wait for another model to try, for a while.
+//! Idle processes, kept for a while for the next model to try.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use nereid_worker::Process;
 
-/// How long a process waits: other models of the same start or poll come sooner.
+/// How long a process stays idle: other models of the same start or poll arrive sooner.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Most processes that wait.
+/// The most idle processes kept.
 const MOST: usize = 8;
 
-/// The processes that wait. They end when this is dropped.
+/// The idle processes. They end when this is dropped.
 #[derive(Default)]
 pub(crate) struct Idle(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// Each with since when.
+    /// Each process with the time at which it became idle.
     processes: Vec<(Arc<Process>, Instant)>,
-    /// Whether a thread ends those that have waited long enough.
+    /// Whether a thread is running that ends processes idle for too long.
     is_watched: bool,
 }
 
@@ -31,7 +31,7 @@ impl Idle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that lives.
+    /// Takes a process that is still alive.
     pub(crate) fn take(&self) -> Option<Arc<Process>> {
         let mut waiting = self.lock();
         while let Some((process, _)) = waiting.processes.pop() {
@@ -42,7 +42,7 @@ impl Idle {
         None
     }
 
-    /// Keeps one for a while.
+    /// Keeps a process for a while.
     pub(crate) fn put(self: &Arc<Self>, process: Arc<Process>) {
         let mut waiting = self.lock();
         if waiting.processes.len() == MOST {
@@ -55,12 +55,12 @@ impl Idle {
         let idle = Arc::downgrade(self);
         let watching = thread::Builder::new().name("nereid-trials".to_owned());
         if watching.spawn(move || while Self::watch(&idle) {}).is_err() {
-            // Without a thread, none waits.
+            // Without that thread, no process stays idle.
             *waiting = Waiting::default();
         }
     }
 
-    /// Waits, and ends those that have waited long enough. Whether any are left.
+    /// Waits, then ends the processes that have been idle for too long. Returns whether any are left.
     fn watch(idle: &Weak<Self>) -> bool {
         thread::sleep(IDLE);
         let Some(idle) = idle.upgrade() else { return false };

@@ -1,11 +1,11 @@
-//! Keeps the server alive where the library of a framework does not: backends in processes of their own.
+//! Keeps the server alive when a framework's library crashes: runs backends in separate processes.
 //!
-//! With [`Isolation::Load`], each model is first loaded in a process of its own, which ends afterwards. Only if that goes well
-//! is it loaded into the server: a file on which the library crashes, or does not come to an end, is refused. Requests are
-//! executed in the server, at full speed. With [`Isolation::Process`], each instance stays in a process of its own, as those of
-//! models written in Python do; if it dies, its requests get an error, and it starts again.
+//! With [`Isolation::Load`], each model is first loaded in a separate process. Only if that succeeds does the server
+//! load it: a file that crashes the library, or makes it hang, is refused. The server executes requests itself, at full
+//! speed. With [`Isolation::Process`], each instance stays in a separate process, like models written in Python; if it
+//! dies, its requests get an error, and it is restarted.
 //!
-//! The processes are those of `nereid-worker`, whose host they run. This crate knows no framework.
+//! `nereid-worker` starts the processes, which run its host. This crate knows no framework.
 
 #![forbid(unsafe_code)]
 

@@ -4,21 +4,21 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What any model gets.
+/// The limit for a model of any size.
 const FIXED: Duration = Duration::from_secs(60);
 
-/// Bytes for which it gets another second: as slow as a disk of the network may be.
+/// Bytes that extend the limit by a second: a network disk may be as slow as this.
 const BYTES_PER_SECOND: u64 = 16 << 20;
 
-/// Folders in folders, at most.
+/// The deepest nesting of folders that is measured.
 const MAX_DEPTH: usize = 8;
 
-/// How long a model with its files in a folder may take to load.
+/// How long a model may take to load, given the folder with its files.
 pub(crate) fn for_files(folder: &Path) -> Duration {
     FIXED + Duration::from_secs(size(folder, MAX_DEPTH) / BYTES_PER_SECOND)
 }
 
-/// The size of the files in a folder, as far as it can be told.
+/// The size of the files in a folder, or of those that can be read.
 fn size(folder: &Path, depth: usize) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let size = |entry: fs::DirEntry| match fs::metadata(entry.path()) {

@@ -14,13 +14,14 @@ use nereid_worker_protocol::call;
 use crate::patience;
 use crate::settings::Settings;
 
-/// How long the backend may take to open: it may have to compile something first.
+/// How long opening the backend may take: it may have to compile something first.
 const OPENING: Duration = Duration::from_secs(600);
 
-/// The variable of the environment by which a process informs of what it opens. Only the first one does.
+/// The environment variable that lets a process log at level info while it opens the backend. Only the first process
+/// does.
 pub const INFORMS: &str = "NEREID_HOST_INFORMS";
 
-/// A backend in processes.
+/// A backend whose instances run in separate processes.
 pub struct Processes {
     launch: Launch,
     settings: Settings,
@@ -28,10 +29,10 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Runs models in processes that `launch` starts, which [host](nereid_worker::host) a backend of these capabilities.
+    /// Runs models in processes that `launch` starts. They [host](nereid_worker::host) a backend of these capabilities.
     ///
     /// # Errors
-    /// Such a process does not start, or cannot open the backend.
+    /// The process does not start, or cannot open the backend.
     pub fn new(launch: Launch, settings: Settings, capabilities: BackendCapabilities) -> Result<Self> {
         let limits = Limits { load: Some(OPENING), ..Limits::default() };
         let mut first = launch.clone();
@@ -56,12 +57,12 @@ impl Backend for Processes {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        // A process gets no memory of devices.
+        // Processes cannot receive device memory.
         BackendCapabilities { runs_on_gpus: false, ..self.capabilities }
     }
 }
 
-/// What the processes of a model are told.
+/// The arguments of a model's processes.
 struct Hosted;
 
 impl Program for Hosted {

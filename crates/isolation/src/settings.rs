@@ -1,4 +1,4 @@
-//! The settings of a backend that say how it is kept apart from the server.
+//! The settings that isolate a backend from the server.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ const ISOLATION: &str = "isolation";
 const LOAD_TIMEOUT: &str = "load-timeout-seconds";
 const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
 
-/// How far a backend is kept apart from the server.
+/// How a backend is isolated from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// It runs in the server.
     None,
-    /// Each model is loaded in a process of its own first. If that goes well, it is loaded into the server.
+    /// Each model is first loaded in a separate process, and then in the server if that succeeded.
     Load,
-    /// Each instance has a process of its own.
+    /// Each instance has its own process.
     Process,
 }
 
-/// What the settings of a backend say.
+/// A backend's isolation settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How far it is kept apart; `None` if no setting says so.
+    /// How the backend is isolated; `None` if no setting says so.
     pub isolation: Option<Isolation>,
-    /// How long a model may take to load in a process: if nothing is set, [as long as its size](crate) suggests; `Some(None)` for
-    /// any time.
+    /// How long a load in a process may take. If unset, the limit [depends on the size](crate); `Some(None)` is no
+    /// limit.
     pub load: Option<Option<Duration>>,
-    /// How long an execution in a process may take, if that is limited.
+    /// How long an execution in a process may take; `None` for no limit.
     pub execute: Option<Duration>,
 }
 
@@ -35,7 +35,7 @@ impl Settings {
     /// Reads the settings of a backend.
     ///
     /// # Errors
-    /// `InvalidArg` for a value that makes no sense.
+    /// `InvalidArg` for an invalid value.
     pub fn of(settings: &BackendSettings) -> Result<Self> {
         let isolation = match settings.get(ISOLATION).map(str::trim) {
             None => None,
@@ -53,7 +53,7 @@ impl Settings {
     }
 }
 
-/// A limit in seconds, if one is set; 0 stands for any time.
+/// A limit in seconds, if one is set; 0 means no limit.
 fn seconds(settings: &BackendSettings, key: &str) -> Result<Option<Option<Duration>>> {
     let Some(value) = settings.get(key) else { return Ok(None) };
     let seconds = value.trim().parse::<f64>().ok();

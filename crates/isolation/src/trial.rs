@@ -1,4 +1,4 @@
-//! Loads each model in a process first, and into the server if that went well.
+//! Loads each model in a process first, and in the server if that succeeded.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::idle::Idle;
 use crate::patience;
 use crate::settings::Settings;
 
-/// A backend in the server whose models are tried in processes.
+/// A backend in the server whose models are tried in processes first.
 pub struct Trial {
     backend: Arc<dyn Backend>,
     launch: Launch,
     settings: Settings,
-    /// Processes in which models were tried with success: opening a framework takes longer than most models do.
+    /// Processes that have tried a model with success: opening a framework takes longer than loading most models.
     idle: Arc<Idle>,
 }
 
 impl Trial {
-    /// Tries the models of a backend in processes that `launch` starts, which [host](nereid_worker::host) the same backend.
+    /// Tries models in processes that `launch` starts. They [host](nereid_worker::host) the same backend.
     pub fn new(backend: Arc<dyn Backend>, launch: Launch, settings: Settings) -> Self {
         Self { backend, launch, settings, idle: Arc::default() }
     }
 
-    /// Loads the model in a process.
+    /// Tries to load the model in a process.
     fn try_out(&self, context: &ModelContext) -> Result<()> {
         let name = format!("{} (trial)", context.name);
         if let Some(process) = self.idle.take() {
@@ -34,13 +34,13 @@ impl Trial {
             if process.ended().is_none() {
                 return outcome.map(|()| self.idle.put(process));
             }
-            // Perhaps because of what the process did before.
+            // The failure may be due to an earlier model in this process: try again in a new one.
         }
         let process =
             Process::start(&self.launch, &name, Arc::new(NoPeers), Limits::default(), Box::new(|_| ()));
         let process = match process {
             Ok(process) => process,
-            // Only what nobody asked for may be left out.
+            // The trial may be skipped only if it is the default and not a setting.
             Err(error) if self.settings.isolation.is_none() => {
                 tracing::warn!("model '{}' is loaded without a trial in a process: {error}", context.name);
                 return Ok(());
@@ -59,7 +59,7 @@ impl Trial {
         });
         let Err(error) = outcome else { return Ok(()) };
         Err(match process.ended() {
-            // The backend's own reason.
+            // The backend refused the model.
             None => error,
             Some(end) => Error::invalid_arg(format!(
                 "model '{}': the process that tried to load it {end}; it is not loaded into the server",

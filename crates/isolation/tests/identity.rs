@@ -1,5 +1,5 @@
-//! The identity backend, kept apart from the test as it would be from a server: it conforms as it does within, and whatever a
-//! model does, this process lives on.
+//! The identity backend in separate processes: it conforms as it does in the server, and no misbehaving model ends this
+//! process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn missing() -> Launch {
     Launch { program: "/nowhere/program".into(), ..launch("") }
 }
 
-/// A model whose load goes that way.
+/// A model that behaves like this while it loads.
 fn context(load: &str) -> ModelContext {
     let parameter = format!("parameters {{ key: 'load' value {{ string_value: '{load}' }} }}");
     nereid_testkit::context("m", nereid_testkit::normalised("m", &format!("{MODEL} {parameter}")))
@@ -80,7 +80,7 @@ fn it_conforms_in_processes_and_after_trials_as_it_does_alone() {
     conformance::backend(subject(Arc::new(trial)));
 }
 
-/// Counts the loads that reach it.
+/// Counts the loads that reach the backend.
 #[derive(Default)]
 struct Counted(AtomicUsize);
 
@@ -126,7 +126,7 @@ fn a_process_tries_one_model_after_the_other_until_one_fails() {
     for (load, left) in [("", 1), ("", 1), ("refuses", 0), ("", 1), ("aborts", 0), ("", 1)] {
         assert_eq!(trial.load(context(load)).is_ok(), load.is_empty(), "'{load}'");
         let deadline = Instant::now() + Duration::from_secs(20);
-        // A process that was killed takes a moment to be gone; one that waits does so for seconds.
+        // A killed process takes a moment to disappear; an idle one stays for seconds.
         while running_with(&argument) != left {
             assert!(Instant::now() < deadline, "after '{load}': {}", running_with(&argument));
             std::thread::yield_now();
@@ -160,7 +160,7 @@ fn a_backend_that_does_not_open_is_refused_with_its_reason() {
     }
 }
 
-/// What a request with this id is answered, as its size.
+/// Sends a request with this id; returns the size of the answer or the error.
 fn execute(instance: &mut dyn Instance, id: &str, size: usize) -> Result<usize, String> {
     let contents: Vec<u8> = (0..size).map(|at| at as u8).collect();
     let (request, recorder) = Recorder::request(request(id, &contents), 1);

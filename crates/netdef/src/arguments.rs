@@ -1,10 +1,10 @@
-//! The arguments of an operator, and which of them nothing asked for.
+//! The arguments of an operator, with a record of those that were read.
 
 use std::cell::RefCell;
 
 use crate::caffe2::Argument;
 
-/// Arguments that change how something is computed, but not what.
+/// Arguments that change how a result is computed, but not the result.
 const WITHOUT_MEANING: &[&str] = &[
     "algo",
     "allow_broadcast_fastpath",
@@ -50,7 +50,7 @@ impl<'a> Arguments<'a> {
         self.find(name).is_some()
     }
 
-    /// A number; Caffe2 reads an integer for one with a fraction, too.
+    /// A number. Like Caffe2, accepts an integer in place of a float.
     pub(crate) fn float(&self, name: &str, default: f32) -> f32 {
         let Some(argument) = self.find(name) else { return default };
         argument.f.or(argument.i.map(|value| value as f32)).unwrap_or(0.0)
@@ -73,17 +73,17 @@ impl<'a> Arguments<'a> {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// A list of integers; empty where there is none.
+    /// A list of integers; empty if absent.
     pub(crate) fn ints(&self, name: &str) -> &'a [i64] {
         self.find(name).map_or(&[], |argument| &argument.ints)
     }
 
-    /// Everything that an argument holds, of whatever type.
+    /// All values of an argument, whatever their type.
     pub(crate) fn raw(&self, name: &str) -> Option<&'a Argument> {
         self.find(name)
     }
 
-    /// The first argument that nothing asked for, and that may mean something.
+    /// The first argument that was not read and may change the result.
     pub(crate) fn unknown(&self) -> Option<&'a str> {
         let known = self.known.borrow();
         let names = self.list.iter().map(|argument| argument.name.as_str());

@@ -1,6 +1,6 @@
-//! The messages of Caffe2's files, as far as they are read: nets, operators, their arguments, tensors.
+//! The parts that we read of Caffe2's files: nets, operators, their arguments, tensors.
 //!
-//! Field numbers are those of Caffe2's `caffe2.proto`. What is not listed is passed over.
+//! Field numbers are those of Caffe2's `caffe2.proto`. The decoder skips unlisted fields.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! From two nets to one ONNX model: what the inputs are, each operator in turn, and what the outputs are.
+//! Converts two nets to one ONNX model: inputs, then each operator in turn, then outputs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::mem;
@@ -15,21 +15,21 @@ use crate::onnx::{
 use crate::operators::{self, Call};
 use crate::value::{Dims, Element, Value};
 
-/// The most dimensions of a tensor. A few operators can make many.
+/// The most dimensions of a tensor. Without a limit, a few operators can create many.
 const MOST_DIMENSIONS: usize = 64;
 
-/// What is known of an input.
+/// An input, as far as the caller knows it.
 #[derive(Clone, Debug)]
 pub struct Input {
     /// The blob.
     pub name: String,
     /// The type of its elements.
     pub element: Element,
-    /// All its dimensions; `None` if not even their number is known.
+    /// All its dimensions; `None` if the rank is unknown.
     pub dims: Option<Dims>,
 }
 
-/// Why a model cannot be turned into ONNX.
+/// Why a model cannot be converted to ONNX.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetDefError {
     /// A file is not a NetDef.
@@ -37,13 +37,13 @@ pub enum NetDefError {
     Damaged {
         /// Which of the two.
         net: &'static str,
-        /// What the decoder says.
+        /// The decoder's message.
         why: String,
     },
-    /// Nobody knows how to say these operators in ONNX.
+    /// These operators have no equivalent in ONNX.
     #[error("these operators have no counterpart in ONNX: {}", .0.join(", "))]
     Unknown(Vec<String>),
-    /// An operator is known, but not in this form.
+    /// The operator is supported, but not in this form.
     #[error("operator {operator}, which makes '{blob}': {why}")]
     Refused {
         /// The operator's type.
@@ -53,16 +53,16 @@ pub enum NetDefError {
         /// What is wrong.
         why: String,
     },
-    /// An input of which too little is known.
+    /// The input's type or dimensions are unknown.
     #[error(
         "a NetDef says neither type nor dimensions of its input '{0}', and they do not follow from the operator that \
          reads it: list it in the configuration"
     )]
     Open(String),
-    /// The outputs are not what they could be.
+    /// The net declares an output that it does not compute.
     #[error("the net's output '{0}' {1}")]
     Output(String, &'static str),
-    /// Nothing to compute.
+    /// The net declares no outputs.
     #[error("the net has no outputs")]
     NoOutputs,
 }
@@ -75,10 +75,10 @@ pub struct Nets {
 }
 
 impl Nets {
-    /// Reads the net that fills the weights, and the one that computes.
+    /// Reads the net that initialises the weights, and the net that computes.
     ///
     /// # Errors
-    /// One is not a NetDef.
+    /// One of them is not a NetDef.
     pub fn read(init: &[u8], net: &[u8]) -> Result<Self, NetDefError> {
         let decode = |name, contents: &[u8]| {
             NetDef::decode(contents)
@@ -87,11 +87,11 @@ impl Nets {
         Ok(Self { init: decode("net that initialises", init)?, net: decode("net", net)? })
     }
 
-    /// The nets as an ONNX model, encoded. `given` are the inputs that the caller knows. One of them may have a value in
-    /// the net that initialises, which then does not count.
+    /// Encodes the nets as an ONNX model. `given` are the inputs that the caller knows. They take precedence over
+    /// values that the initialising net has for them.
     ///
     /// # Errors
-    /// What cannot be said in ONNX, by name.
+    /// Names what has no equivalent in ONNX.
     pub fn to_onnx(&self, given: &[Input]) -> Result<Vec<u8>, NetDefError> {
         self.check_operators()?;
         let mut graph = Graph::default();
@@ -121,7 +121,7 @@ impl Nets {
         Ok(model(graph, inputs, outputs).encode_to_vec())
     }
 
-    /// All operators, the net's after those that initialise.
+    /// All operators: those that initialise, then the net's.
     fn operators(&self) -> impl Iterator<Item = &OperatorDef> {
         self.init.op.iter().chain(&self.net.op)
     }
@@ -132,7 +132,7 @@ impl Nets {
         if unknown.is_empty() { Ok(()) } else { Err(NetDefError::Unknown(unknown.into_iter().collect())) }
     }
 
-    /// The blobs that the net reads before it makes them: those that it declares first, in its order.
+    /// The blobs that the net reads before it writes them: first those that it declares, in its order.
     fn read_from_outside(&self) -> Vec<&str> {
         let mut made = HashSet::new();
         let mut read = HashSet::new();
@@ -153,7 +153,7 @@ impl Nets {
         order
     }
 
-    /// What follows of an input from the operator that reads it, whose weights have been filled.
+    /// Infers an input from the weights of the operator that reads it.
     fn guess(&self, graph: &Graph, name: &str) -> Option<Input> {
         let reads = |operator: &&OperatorDef| operator.input.first().is_some_and(|first| first == name);
         let reader = self.net.op.iter().find(reads)?;
@@ -162,7 +162,7 @@ impl Nets {
         Some(Input { name: name.to_owned(), element: weights.element, dims: Some(dims) })
     }
 
-    /// Gives the outputs the names that the net gives them.
+    /// Gives the outputs the net's names.
     fn outputs(
         &self,
         graph: &mut Graph,
@@ -180,7 +180,7 @@ impl Nets {
                 return Err(refused("has the name of an input"));
             }
             graph.rename(&value, name);
-            // Only the number of dimensions: a declared size that an engine infers otherwise would be an error.
+            // Declares only the rank: a size that an engine infers differently would be an error.
             let dims = value.rank().map(|rank| vec![None; rank]);
             outputs.push(info(name, value.element, dims.as_ref()));
         }

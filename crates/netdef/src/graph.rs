@@ -1,4 +1,4 @@
-//! The ONNX graph under construction: nodes, constants, and names that are used once.
+//! The ONNX graph under construction: nodes, constants and unique names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,9 +10,9 @@ use crate::value::{Dims, Element, Value};
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<NodeProto>,
     pub(crate) constants: Vec<TensorProto>,
-    /// What each blob is now: operators may write to a blob again.
+    /// The current value of each blob: an operator may overwrite one.
     blobs: HashMap<String, Value>,
-    /// What names of new tensors begin with.
+    /// The prefix of names of new tensors.
     blob: String,
     count: usize,
     /// The names of inputs and outputs.
@@ -20,12 +20,12 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Keeps names from being given to other tensors.
+    /// Reserves names.
     pub(crate) fn reserve<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         self.reserved.extend(names.cloned());
     }
 
-    /// Tensors made from now on are named after a blob.
+    /// Names tensors created from now on after a blob.
     pub(crate) fn begin(&mut self, blob: &str) {
         blob.clone_into(&mut self.blob);
     }
@@ -61,7 +61,7 @@ impl Graph {
         outputs.swap_remove(0)
     }
 
-    /// Adds a node with several outputs, each of a type and dimensions.
+    /// Adds a node with several outputs, each with its type and dimensions.
     pub(crate) fn nodes(
         &mut self,
         operator: &str,
@@ -84,7 +84,7 @@ impl Graph {
         outputs
     }
 
-    /// Adds a node whose output is like its first input.
+    /// Adds a node whose output has the type and dimensions of its first input.
     pub(crate) fn like(
         &mut self,
         operator: &str,
@@ -96,7 +96,7 @@ impl Graph {
         self.node(operator, inputs, attributes, element, dims)
     }
 
-    /// Renames a value to what the model calls it.
+    /// Renames a value to the model's name for it.
     pub(crate) fn rename(&mut self, value: &Value, name: &str) {
         self.nodes.push(NodeProto {
             input: vec![value.name.clone()],
@@ -107,7 +107,7 @@ impl Graph {
         });
     }
 
-    /// Adds a constant. `raw` are its elements in little-endian order.
+    /// Adds a constant. `raw` has its elements in little-endian order.
     pub(crate) fn constant(&mut self, element: Element, dims: &[i64], raw: Vec<u8>) -> Value {
         let name = self.fresh();
         let ints = (element == Element::Int64 && dims.len() <= 1).then(|| int64s(&raw));
@@ -156,13 +156,13 @@ impl Graph {
         value
     }
 
-    /// The dimensions of a value, as a list that is computed when the graph runs.
+    /// The dimensions of a value, as a list that the graph computes at run time.
     pub(crate) fn shape_of(&mut self, value: &Value) -> Value {
         let dims = vec![value.rank().map(|rank| rank as i64)];
         self.node("Shape", &[value], Vec::new(), Element::Int64, Some(dims))
     }
 
-    /// A value with its axes in another order.
+    /// Transposes a value.
     pub(crate) fn transpose(&mut self, value: &Value, order: &[usize]) -> Value {
         let dims = order.iter().map(|&axis| value.dim(axis)).collect();
         let order: Vec<_> = order.iter().map(|&axis| axis as i64).collect();
@@ -170,12 +170,12 @@ impl Graph {
         self.node("Transpose", &[value], attributes, value.element, Some(dims))
     }
 
-    /// A value in another shape. `shape` is a list of integers: 0 keeps a dimension, -1 is what remains.
+    /// Reshapes a value. `shape` is a list of integers: 0 keeps a dimension, -1 is inferred.
     pub(crate) fn reshape(&mut self, value: &Value, shape: &Value, dims: Option<Dims>) -> Value {
         self.node("Reshape", &[value, shape], Vec::new(), value.element, dims)
     }
 
-    /// A value of another type.
+    /// Casts a value.
     pub(crate) fn cast(&mut self, value: &Value, element: Element) -> Value {
         let ints = value.ints.clone();
         let attributes = vec![AttributeProto::int("to", element as i64)];

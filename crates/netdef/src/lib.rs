@@ -1,13 +1,13 @@
-//! Turns Caffe2's NetDef files into ONNX.
+//! Converts Caffe2's NetDef files to ONNX.
 //!
 //! A model is two nets: one fills blobs with weights, the other computes. [`Nets::read`] reads both, and
-//! [`Nets::to_onnx`] makes one ONNX model of them, in memory. A NetDef says neither the types nor the dimensions of its
-//! inputs, so the caller says them as far as it knows.
+//! [`Nets::to_onnx`] converts them to one ONNX model, in memory. A NetDef declares neither types nor dimensions of its
+//! inputs, so the caller passes those that it knows.
 //!
-//! Each operator has a function in `operators` that says the same in ONNX. An operator, an argument or a form of one that
-//! has no counterpart is refused by name: a model is served as its authors meant it, or not at all.
+//! Each operator has a function in `operators` that converts it. An operator, an argument or a form without an
+//! equivalent in ONNX is refused by name: a model computes what its authors meant, or is not served at all.
 //!
-//! The crate opens no file, runs nothing and knows no server.
+//! The crate opens no file, runs no model and knows no server.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! The messages of ONNX, as far as they are written.
+//! The parts that we write of ONNX's files.
 //!
 //! Field numbers are those of ONNX's `onnx.proto`.
 
 use prost::{Message, Oneof};
 
-/// The version of ONNX's own operators that the graphs use.
+/// The version of ONNX's operator set that the graphs use.
 pub(crate) const OPSET: i64 = 13;
 /// The version of the format.
 pub(crate) const IR_VERSION: i64 = 7;

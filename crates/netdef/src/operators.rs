@@ -1,4 +1,4 @@
-//! The operators that are known, and what a function that converts one gets to see.
+//! The supported operators, and the context that a converting function gets.
 
 mod elementwise;
 mod fills;
@@ -24,11 +24,11 @@ pub(crate) struct Call<'a> {
     pub(crate) kind: &'a str,
     pub(crate) arguments: Arguments<'a>,
     pub(crate) inputs: Vec<Value>,
-    /// How many outputs the net asks for.
+    /// How many outputs the net uses.
     pub(crate) outputs: usize,
 }
 
-/// The functions that convert operators, with the operators that each converts.
+/// The functions that convert operators, each with its operators.
 const OPERATORS: &[(Convert, &[&str])] = &[
     (elementwise::unary, elementwise::UNARY),
     (elementwise::with_parameters, elementwise::WITH_PARAMETERS),
@@ -83,19 +83,19 @@ const OPERATORS: &[(Convert, &[&str])] = &[
     (fills::constant, &["ConstantFill"]),
 ];
 
-/// The function that converts an operator, if it is known.
+/// The function that converts an operator, if it is supported.
 pub(crate) fn find(kind: &str) -> Option<Convert> {
     OPERATORS.iter().find(|(_, kinds)| kinds.contains(&kind)).map(|(convert, _)| *convert)
 }
 
-/// The names of all operators that are known, sorted.
+/// The names of all supported operators, sorted.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<_> = OPERATORS.iter().flat_map(|(_, kinds)| *kinds).copied().collect();
     names.sort_unstable();
     names
 }
 
-/// The dimensions of the first input of an operator with these weights, if they say that much.
+/// The dimensions of the first input of an operator with these weights, if the weights determine them.
 pub(crate) fn input_dims(kind: &str, arguments: &Arguments<'_>, weights: &Value) -> Option<Dims> {
     match kind {
         "Conv" | "Conv1D" | "Conv2D" | "Conv3D" => windows::conv_input(arguments, weights),
@@ -117,7 +117,7 @@ impl Call<'_> {
         Err(format!("it has {} inputs, of which ONNX knows {inputs}", self.inputs.len()))
     }
 
-    /// Whether the channels come last.
+    /// Whether the channels are the last dimension.
     pub(crate) fn channels_last(&self) -> Result<bool, String> {
         match self.arguments.text("order").as_deref() {
             None | Some("NCHW") => Ok(false),
@@ -126,7 +126,7 @@ impl Call<'_> {
         }
     }
 
-    /// A value with its channels brought to the front, if they come last.
+    /// Moves the channels to the front, if they are last.
     pub(crate) fn channels_to_front(&mut self, value: &Value, channels_last: bool) -> Result<Value, String> {
         if !channels_last {
             return Ok(value.clone());
@@ -136,7 +136,7 @@ impl Call<'_> {
         Ok(self.graph.transpose(value, &order))
     }
 
-    /// The way back.
+    /// Moves the channels back.
     pub(crate) fn channels_to_back(&mut self, value: Value, channels_last: bool) -> Result<Value, String> {
         if !channels_last {
             return Ok(value);
@@ -147,7 +147,7 @@ impl Call<'_> {
     }
 }
 
-/// The number of dimensions.
+/// The rank.
 pub(crate) fn rank(value: &Value) -> Result<usize, String> {
     let unknown = || {
         let blob = value.name.rsplit_once('/').map_or(value.name.as_str(), |(blob, _)| blob);
@@ -156,7 +156,7 @@ pub(crate) fn rank(value: &Value) -> Result<usize, String> {
     value.rank().ok_or_else(unknown)
 }
 
-/// An axis that may count from the end, as one that counts from the front.
+/// Resolves an axis that may count from the end.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, String> {
     let found = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
     let found = found.and_then(|axis| usize::try_from(axis).ok()).filter(|axis| *axis < rank);

@@ -1,9 +1,9 @@
-//! A tensor of the graph as far as it is known before the graph runs: name, type of elements, dimensions, perhaps contents.
+//! A tensor of the graph as far as it is known before the graph runs: name, element type, dimensions, perhaps contents.
 
-/// Dimensions, outermost first; `None` for one of unknown size.
+/// Dimensions, outermost first; `None` for unknown sizes.
 pub type Dims = Vec<Option<i64>>;
 
-/// A type of elements, by its number in ONNX.
+/// An element type, by its number in ONNX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Element {
@@ -28,9 +28,9 @@ pub enum Element {
 pub(crate) struct Value {
     pub(crate) name: String,
     pub(crate) element: Element,
-    /// `None` if not even their number is known.
+    /// `None` if the rank is unknown.
     pub(crate) dims: Option<Dims>,
-    /// The contents of a constant list of integers.
+    /// The contents, if it is a constant list of integers.
     pub(crate) ints: Option<Vec<i64>>,
 }
 
@@ -39,12 +39,12 @@ impl Value {
         self.dims.as_ref().map(Vec::len)
     }
 
-    /// The size of one dimension, if it is known.
+    /// The size of one dimension, if known.
     pub(crate) fn dim(&self, at: usize) -> Option<i64> {
         self.dims.as_ref()?.get(at).copied().flatten()
     }
 
-    /// All sizes, if they are known.
+    /// All sizes, if known.
     pub(crate) fn shape(&self) -> Option<Vec<i64>> {
         self.dims.as_ref()?.iter().copied().collect()
     }

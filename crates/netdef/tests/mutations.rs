@@ -1,4 +1,4 @@
-//! Whatever a file holds, it is turned into ONNX or refused: nothing panics, and nothing grows without bound.
+//! Any file is converted to ONNX or refused: no panic, and no unbounded growth.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The nets of `tests/netdef/operators.bin`: each one that fills weights, and the one that computes.
+/// The nets of `tests/netdef/operators.bin`: for each case, the one that initialises weights and the one that computes.
 static NETS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
     let cases = fields(include_bytes!("../../../tests/netdef/operators.bin"));
     cases.into_iter().map(|(_, case)| [2, 3].map(|number| field(case, number))).collect()

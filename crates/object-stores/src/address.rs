@@ -1,4 +1,4 @@
-//! Addresses of repositories in clouds, in the reference's forms.
+//! Addresses of repositories in clouds, in Triton's forms.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use thiserror::Error;
 
 use crate::hubs::web::WebKind;
 
-/// Where a repository is.
+/// The address of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// As it was written: it names the repository in messages, and chooses its credentials.
+    /// As written: it names the repository in messages, and selects its credentials.
     text: String,
     pub(crate) cloud: Cloud,
     /// The bucket, or the container.
     pub(crate) bucket: String,
-    /// The folder in it, without slashes at its ends; empty for the whole bucket.
+    /// The folder in the bucket, without slashes at its ends; empty for the whole bucket.
     pub(crate) path: String,
 }
 
-/// Whose store it is in.
+/// The kind of store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cloud {
-    /// S3, or what speaks its protocol at an endpoint such as `http://localhost:9000`.
+    /// S3, or a compatible server at an endpoint such as `http://localhost:9000`.
     S3 {
-        /// `None` for Amazon's own, or one that the environment names.
+        /// `None` for Amazon's own, or the endpoint that the environment names.
         endpoint: Option<String>,
     },
     /// Google Cloud Storage.
@@ -50,7 +50,7 @@ pub(crate) enum Cloud {
 }
 
 impl Cloud {
-    /// Whether the whole of it is looked at at once: it knows no folders.
+    /// Whether the store is always read as a whole: it has no folders to list.
     pub(crate) fn is_hub(&self) -> bool {
         matches!(self, Self::HuggingFace { .. } | Self::Web(_) | Self::Registry { .. })
     }
@@ -65,10 +65,10 @@ pub struct AddressError {
 }
 
 impl Address {
-    /// Reads an address; `None` for what is not in a cloud.
+    /// Parses an address; `None` if it is not in a cloud.
     ///
     /// # Errors
-    /// What is missing in it.
+    /// Names the missing part.
     pub fn parse(text: &str) -> Option<Result<Self, AddressError>> {
         let (scheme, rest) = text.split_once("://")?;
         let parsed = match scheme {
@@ -95,8 +95,8 @@ impl Address {
         }))
     }
 
-    /// What a model is called whose files are there, and not in a folder for each model; `None` for buckets, where there is
-    /// always a folder.
+    /// The model's name, if the address holds the files of one model and no folders of models; `None` for buckets,
+    /// which always have folders.
     pub(crate) fn model(&self) -> Option<&str> {
         match &self.cloud {
             Cloud::S3 { .. } | Cloud::Google | Cloud::Azure { .. } => None,
@@ -122,7 +122,7 @@ impl fmt::Display for Address {
 
 type Parsed = Result<(Cloud, String, String), &'static str>;
 
-/// `bucket/path`, or with an endpoint: `host:port/bucket/path`, where `http://` is meant unless `https://` is written.
+/// `bucket/path`, or with an endpoint: `host:port/bucket/path`, over `http://` unless the address says `https://`.
 fn s3(rest: &str) -> Parsed {
     let (scheme, rest) = match rest.split_once("://") {
         Some((scheme @ ("http" | "https"), rest)) => (Some(scheme), rest),
@@ -141,7 +141,7 @@ fn s3(rest: &str) -> Parsed {
     Ok((Cloud::S3 { endpoint }, bucket, path))
 }
 
-/// `account/container/path`; the account may be written as a host of Azure. What follows a `?` does not count.
+/// `account/container/path`; the account may be a host name of Azure's. Everything after a `?` is ignored.
 fn azure(rest: &str) -> Parsed {
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
     let (account, rest) = first_part(rest);
@@ -194,7 +194,7 @@ fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
-/// The first part of a path and the rest, cleaned of doubled slashes.
+/// Splits off the first part of a path, and removes doubled slashes.
 fn first_part(path: &str) -> (String, String) {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! A bucket that keeps trying: pauses between attempts, and fresh credentials when the old ones are refused.
+//! A bucket with retries: pauses between attempts, and fresh credentials when the old ones are refused.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,7 +21,7 @@ pub(crate) struct Bucket {
     environment: Environment,
     connector: Connector,
     pub patience: Patience,
-    /// How many bytes of objects have come from it.
+    /// How many bytes of objects were received from it.
     pub fetched: AtomicU64,
     /// Opened by the first request.
     current: Mutex<Option<Arc<Connection>>>,
@@ -44,8 +44,8 @@ impl Bucket {
         }
     }
 
-    /// Does something with the bucket, again after a pause if it may work then, and once more with credentials that were read
-    /// anew if those at hand are refused.
+    /// Runs a request: again after a pause if the failure may be temporary, and once more with newly read credentials
+    /// if the current ones are refused.
     pub(crate) async fn attempt<T, F>(&self, act: impl Fn(Arc<dyn ObjectStore>) -> F) -> Result<T, Failure>
     where
         F: Future<Output = object_store::Result<T>>,
@@ -72,7 +72,7 @@ impl Bucket {
         }
     }
 
-    /// The objects below a folder, given by its path in the bucket.
+    /// The objects in a folder, given by its path in the bucket.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>, Failure> {
         let path = object_store::path::Path::parse(folder)
             .map_err(|error| Failure::new(FailureKind::NotFound, error.to_string()))?;
@@ -84,7 +84,7 @@ impl Bucket {
         .await
     }
 
-    /// A file of the repository as a whole, if it is there.
+    /// A file at the root of the repository, if it exists.
     pub(crate) async fn read(&self, file: &str, limit: u64) -> Result<Option<Vec<u8>>, Failure> {
         let folder = &self.address.path;
         let path = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
@@ -119,7 +119,7 @@ impl Bucket {
         Ok(Arc::clone(current.insert(Arc::new(connection))))
     }
 
-    /// Forgets credentials that are refused, unless that was done already.
+    /// Drops refused credentials, unless another request has already done so.
     pub(crate) async fn forget(&self, refused: &Arc<Connection>) {
         let mut current = self.current.lock().await;
         if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, refused)) {

@@ -1,4 +1,5 @@
-//! A store that arrives as a whole: an archive, or the layers of an artifact. What is in it is known once it is unpacked.
+//! A store that is fetched as a whole: an archive, or the layers of an artifact. Its contents are known once it is
+//! unpacked.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -35,10 +36,10 @@ use crate::trees;
 /// The folder of an image that holds its models.
 const MODELS: &str = "models";
 
-/// How often those who wait hear how far it is.
+/// The interval between progress reports to those who wait.
 const SHOWN: Duration = Duration::from_millis(200);
 
-/// How trees are kept. Another number when that changes.
+/// The version of the layout of unpacked trees. Increment it when the layout changes.
 const LAYOUT: u8 = 1;
 
 /// The store of an address.
@@ -46,40 +47,40 @@ const LAYOUT: u8 = 1;
 pub(crate) struct Bundle {
     downloader: Downloader,
     runtime: Handle,
-    /// What a model is called whose files are not in a folder of it.
+    /// The name of a model whose files are at the root.
     name: String,
     current: Arc<Mutex<Current>>,
 }
 
-/// What is known of it.
+/// The state of the store.
 #[derive(Default)]
 struct Current {
     unpacked: Option<Arc<Unpacked>>,
-    /// When and why it could not be had the last time.
+    /// When and why the last fetch failed.
     failure: Option<(Instant, Error)>,
-    /// The fetch in progress, and how far it is.
+    /// The fetch in progress, and its progress.
     renewal: Option<(Renewal, Progress)>,
 }
 
-/// What is in it, once it is here. Several may wait for that.
+/// The contents, once they are fetched. Several callers may wait for them.
 type Renewal = Shared<BoxFuture<'static, Result<Arc<Unpacked>>>>;
 
-/// What was in it when it was looked at last.
+/// The contents as of the last look.
 struct Unpacked {
-    /// What differs when the contents do.
+    /// Changes whenever the contents do.
     stamps: Vec<String>,
     as_of: Instant,
-    /// Whether something newer is on its way.
+    /// Whether a newer version is being fetched.
     is_assumed: bool,
     store: LocalStore,
     guard: LoadGuard,
 }
 
-/// For how long to wait for what is newer.
+/// How long to wait for a newer version.
 enum Wait {
-    /// Until it is here, which this hears of.
+    /// Until it is fetched, with progress reports.
     ForIt(Progress),
-    /// Not long, if anything is known: others wait for the answer.
+    /// Briefly, if an older version is known: other repositories wait for the answer.
     Shortly,
 }
 
@@ -102,7 +103,7 @@ impl Bundle {
         }
     }
 
-    /// What is in it, not older than `as_of`. What cannot be had now is taken to be as it was.
+    /// The contents, not older than `as_of`. If they cannot be fetched now, they are assumed unchanged.
     fn unpacked(&self, as_of: Instant, wait: Wait) -> SourceFuture<'_, Arc<Unpacked>> {
         let this = self.clone();
         run(&self.runtime, async move { this.renewed(as_of, wait).await })
@@ -118,7 +119,7 @@ impl Bundle {
                 {
                     return Ok(Arc::clone(known));
                 }
-                // One that takes minutes to fail is not tried once for each question.
+                // A fetch that takes minutes to fail is not retried for each question.
                 Current { unpacked: None, failure: Some((began, error)), .. } if *began >= as_of => {
                     return Err(error.clone());
                 }
@@ -139,7 +140,7 @@ impl Bundle {
         tokio::select! {
             biased;
             renewed = renewal => return renewed,
-            // Something newer is on its way. Till it is here, the older is served.
+            // A newer version is being fetched. Until then, the older one is served.
             () = begun(&fetching) => {}
             () = sleep(limit) => tracing::warn!("no answer from '{}', keeping what it had", self.location()),
         }
@@ -151,7 +152,7 @@ impl Bundle {
         Ok(known)
     }
 
-    /// Fetches what is newer than what is known, whoever waits for it.
+    /// Fetches the newer version, however many callers wait for it.
     fn renewal(&self, known: Option<Arc<Unpacked>>) -> (Renewal, Progress) {
         let progress = Progress::default();
         let shown = progress.clone();
@@ -197,7 +198,7 @@ impl Bundle {
             |message: String| Error::unavailable(format!("cannot fetch '{}': {message}", self.location()));
         let cache = &self.downloader.cache;
         let (folder, guard) = cache.model_folder().map_err(|error| failed(error.to_string()))?;
-        // Files that come as they are need not be unpacked, and are in the cache already.
+        // Files that need no unpacking are used from the cache directly.
         let is_packed = objects.iter().any(|object| !object.location.as_ref().starts_with(FILES));
         let trees = cache.trees.clone().filter(|_| is_packed);
         let key = self.key(&stamps);
@@ -210,7 +211,7 @@ impl Bundle {
         let name = self.name.clone();
         let is_image = objects.iter().all(|object| object.location.as_ref().starts_with(IMAGE));
         let unpacking = on_disk(move || {
-            // Beside it, a name for a model can be made.
+            // Below it, a folder named after a model can be made.
             let contents = folder.join(".contents");
             let (files, _parts) = parts.unwrap_or_default();
             let Some((place, is_kept)) = place else {
@@ -231,12 +232,12 @@ impl Bundle {
         if is_kept {
             tracing::info!("'{}' is unpacked in the cache", self.location());
         }
-        // The disk may take its time.
+        // Unpacking blocks on the disk.
         unsealed.map(|place| spawn_blocking(move || place.seal()));
         Ok(Unpacked { stamps, as_of: began, is_assumed: false, store: LocalStore::new(root), guard })
     }
 
-    /// Fetches all objects, each with its name. They go with the guard, unless the cache keeps them.
+    /// Fetches all objects, each with its name. They are removed with the guard, unless the cache keeps them.
     async fn fetch_parts(&self, objects: &[ObjectMeta], progress: &Progress) -> Result<Parts> {
         let failed =
             |message: String| Error::unavailable(format!("cannot fetch '{}': {message}", self.location()));
@@ -258,7 +259,7 @@ impl Bundle {
         Ok((named.collect(), guard))
     }
 
-    /// What tells the contents from others. Digests do by themselves, and what the web says with its address.
+    /// Identifies the contents: the digest, or for web servers the address and the ETag.
     fn key(&self, stamps: &[String]) -> String {
         let address = &self.downloader.bucket.address;
         let is_registry = matches!(address.cloud, Cloud::Registry { .. });
@@ -271,14 +272,14 @@ impl Bundle {
     }
 }
 
-/// Ends when something is fetched.
+/// Completes when the fetch begins to receive bytes.
 async fn begun(fetching: &Progress) {
     while fetching.bytes().1 == 0 {
         sleep(SHOWN / 10).await;
     }
 }
 
-/// Does something that `progress` hears of as well, as far as `fetching` tells.
+/// Runs a future, and copies the progress of `fetching` to `progress`.
 async fn mirrored<T>(fetching: &Progress, progress: &Progress, act: impl Future<Output = T>) -> T {
     let mut act = pin!(act);
     let mut ticks = interval(SHOWN);
@@ -299,10 +300,10 @@ async fn mirrored<T>(fetching: &Progress, progress: &Progress, act: impl Future<
     }
 }
 
-/// What arrived, by the names of objects.
+/// The fetched files, by the names of their objects.
 type Parts = (Vec<(String, PathBuf)>, LoadGuard);
 
-/// Does something with files, in a thread that may wait for a disk.
+/// Runs file operations on a thread that may block.
 async fn on_disk<T: Send + 'static>(
     act: impl FnOnce() -> std::result::Result<T, Problem> + Send + 'static,
 ) -> std::result::Result<T, String> {
@@ -310,7 +311,7 @@ async fn on_disk<T: Send + 'static>(
     done.map_err(|Problem(message)| message)
 }
 
-/// What is wrong with an archive, or with the disk.
+/// Describes a problem with an archive, or with the disk.
 struct Problem(String);
 
 impl From<io::Error> for Problem {
@@ -326,7 +327,7 @@ impl From<String> for Problem {
 }
 
 impl Unpacked {
-    /// The same, where nothing newer can be known.
+    /// The same, if nothing newer can be known.
     fn known_since(&self, as_of: Instant) -> Self {
         Self {
             stamps: self.stamps.clone(),
@@ -338,7 +339,7 @@ impl Unpacked {
     }
 }
 
-/// Puts together what arrived: archives in their order, and files at their paths.
+/// Assembles the fetched objects: unpacks archives in order, and places files at their paths.
 fn unpack(parts: &[(String, PathBuf)], contents: &Path) -> std::result::Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let is_image = parts.iter().all(|(location, _)| location.starts_with(IMAGE));
@@ -347,7 +348,7 @@ fn unpack(parts: &[(String, PathBuf)], contents: &Path) -> std::result::Result<(
         if let Some(path) = location.strip_prefix(FILES) {
             let to = contents.join(path);
             fs::create_dir_all(to.parent().unwrap_or(contents)).map_err(failed)?;
-            // A link would keep the cache's file in use for as long as the cache keeps what is unpacked.
+            // A link would keep the cache's file in use for as long as the cache keeps the unpacked tree.
             let linked =
                 if is_only_files { fs::hard_link(part, &to) } else { Err(io::ErrorKind::Unsupported.into()) };
             linked.or_else(|_| fs::copy(part, &to).map(drop)).map_err(failed)?;
@@ -361,7 +362,7 @@ fn unpack(parts: &[(String, PathBuf)], contents: &Path) -> std::result::Result<(
     Ok(())
 }
 
-/// The folder of the models in what was unpacked. That of a model's own files gets its name, in `folder`.
+/// The folder of models in an unpacked tree. If it has the files of one model, moves it to `folder`, under the model's name.
 fn root(contents: &Path, folder: &Path, name: &str, is_image: bool) -> std::result::Result<PathBuf, String> {
     let root = if is_image { contents.join(MODELS) } else { contents.to_owned() };
     let names = fs::read_dir(&root).map_err(|_| "it has no folder 'models'".to_owned())?;
@@ -374,7 +375,7 @@ fn root(contents: &Path, folder: &Path, name: &str, is_image: bool) -> std::resu
     Ok(folder.to_owned())
 }
 
-/// Whether a folder with these names is that of a model, and not of several.
+/// Whether a folder with these entries is that of one model, not of several.
 pub(crate) fn is_model<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
     names.any(|name| name == "config.pbtxt" || nereid_repository::version_number(name).is_some())
 }

@@ -1,12 +1,13 @@
 //! The files of models on this machine.
 //!
-//! A file is kept by its content: under a key made of its bucket and its ETag. It arrives as `<key>.part`, with a record of the
-//! ranges that are there, and takes its place by a rename when it is complete. A model's folder consists of links to such files,
-//! so several models, versions and servers share them.
+//! A file is stored under a key derived from its bucket and its ETag. It is downloaded to `<key>.part`, with a record
+//! of the ranges received, and renamed when it is complete. A model's folder consists of links to such files, so
+//! several models, versions and servers share them.
 //!
-//! A complete file has a time stamp that its key gives. An edit by hand changes that, too: such a file is fetched
-//! again. The stamp is set when the file is safely on the disk, so the power may fail at any time. Till then, the file has another
-//! one, which counts until the machine starts again: a server that ends at once has not fetched it in vain.
+//! A complete file carries a time stamp derived from its key. Editing the file changes the stamp, so it is fetched
+//! again. The stamp is set once the file is synced to disk, so a power failure never leaves a damaged file that looks
+//! complete. Until then, the file has a provisional stamp, which is valid until the machine restarts: a server that
+//! ends early has not fetched it in vain.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
@@ -24,26 +25,27 @@ use tempfile::TempDir;
 
 use crate::trees::Trees;
 
-/// What the names of the servers' folders begin with.
+/// The prefix of the names of the servers' folders.
 const PREFIX: &str = "nereid-models-";
 
-/// The folder of the files, by their keys.
+/// The folder of the files, by key.
 const FILES: &str = "files";
 
-/// The folder of archives that are unpacked.
+/// The folder of unpacked archives.
 const TREES: &str = "unpacked";
 
-/// How the names of the records of ranges end.
+/// The suffix of the records of ranges.
 const RECORD: &str = "ranges";
 
 /// Where the files of models are kept, and for how long.
 #[derive(Clone, Debug, Default)]
 pub struct CacheOptions {
-    /// The folder that outlives the server. Without one, files go to a temporary folder, and away when no model uses them.
+    /// The folder that outlives the server. Without one, files are in a temporary folder until no model uses them.
     pub directory: Option<PathBuf>,
-    /// How many bytes files may take there before those used longest ago go. Models that are loaded keep theirs.
+    /// The most bytes that files may take before the least recently used are evicted. Files of loaded models are never
+    /// evicted.
     pub byte_size: Option<u64>,
-    /// Whether archives that are unpacked are not kept there: the folder goes as soon as it has served.
+    /// Whether unpacked archives are not cached: their folder is removed after use.
     pub is_temporary: bool,
 }
 
@@ -51,39 +53,39 @@ pub struct CacheOptions {
 #[derive(Debug)]
 pub(crate) struct Cache {
     files: PathBuf,
-    /// Archives that are unpacked, if anything outlives the server.
+    /// Unpacked archives, if the cache outlives the server.
     pub trees: Option<Trees>,
     own: Mutex<Option<Arc<PrivateFolder>>>,
-    /// How many bytes unused files may keep.
+    /// The most bytes that unused files may take.
     limit: u64,
-    /// Keys of the files that this server has fetched and that have no stamp yet.
+    /// Keys of the files that this server has fetched and not yet stamped.
     known: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// A file to be fetched: its place is locked, so nobody else fetches it.
+/// A file to fetch. Its place is locked, so no other server fetches it.
 pub(crate) struct Partial {
     pub file: Arc<File>,
-    /// Which ranges are there.
+    /// The record of the ranges received.
     pub record: Arc<File>,
     path: PathBuf,
     key: String,
 }
 
-/// A complete file that is to be stamped.
+/// A complete file that lacks its final stamp.
 pub(crate) struct Stamping {
-    /// Who has fetched it holds a lock till then.
+    /// The fetching server holds a lock on it until then.
     file: Arc<File>,
     known: Arc<Mutex<BTreeSet<String>>>,
     key: String,
 }
 
 impl Stamping {
-    /// Waits until the file is on the disk.
+    /// Waits until the file is synced to disk, and stamps it.
     pub(crate) fn run(self) {
         let Self { file, known, key } = self;
         let before = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let synced = file.sync_data().and_then(|()| {
-            // Nobody may have edited it meanwhile.
+            // Unless somebody edited it in the meantime.
             let is_same = file.metadata()?.modified().ok() == before;
             let times = FileTimes::new().set_accessed(SystemTime::now()).set_modified(stamp(&key));
             if is_same { file.set_times(times) } else { Ok(()) }
@@ -95,13 +97,13 @@ impl Stamping {
     }
 }
 
-/// What is known of a file.
+/// The state of a file.
 pub(crate) enum Found {
-    /// It is there, and maybe something is left to do when the disk has time.
+    /// It is complete, and may have to be stamped in the background.
     Complete(PathBuf, Option<Stamping>),
-    /// It is to be fetched.
+    /// It has to be fetched.
     Missing(Partial),
-    /// Somebody else fetches it.
+    /// Another task or server fetches it.
     Busy,
 }
 
@@ -132,7 +134,7 @@ impl Cache {
         Ok(Self { files, trees, own, limit, known: Arc::default() })
     }
 
-    /// A new folder for the files of a model. It goes with the guard.
+    /// A new folder for the files of a model. It is removed with the guard.
     pub(crate) fn model_folder(self: &Arc<Self>) -> io::Result<(PathBuf, LoadGuard)> {
         let own = lock(&self.own).clone().ok_or_else(|| io::Error::other("the server is stopping"))?;
         let folder = own.folder()?;
@@ -147,15 +149,15 @@ impl Cache {
         ))
     }
 
-    /// Looks for a file of this key and size, and takes its place if it is not there.
+    /// Looks for a file of this key and size, and locks its place if it is missing.
     pub(crate) fn find(&self, key: &str, size: u64) -> io::Result<Found> {
         let path = self.files.join(key);
         if self.is_good(&path, key, size) {
-            // Files used longest ago go first.
+            // The least recently used files are evicted first.
             let used = FileTimes::new().set_accessed(SystemTime::now());
             let file = File::open(&path).inspect(|file| file.set_times(used).unwrap_or_default()).ok();
             let is_stamped = has_time(&path, Some(stamp(key)));
-            // Unless this server is at it.
+            // Unless this server is stamping it already.
             let unstamped = file.filter(|_| !is_stamped && lock(&self.known).insert(key.to_owned()));
             return Ok(Found::Complete(
                 path,
@@ -167,7 +169,7 @@ impl Cache {
             ));
         }
         let part = self.files.join(format!("{key}.part"));
-        // The complete file may not have its stamp yet; who fetched it holds it till then.
+        // The complete file may lack its stamp; the fetching server holds its lock until then.
         if let Ok(file) = File::open(&path)
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
         {
@@ -179,7 +181,7 @@ impl Cache {
             Err(Errno::WOULDBLOCK) => return Ok(Found::Busy),
             Err(error) => return Err(error.into()),
         }
-        // The one who had it may have finished meanwhile.
+        // The previous holder of the lock may have finished in the meantime.
         let is_current =
             fs::metadata(&part).is_ok_and(|at| file.metadata().is_ok_and(|of| of.ino() == at.ino()));
         if !is_current {
@@ -210,10 +212,10 @@ impl Cache {
         }))
     }
 
-    /// A file has arrived as a whole. Gives its path, and what is left to do when the disk has time.
+    /// Completes a file. Returns its path, and the stamping to run in the background.
     pub(crate) fn complete(&self, partial: Partial) -> io::Result<(PathBuf, Stamping)> {
         let Partial { file, path: part, key, .. } = partial;
-        // Not to be changed by accident: other models have it, too.
+        // Read-only, against accidental changes: other models share it.
         file.set_permissions(Permissions::from_mode(0o444))?;
         if let Some(provisional) = provisional(&key) {
             file.set_times(FileTimes::new().set_accessed(SystemTime::now()).set_modified(provisional))?;
@@ -226,32 +228,32 @@ impl Cache {
         Ok((path, stamping))
     }
 
-    /// What has arrived of a file is wrong: nothing of it is kept.
+    /// Discards everything received of a file, because it is damaged.
     pub(crate) fn discard(&self, partial: Partial) {
         fs::remove_file(record_of(&partial.path)).ok();
         fs::remove_file(&partial.path).ok();
     }
 
-    /// Removes what is temporary, also what is still in use. Nothing may be loaded afterwards.
+    /// Removes temporary files, even those in use. Nothing may be loaded afterwards.
     pub(crate) fn close(&self) {
         if let Some(own) = lock(&self.own).take() {
             own.remove();
         }
     }
 
-    /// Whether a file is there as it was fetched.
+    /// Whether a file is unchanged since it was fetched.
     fn is_good(&self, path: &Path, key: &str, size: u64) -> bool {
         let Ok(metadata) = fs::symlink_metadata(path) else { return false };
         if !metadata.is_file() || metadata.len() != size {
             return false;
         }
-        // Not on the disk yet, maybe, but written since this machine started, or by this server just now.
+        // It may not be synced, but was written since this machine started, or by this server just now.
         has_time(path, Some(stamp(key)))
             || has_time(path, provisional(key))
             || lock(&self.known).contains(key)
     }
 
-    /// Removes what no model uses until there is room for this many bytes more.
+    /// Evicts unused files until there is room for this many more bytes.
     fn make_room(&self, bytes: u64) {
         let mut kept = self.kept();
         let mut used: u64 = kept.iter().map(|kept| kept.bytes).sum();
@@ -273,7 +275,7 @@ impl Cache {
         }
     }
 
-    /// Everything that is here, with its size and when it was used last.
+    /// All entries, with their size and time of last use.
     fn kept(&self) -> Vec<Kept> {
         let entries = fs::read_dir(&self.files).into_iter().flatten().flatten().map(|entry| entry.path());
         let files =
@@ -290,7 +292,7 @@ impl Cache {
     fn remove(&self, what: &What) -> bool {
         let (name, is_removed) = match what {
             What::File(path) => {
-                // A link from a model's folder is a second one.
+                // A second link is one from a model's folder.
                 let is_unused =
                     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.nlink() == 1) && is_idle(path);
                 let is_removed = is_unused && fs::remove_file(path).is_ok();
@@ -308,7 +310,7 @@ impl Cache {
     }
 }
 
-/// Something in the cache.
+/// An entry of the cache.
 struct Kept {
     bytes: u64,
     used: SystemTime,
@@ -317,7 +319,7 @@ struct Kept {
 
 enum What {
     File(PathBuf),
-    /// An archive that is unpacked, by its key.
+    /// An unpacked archive, by its key.
     Tree(String),
 }
 
@@ -341,7 +343,7 @@ fn stamp(key: &str) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + number)
 }
 
-/// The time stamp of a file that may not be on the disk yet. Another start of the machine gives another one.
+/// The stamp of a file that may not be synced yet. It changes when the machine restarts.
 pub(crate) fn provisional(key: &str) -> Option<SystemTime> {
     static START: LazyLock<Option<u32>> = LazyLock::new(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -355,7 +357,7 @@ fn has_time(path: &Path, time: Option<SystemTime>) -> bool {
     time.is_some() && modified == time
 }
 
-/// Whether nobody fetches this file.
+/// Whether no task or server is fetching this file.
 fn is_idle(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
@@ -368,7 +370,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Takes the space for a file, so that a full disk is found before anything is fetched.
+/// Reserves the space for a file, so that a full disk is noticed before the download starts.
 fn reserve(file: &File, size: u64) -> io::Result<()> {
     file.set_len(0)?;
     if size == 0 {

@@ -21,43 +21,43 @@ use crate::http::Connector;
 use crate::hubs::web::WebKind;
 use crate::store::ObjectFolder;
 
-/// Ranges of files that are fetched at a time.
+/// The most ranges of files fetched at the same time.
 const CONNECTIONS: usize = 16;
 
-/// Threads that send requests and write what arrives.
+/// Threads that send requests and write received data.
 const THREADS: usize = 4;
 
-/// How clouds are used.
+/// How to reach clouds, and where to keep files.
 #[derive(Clone, Debug)]
 pub struct CloudOptions {
     /// Where files are kept.
     pub cache: CacheOptions,
     /// The variables with credentials and endpoints.
     pub environment: Environment,
-    /// For how long servers may do nothing.
+    /// How long servers may be silent.
     pub patience: Patience,
 }
 
-/// For how long servers may do nothing.
+/// How long servers may be silent, and when to retry.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// A connection is made within this time.
+    /// The limit for a connection to be made.
     pub connect: Duration,
-    /// Something arrives within this time.
+    /// The limit for the next bytes to arrive.
     pub stall: Duration,
-    /// A repository that was listed before is listed again within this time.
+    /// The limit for listing a repository that was listed before.
     pub listing: Duration,
-    /// The same for one that could not be listed the last time.
+    /// The same for a repository whose last listing failed.
     pub listing_when_away: Duration,
-    /// How often something is tried.
+    /// The most attempts.
     pub attempts: u32,
     /// The pause after the first attempt. Later ones are longer.
     pub first_pause: Duration,
-    /// The time between two reports of how far a fetch is.
+    /// The interval between reports of a fetch's progress.
     pub report: Duration,
 }
 
-/// No pause between two attempts is longer.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Patience {
@@ -92,20 +92,21 @@ impl Default for CloudOptions {
     }
 }
 
-/// How a repository is.
+/// The state of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryStatus {
     /// Its address.
     pub location: String,
-    /// Whether it could be listed the last time.
+    /// Whether the last listing succeeded.
     pub is_reachable: bool,
-    /// How many bytes of files came from it.
+    /// How many bytes of files were fetched from it.
     pub fetched: u64,
-    /// Of what arrives as a whole, such as an archive: how many bytes are there, and of how many, while it is fetched.
+    /// For stores that are fetched as a whole, such as archives: bytes received and total, while a fetch is in
+    /// progress.
     pub fetching: Option<(u64, u64)>,
 }
 
-/// Tells how a repository is.
+/// Reports the state of a repository.
 type Status = Box<dyn Fn() -> RepositoryStatus + Send + Sync>;
 
 /// Opens repositories in clouds.
@@ -113,7 +114,7 @@ pub struct Clouds {
     options: CloudOptions,
     connector: Connector,
     connections: Arc<Semaphore>,
-    /// By the folders that temporary ones are in.
+    /// By the folders that contain temporary ones.
     caches: Mutex<BTreeMap<PathBuf, Arc<Cache>>>,
     statuses: Mutex<Vec<Status>>,
     runtime: Option<Runtime>,
@@ -123,7 +124,7 @@ impl Clouds {
     /// Starts threads for requests to clouds.
     ///
     /// # Errors
-    /// What of the options cannot be used.
+    /// Names the option that cannot be used.
     pub fn new(options: CloudOptions) -> Result<Self, String> {
         let connector = Connector::new(&options.environment, options.patience)?;
         let runtime = Builder::new_multi_thread()
@@ -143,7 +144,7 @@ impl Clouds {
         })
     }
 
-    /// The repository at an address. Nothing is sent to it yet.
+    /// Opens the repository at an address. Sends no request yet.
     ///
     /// # Errors
     /// The cache's folder cannot be used.
@@ -153,7 +154,7 @@ impl Clouds {
         Ok(store)
     }
 
-    /// What is at an address that is not a repository, for as long as it is used.
+    /// Opens the store at an address without registering it as a repository.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -180,13 +181,12 @@ impl Clouds {
         Ok((Arc::new(folder), Box::new(move || status.status())))
     }
 
-    /// How the repositories are that were opened.
+    /// The states of all opened repositories.
     pub fn status(&self) -> Vec<RepositoryStatus> {
         lock(&self.statuses).iter().map(|status| status()).collect()
     }
 
-    /// Removes temporary files, also those still in use. To be called when no model is loaded any more, in case something
-    /// still holds one.
+    /// Removes temporary files, even those in use. Call it once no model is loaded, in case anything still holds one.
     pub fn close(&self) {
         lock(&self.caches).values().for_each(|cache| cache.close());
     }
@@ -213,7 +213,7 @@ impl Clouds {
 
 impl Drop for Clouds {
     fn drop(&mut self) {
-        // Waits for nothing, so it may happen on any thread.
+        // Does not block, so it may happen on any thread.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,7 +1,7 @@
-//! Opens a bucket: which endpoint, and whose credentials.
+//! Opens a bucket: chooses its endpoint and credentials.
 //!
-//! The order is the reference's: the file that `TRITON_CLOUD_CREDENTIAL_PATH` names, and nothing else where it does; otherwise
-//! the environment, profiles, what the platform provides, and in the end no credentials at all.
+//! The order is Triton's: the file that `TRITON_CLOUD_CREDENTIAL_PATH` names, and only that if it is set; otherwise the
+//! environment, profiles, the platform's credentials, and finally none.
 
 mod azure;
 
@@ -35,16 +35,16 @@ const CREDENTIAL_FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
 /// An open bucket.
 pub(crate) struct Connection {
     pub store: Arc<dyn ObjectStore>,
-    /// Where others can read its objects.
+    /// Where programs without credentials can read its objects.
     pub locator: Locator,
-    /// What may not stand in any message.
+    /// Secrets that no message may contain.
     pub secrets: Vec<String>,
 }
 
 /// Opens the bucket of an address. Sends no request to it.
 ///
 /// # Errors
-/// What is wrong with the credentials, without them.
+/// Says what is wrong with the credentials, without secrets.
 pub(crate) async fn connect(
     address: &Address,
     environment: &Environment,
@@ -152,7 +152,7 @@ impl Connecting<'_> {
         if let Some(region) = &region {
             builder = builder.with_region(region);
         }
-        // Where a bucket is reached is no credential: the environment tells that with a file of credentials, too.
+        // Endpoints are not credentials: the environment names them even if credentials come from the file.
         let endpoint = endpoint
             .map(str::to_owned)
             .or_else(|| self.environment.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]))
@@ -234,7 +234,7 @@ impl Connecting<'_> {
             return self.connection(builder.build());
         }
         let mut host = "https://storage.googleapis.com".to_owned();
-        // As gcloud has it: `https://host/storage/v1/`, for a private endpoint.
+        // In gcloud's form: `https://host/storage/v1/`, for a private endpoint.
         if let Some(endpoint) = self.environment.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE") {
             let base = endpoint.split('/').take(3).collect::<Vec<_>>().join("/");
             builder = builder.with_base_url(&base);
@@ -260,7 +260,7 @@ impl Connecting<'_> {
         self.connection(builder.build())
     }
 
-    /// Whether this machine is one of a cloud's, which gives it credentials.
+    /// Whether this machine runs in the cloud, which then provides credentials.
     async fn is_on(&self, platform: Platform) -> bool {
         platform.answers(self.environment, self.connector).await
     }
@@ -279,12 +279,12 @@ impl Connecting<'_> {
     }
 }
 
-/// A bucket does not retry: who uses it knows how far it came.
+/// The library does not retry: callers do, because they know how much has arrived.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// What goes with each request to S3.
+/// The headers of each request to S3.
 fn asking_for_digests() -> ClientOptions {
     let (name, value) = ASK_S3;
     let headers = [(HeaderName::from_static(name), HeaderValue::from_static(value))];

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// A file longer than this is not read.
+/// The longest file that is read.
 const LIMIT: u64 = 1 << 20;
 
-/// The file's contents: for each cloud, credentials by the beginnings of addresses.
+/// The file's contents: for each cloud, credentials by address prefix.
 #[derive(Clone, Default, Deserialize)]
 pub(crate) struct CredentialFile {
     #[serde(default)]
@@ -45,7 +45,7 @@ impl CredentialFile {
     /// Reads it.
     ///
     /// # Errors
-    /// Why it cannot be read, without its contents.
+    /// Why the file cannot be read, without its contents.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let problem =
             |problem: String| format!("cannot read the credentials in '{}': {problem}", path.display());
@@ -54,7 +54,7 @@ impl CredentialFile {
             return Err(problem("not a file of at most 1 MiB".into()));
         }
         let text = fs::read(path).map_err(|error| problem(error.to_string()))?;
-        // The message of a parser may quote what it has read.
+        // A parser's message may quote its input.
         serde_json::from_slice(&text).map_err(|error| {
             problem(format!("not the expected JSON (line {}, column {})", error.line(), error.column()))
         })
@@ -76,7 +76,7 @@ impl CredentialFile {
     }
 }
 
-/// The entry whose key is the longest beginning of an address.
+/// The entry whose key is the longest prefix of an address.
 fn longest<'a, T>(entries: &'a BTreeMap<String, T>, address: &str) -> Option<&'a T> {
     let matching = entries.iter().filter(|(prefix, _)| address.starts_with(prefix.as_str()));
     matching.max_by_key(|(prefix, _)| prefix.len()).map(|(_, entry)| entry)
@@ -103,7 +103,7 @@ mod tests {
         for (address, expected) in [
             ("s3://b", "all"),
             ("s3://a", "a"),
-            // As plain text: a beginning need not end at a slash.
+            // As plain text: a prefix need not end at a slash.
             ("s3://another/models", "a"),
             ("s3://a/models", "models"),
             ("s3://a/models/x", "models"),

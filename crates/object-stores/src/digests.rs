@@ -1,4 +1,4 @@
-//! Digests of files that stores give, by which what arrives is checked.
+//! Digests of files, as stores report them, to check what arrives.
 
 use std::fmt;
 use std::fs::File;
@@ -10,19 +10,19 @@ use crc_fast::CrcAlgorithm;
 use md5::{Digest as _, Md5};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// A digest that a file should have.
+/// The expected digest of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub algorithm: Algorithm,
     pub hex: String,
-    /// Whether it is a digest for sure, and not what only looks like one.
+    /// Whether it is certainly a digest, and not a value that looks like one.
     pub is_certain: bool,
 }
 
-/// How a digest is made.
+/// A digest algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
-    /// What ETags of buckets may be.
+    /// The algorithm that buckets may use for ETags.
     Md5,
     Sha1,
     Sha256,
@@ -34,7 +34,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// How many bytes a digest has.
+    /// The length of the digest in bytes.
     pub(crate) fn length(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
@@ -61,7 +61,7 @@ impl fmt::Display for Algorithm {
 }
 
 impl Expected {
-    /// The digest that an ETag is, or may be: hubs say which it is.
+    /// The digest that an ETag contains, or may contain: hubs say which algorithm it is.
     pub(crate) fn of_etag(etag: &str) -> Option<Self> {
         let (algorithm, hex) = match etag.split_once(':') {
             Some(("sha256", hex)) => (Algorithm::Sha256, hex),
@@ -117,7 +117,7 @@ impl Hasher {
     }
 }
 
-/// The digest of a file of this size, whose bytes are read as soon as they are there: `ready` tells up to where they are.
+/// Computes the digest of a file of this size while it arrives: `ready` tells how much may be read.
 pub(crate) fn digest(
     algorithm: Algorithm,
     file: &File,
@@ -158,7 +158,7 @@ mod tests {
             (Algorithm::Sha256, "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"),
             // `git hash-object`
             (Algorithm::Git, "e2e107ac61ac259b87c544f6e7a4eb03422c6c21"),
-            // The check values of their definitions.
+            // The check values in the algorithms' definitions.
             (Algorithm::Crc32, "cbf43926"),
             (Algorithm::Crc32c, "e3069283"),
             (Algorithm::Crc64Nvme, "ae8b14860a799888"),

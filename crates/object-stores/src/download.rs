@@ -1,4 +1,4 @@
-//! Brings an object into the cache: by ranges, several at a time, each tried again from where it broke.
+//! Downloads an object into the cache: in parallel ranges, each resumed where it broke.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,36 +27,36 @@ use crate::listing::stamp;
 use crate::offered::Offered;
 use crate::routed::{Range, Routed, RoutedError};
 
-/// A file is fetched in ranges of this many bytes.
+/// The size of a range in bytes.
 const RANGE: u64 = 8 << 20;
 
-/// Progress is reported after this many bytes: every report wakes those who wait for news.
+/// Progress is reported after this many bytes: each report wakes all waiting tasks.
 pub(crate) const REPORTED: u64 = 1 << 20;
 
-/// How often a file is looked at that somebody else fetches.
+/// The interval between checks of a file that another server fetches.
 const BUSY: Duration = Duration::from_millis(50);
 
-/// What an object is fetched with.
+/// The shared state of downloads.
 #[derive(Clone)]
 pub(crate) struct Downloader {
     pub bucket: Arc<Bucket>,
     pub cache: Arc<Cache>,
-    /// How many ranges all fetches may have in progress.
+    /// Limits the ranges of all downloads in progress.
     pub connections: Arc<Semaphore>,
     pub etags: Arc<Etags>,
 }
 
-/// What is known of the ETags of a bucket.
+/// What the ETags of a bucket are known to be.
 #[derive(Debug, Default)]
 pub(crate) struct Etags(AtomicU8);
 
-/// A file's MD5 was its ETag.
+/// A file's MD5 equalled its ETag.
 const DIGESTS: u8 = 1;
-/// They are not the MD5s of files, although they look like it: those of encrypted objects.
+/// They are not MD5s of files, although they look like it: ETags of encrypted objects.
 const NO_DIGESTS: u8 = 2;
 
 impl Downloader {
-    /// Makes the contents of an object appear at a path.
+    /// Places the contents of an object at a path.
     pub(crate) async fn fetch(
         &self,
         object: &ObjectMeta,
@@ -90,7 +90,7 @@ impl Downloader {
                         hashed.filter(|hashed| !self.is_right(object, hashed, before.as_ref()))
                     {
                         self.cache.discard(partial);
-                        // What is wrong on the route may be right where it is kept.
+                        // The route may have delivered damaged data while the bucket has the right data.
                         if let Some(routed) = route.as_mut().filter(|routed| routed.may_fall_back()) {
                             routed.give_up();
                         }
@@ -117,7 +117,7 @@ impl Downloader {
         }
     }
 
-    /// Fetches the ranges that are missing. Gives the digest of the whole, if it is known what it should be.
+    /// Fetches the missing ranges. Returns the digest of the whole file, if its expected value is known.
     async fn fill(
         &self,
         object: &ObjectMeta,
@@ -137,7 +137,7 @@ impl Downloader {
                 object.size
             );
         }
-        // What an answer offers is known with the first range at the latest.
+        // The response to the first range tells at the latest whether the store sends a digest.
         let offered = Arc::new(OnceLock::new());
         let expected = self.known_digest(object, count).await?;
         let start = |expected| Hashing::start(expected, &partial.file, object.size);
@@ -152,7 +152,7 @@ impl Downloader {
             if let Some(hashing) = &mut hashing {
                 hashing.report(&done, RANGE);
             }
-            // Either a connection is free for the next range, or a range ends.
+            // Wait until a connection is free for the next range, or a range ends.
             let is_missing = !missing.as_slice().is_empty();
             tokio::select! {
                 Ok(permit) = Arc::clone(&self.connections).acquire_owned(), if is_missing => {
@@ -182,10 +182,10 @@ impl Downloader {
         }
     }
 
-    /// The digest that a file of so many ranges should have, as far as it is known before it arrives.
+    /// The expected digest of a file of this many ranges, if it is known before the download.
     async fn known_digest(&self, object: &ObjectMeta, ranges: usize) -> Result<Option<Expected>, Failure> {
         let by_etag = self.expected_digest(object).filter(|expected| expected.is_certain);
-        // S3 gives the digest of an object with the whole of it only, and so not with ranges.
+        // S3 sends the digest of an object only with the whole object, not with ranges.
         let is_asked = ranges > 1 && matches!(self.bucket.address.cloud, Cloud::S3 { .. });
         if by_etag.is_some() || !is_asked {
             return Ok(by_etag);
@@ -207,7 +207,7 @@ impl Downloader {
         }
     }
 
-    /// Fetches one range. As long as something arrives, it goes on from there.
+    /// Fetches one range. Resumes it as long as data arrives.
     async fn range(
         &self,
         object: &ObjectMeta,
@@ -273,16 +273,16 @@ impl Downloader {
         Ok(())
     }
 
-    /// What tells the contents of an object from others. Objects of a bucket with the same ETag are the same where it is made of
-    /// their contents.
+    /// Identifies the contents of an object. In buckets whose ETags derive from the contents, equal ETags mean equal
+    /// contents.
     fn key(&self, object: &ObjectMeta) -> String {
         let mut hasher = Md5::new();
         let bucket = &self.bucket.address;
         if let Some(Expected { algorithm: Algorithm::Sha256, hex, .. }) = self.expected_digest(object) {
-            // The same, wherever it is from.
+            // A digest identifies the contents, whatever the source.
             return hex;
         }
-        // Revisions of a repository share what did not change.
+        // Unchanged files are shared between revisions of a repository.
         let cloud = if bucket.cloud.is_hub() { "a hub".to_owned() } else { format!("{:?}", bucket.cloud) };
         hasher.update(format!("{cloud}\n{}\n{}\n", bucket.bucket, object.size));
         match &object.e_tag {
@@ -293,7 +293,7 @@ impl Downloader {
         hex(&hasher.finalize())
     }
 
-    /// The digest that a file should have, if its ETag tells.
+    /// The expected digest, if the file's ETag tells.
     fn expected_digest(&self, object: &ObjectMeta) -> Option<Expected> {
         let expected = Expected::of_etag(bare(object.e_tag.as_deref()?))?;
         let may_be = self.bucket.address.cloud.has_etags_of_contents()
@@ -301,8 +301,8 @@ impl Downloader {
         (may_be || expected.is_certain).then_some(expected)
     }
 
-    /// Whether a file is what it should be. One that arrives twice with the same contents is whole, unless its digest is
-    /// certain: its ETag is not a digest.
+    /// Whether a file is undamaged. A file that arrives twice with the same contents is accepted, unless its digest is
+    /// certain: then its ETag is not a digest.
     fn is_right(&self, object: &ObjectMeta, hashed: &Hashed, before: Option<&Hashed>) -> bool {
         let Hashed { expected: Expected { algorithm, hex: expected, is_certain }, hex } = hashed;
         if hex == expected {
@@ -326,11 +326,11 @@ impl Downloader {
 }
 
 impl Cloud {
-    /// Whether the same contents have the same ETag, whatever they are called.
+    /// Whether equal contents have equal ETags, whatever the object's name.
     fn has_etags_of_contents(&self) -> bool {
         match self {
             Self::S3 { .. } => true,
-            // Google's are of uploads, and Azure's of times.
+            // Google's derive from uploads, and Azure's from times.
             Self::Google | Self::Azure { .. } => false,
             Self::HuggingFace { .. } | Self::Registry { .. } => true,
             Self::Web(_) => false,
@@ -338,14 +338,14 @@ impl Cloud {
     }
 }
 
-/// Why a range was not read to its end.
+/// Why a range was not read completely.
 enum ReadError {
     Store(object_store::Error),
     Changed,
     Write(io::Error),
 }
 
-/// Reads from `from` on, which goes on with what is written.
+/// Reads from `from` on, and advances it as data is written.
 async fn read(
     store: &dyn ObjectStore,
     object: &ObjectMeta,
@@ -355,7 +355,7 @@ async fn read(
     progress: &Progress,
     offered: &OnceLock<Expected>,
 ) -> Result<(), ReadError> {
-    // A small file as a whole: some servers know no ranges.
+    // Small files are read without a range: some servers do not support ranges.
     let range = (*from > 0 || end < object.size).then_some(GetRange::Bounded(*from..end));
     let version = object.version.clone();
     let options = GetOptions { range, if_match: if_match(object), version, ..GetOptions::default() };
@@ -399,12 +399,12 @@ async fn read(
     outcome
 }
 
-/// Has a store send an object only as it was listed.
+/// Makes a store send an object only if it is unchanged since it was listed.
 fn if_match(object: &ObjectMeta) -> Option<String> {
     object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)))
 }
 
-/// An ETag without its quotes, which not every listing gives.
+/// An ETag without its quotes, which some listings omit.
 pub(crate) fn bare(etag: &str) -> &str {
     etag.trim_matches('"')
 }
@@ -414,7 +414,7 @@ fn length(object: &ObjectMeta, index: usize) -> u64 {
     (object.size - index as u64 * RANGE).min(RANGE)
 }
 
-/// Which ranges are there.
+/// The record of ranges received.
 fn read_record(record: &File, count: usize) -> io::Result<Vec<bool>> {
     let mut bytes = vec![0; count];
     let length = record.metadata()?.len();
@@ -423,12 +423,12 @@ fn read_record(record: &File, count: usize) -> io::Result<Vec<bool>> {
     Ok(bytes.into_iter().map(|byte| byte == 1).collect())
 }
 
-/// Links a file of the cache to a model's folder. `false` if it has just left the cache.
+/// Links a file of the cache into a model's folder. Returns `false` if the cache has just evicted it.
 fn place(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => Ok(false),
-        // Not every file system has links, and none has any number of them.
+        // Some file systems have no hard links, and all limit their number.
         Err(_) => fs::copy(from, to).map(|_| true),
     }
 }

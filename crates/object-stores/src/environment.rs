@@ -1,4 +1,4 @@
-//! The variables that say how to reach clouds, which tests replace.
+//! The environment variables for access to clouds. Tests replace them.
 
 use std::env;
 use std::fmt;
@@ -12,12 +12,12 @@ pub struct Environment(Arc<Lookup>);
 type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl Environment {
-    /// The process's.
+    /// The variables of the process.
     pub fn of_process() -> Self {
         Self::new(|name| env::var(name).ok())
     }
 
-    /// Variables that a function looks up.
+    /// The variables that a function returns.
     pub fn new(get: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(get))
     }
@@ -27,7 +27,7 @@ impl Environment {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
-    /// The value of the first of some variables that is there.
+    /// The value of the first variable that is set.
     pub(crate) fn first(&self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| self.get(name))
     }

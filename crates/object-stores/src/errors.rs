@@ -1,4 +1,4 @@
-//! What went wrong with a request to a cloud: whether to try again, and how to say it to people.
+//! Failed requests to clouds: whether to retry, and the message for people.
 
 use std::error::Error as _;
 
@@ -12,18 +12,18 @@ pub(crate) struct Failure {
     pub message: String,
 }
 
-/// What follows from a failure.
+/// The kind of a failure, which decides what to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// There is no such bucket or object.
     NotFound,
-    /// The credentials do not allow it, or have expired: newer ones may.
+    /// The credentials are insufficient or have expired: newer ones may work.
     Denied,
-    /// The object is no longer the one that was listed.
+    /// The object has changed since it was listed.
     Changed,
-    /// It will not work later either.
+    /// A retry will not help.
     Refused,
-    /// It may work later.
+    /// A retry may help.
     Unavailable,
 }
 
@@ -32,7 +32,7 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// What a library reports, without the secrets that were sent.
+    /// Converts a library's error, and removes secrets.
     pub(crate) fn of(error: &object_store::Error, secrets: &[String]) -> Self {
         let text = text_of(error);
         let status = status_in(&text);
@@ -50,7 +50,7 @@ impl Failure {
                 FailureKind::Refused
             }
             _ => match status {
-                // What a range of a file that has become shorter leads to.
+                // The library's error for a range of a file that has become shorter.
                 Some(416) => FailureKind::Changed,
                 Some(408 | 429) => FailureKind::Unavailable,
                 Some(400..500) => FailureKind::Refused,
@@ -60,7 +60,7 @@ impl Failure {
         Self::new(kind, without_secrets(shortened(&text, status), secrets))
     }
 
-    /// As an error of the server, of what was to be done.
+    /// Converts the failure to an error of the server, for this operation.
     pub(crate) fn error(&self, what: &str) -> Error {
         let code = match self.kind {
             FailureKind::NotFound => ErrorCode::NotFound,
@@ -86,13 +86,13 @@ fn text_of(error: &object_store::Error) -> String {
     text
 }
 
-/// The status of an answer in the library's words.
+/// The status in the library's text.
 fn status_in(text: &str) -> Option<u16> {
     let (_, rest) = text.split_once("status code: ")?;
     rest.get(..3)?.parse().ok()
 }
 
-/// What a person needs of a long text: the code and message that a server answered, or the end of the chain of causes.
+/// Shortens a long text: keeps the server's error code and message, or the end of the chain of causes.
 fn shortened(text: &str, status: Option<u16>) -> String {
     const SHOWN: usize = 300;
     let between = |open: &str, close: &str| {
@@ -107,13 +107,13 @@ fn shortened(text: &str, status: Option<u16>) -> String {
     if let Some(message) = between("\"message\": \"", "\"").or_else(|| between("\"message\":\"", "\"")) {
         return format!("{}{status}", message.chars().take(SHOWN).collect::<String>());
     }
-    // The library's own words stand before a dash.
+    // The library's own text ends at a dash.
     let end = text.rsplit_once(" - ").map_or(text, |(_, end)| end);
     let end = end.split_whitespace().collect::<Vec<_>>().join(" ");
     end.chars().take(SHOWN).collect()
 }
 
-/// A text in which no secret stands.
+/// Removes all secrets from a text.
 pub(crate) fn without_secrets(text: String, secrets: &[String]) -> String {
     let long = secrets.iter().filter(|secret| secret.len() >= 4);
     long.fold(text, |text, secret| text.replace(secret.as_str(), "***"))

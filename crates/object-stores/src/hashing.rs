@@ -1,4 +1,4 @@
-//! The digest of a file that is being fetched: it is made on a thread of its own while the rest of the file arrives.
+//! Computes the digest of a file in progress, on its own thread, while the rest of the file arrives.
 
 use std::fs::File;
 use std::io;
@@ -9,16 +9,16 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::digests::{Expected, digest};
 
-/// A digest that is being made.
+/// A digest in progress.
 pub(crate) struct Hashing {
     expected: Expected,
     ready: Sender<u64>,
-    /// How many ranges from the beginning on are known to be there.
+    /// How many ranges from the beginning are complete.
     ranges: usize,
     digest: JoinHandle<io::Result<String>>,
 }
 
-/// What a file's digest is, beside what it should be.
+/// A file's actual digest, with the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hashed {
     pub expected: Expected,
@@ -34,17 +34,17 @@ impl Hashing {
         Self { expected, ready, ranges: 0, digest }
     }
 
-    /// Goes on up to the first range of this length that is missing.
+    /// Advances to the first missing range of this length.
     pub(crate) fn report(&mut self, done: &[bool], length: u64) {
         let ranges = done.iter().take_while(|done| **done).count();
         if ranges > self.ranges {
             self.ranges = ranges;
-            // Where reading the file failed, the error comes in the end.
+            // If the thread failed to read the file, `finish` reports the error.
             self.ready.send(ranges as u64 * length).unwrap_or_default();
         }
     }
 
-    /// The digest, once all ranges are there.
+    /// The digest, once all ranges are complete.
     pub(crate) async fn finish(self) -> io::Result<Hashed> {
         let Self { expected, ready, digest, .. } = self;
         drop(ready);

@@ -1,4 +1,4 @@
-//! The HTTP client below all clouds: hyper with rustls, and limits on how long a server may say nothing.
+//! The HTTP client of all clouds: hyper with rustls, and limits on how long a server may be silent.
 
 use std::error::Error;
 use std::fs;
@@ -32,10 +32,10 @@ use crate::environment::Environment;
 use crate::offered::Offered;
 use crate::proxies::{Proxies, ProxyConnector};
 
-/// Connections that nothing was sent on for this long are closed.
+/// Idle connections are closed after this long.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// A server that asks for a longer pause than this gets the request again after this long.
+/// The longest `Retry-After` that is honoured: if a server asks for more, the request is sent again after this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The client. Clones share its connections.
@@ -47,11 +47,11 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A client that trusts what this machine trusts, and the authorities in the file that `AWS_CA_BUNDLE` names, and uses the
-    /// proxies of the environment.
+    /// A client with the machine's trust roots, the authorities in the file that `AWS_CA_BUNDLE` names, and the proxies
+    /// of the environment.
     ///
     /// # Errors
-    /// That file cannot be read, or a proxy cannot be used.
+    /// The file cannot be read, or a proxy's URL is invalid.
     pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -82,7 +82,7 @@ impl Connector {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            // Large reads would only be held in memory until they are written.
+            // Larger reads would only occupy memory until they are written.
             .http1_max_buf_size(128 << 10)
             .build(https);
         Ok(Self { client, proxies, patience })
@@ -111,7 +111,7 @@ impl HttpService for Connector {
             let kind = if is_connect { HttpErrorKind::Connect } else { HttpErrorKind::Request };
             HttpError::new(kind, error)
         })?;
-        // The request is sent again as soon as this returns.
+        // The caller sends the request again as soon as this returns.
         if let Some(pause) = pause(&response) {
             sleep(pause).await;
         }
@@ -125,7 +125,7 @@ impl HttpService for Connector {
     }
 }
 
-/// How long an overloaded server asks to be left alone.
+/// How long an overloaded server asks to wait.
 fn pause<B>(response: &hyper::Response<B>) -> Option<Duration> {
     let status = response.status();
     if ![StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
@@ -135,7 +135,7 @@ fn pause<B>(response: &hyper::Response<B>) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
-/// A body that fails when nothing of it arrives for some time.
+/// A body that fails when no data arrives for some time.
 struct PacedBody {
     body: Incoming,
     stall: Duration,

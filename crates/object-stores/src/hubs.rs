@@ -1,5 +1,6 @@
-//! Places that are no buckets and still have files by paths, sizes and digests: Hugging Face's hub, registries of OCI artifacts,
-//! and single files of the web. Each is read as a bucket is, so that ranges, retries, checks and the cache are the same.
+//! Stores that are not buckets but list files with sizes and digests: Hugging Face's hub, registries of OCI artifacts,
+//! and single files of the web. They implement the interface of a bucket, so that they share ranges, retries, checks
+//! and the cache.
 
 pub(crate) mod docker;
 pub(crate) mod hugging_face;
@@ -27,39 +28,39 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::http::Connector;
 
-/// How often an answer may say that what is asked for is elsewhere.
+/// The most redirects that are followed.
 const REDIRECTS: usize = 5;
 
-/// A document longer than this is not read.
+/// The longest document that is read.
 const DOCUMENT: usize = 64 << 20;
 
-/// What stays as it is in the path of a URL.
+/// Characters that are not escaped in the path of a URL.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What has files.
+/// A source of files.
 #[async_trait]
 pub(crate) trait Hub: fmt::Debug + Send + Sync + 'static {
-    /// The files that there are now.
+    /// Lists the current files.
     async fn objects(&self) -> Result<Vec<ObjectMeta>>;
 
-    /// Where a file is, as it was when it was listed.
+    /// Locates a file in the version that was listed.
     async fn place(&self, object: &Path, version: Option<&str>) -> Result<Place>;
 }
 
-/// Where a file is.
+/// The location of a file.
 pub(crate) struct Place {
     pub url: String,
     pub headers: HeaderMap,
-    /// Whether there can never be another file.
+    /// Whether the store never has more than one file.
     pub is_pinned: bool,
 }
 
-/// Sends requests of hubs.
+/// Sends requests to hubs.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(pub Connector);
 
 impl Client {
-    /// The answer from a URL, wherever it leads. A secret goes to no other host.
+    /// Sends a request to a URL and follows redirects. The secret is not sent to other hosts.
     pub(crate) async fn send(&self, method: Method, url: &str, headers: &HeaderMap) -> Result<HttpResponse> {
         let mut uri: Uri = url.parse().map_err(|_| problem(format!("'{url}' is not a URL")))?;
         let mut headers = headers.clone();
@@ -84,13 +85,13 @@ impl Client {
         Err(problem(format!("'{url}' leads to more than {REDIRECTS} others")))
     }
 
-    /// A document, and the headers that came with it.
+    /// Reads a document, with its headers.
     pub(crate) async fn document(&self, url: &str, headers: &HeaderMap) -> Result<(HeaderMap, Vec<u8>)> {
         let answer = self.send(Method::GET, url, headers).await?;
         read(answer, url).await
     }
 
-    /// The document that a form is answered with. The form may have a secret, and is sent nowhere else.
+    /// Posts a form and reads the document in the answer. The form may contain a secret, so redirects are not followed.
     pub(crate) async fn post_form(&self, url: &str, form: String) -> Result<Vec<u8>> {
         let mut request = HttpRequest::new(HttpRequestBody::from(Bytes::from(form)));
         *request.method_mut() = Method::POST;
@@ -102,7 +103,7 @@ impl Client {
     }
 }
 
-/// The headers and the document of an answer that is as it should be.
+/// The headers and the body of a successful answer.
 async fn read(answer: HttpResponse, url: &str) -> Result<(HeaderMap, Vec<u8>)> {
     let (head, body) = successful(answer, url).await?.into_parts();
     let mut stream = body.bytes_stream();
@@ -116,7 +117,7 @@ async fn read(answer: HttpResponse, url: &str) -> Result<(HeaderMap, Vec<u8>)> {
     Ok((head.headers, document))
 }
 
-/// A hub as a bucket that nobody can write to.
+/// A hub as a read-only bucket.
 #[derive(Debug)]
 pub(crate) struct HubStore<H> {
     pub hub: Arc<H>,
@@ -147,7 +148,7 @@ impl<H: Hub> ObjectStore for HubStore<H> {
         let length = number(&head.headers, &CONTENT_LENGTH);
         let (start, size) = match content_range(&head.headers) {
             Some(range) => range,
-            // What knows no ranges sends the whole.
+            // Servers without support for ranges send the whole file.
             None if options.range.is_some() => {
                 let source = "it does not send parts of files".into();
                 return Err(Error::Generic { store: "web", source });
@@ -205,19 +206,19 @@ fn read_only() -> Error {
     problem("it can only be read")
 }
 
-/// An error that no status explains.
+/// An error without an HTTP status.
 pub(crate) fn problem(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::Generic { store: "web", source: source.into() }
 }
 
-/// An answer that is what was asked for; otherwise an error in the words of the other stores.
+/// Checks the status of an answer; errors have the same text as those of other stores.
 pub(crate) async fn successful(answer: HttpResponse, url: &str) -> Result<HttpResponse> {
     const SHOWN: usize = 300;
     let status = answer.status();
     if status.is_success() {
         return Ok(answer);
     }
-    // Only the beginning of a long answer counts.
+    // Only the beginning of a long answer is read.
     let beginning = answer.into_body().bytes_stream().next().await.and_then(std::result::Result::ok);
     let body =
         String::from_utf8_lossy(&beginning.unwrap_or_default()).chars().take(SHOWN).collect::<String>();
@@ -247,7 +248,7 @@ pub(crate) fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
 }
 
-/// Where a reference in an answer leads.
+/// Resolves a reference relative to a URL.
 pub(crate) fn resolve(from: &Uri, to: &str) -> Option<Uri> {
     if to.contains("://") {
         return to
@@ -268,7 +269,7 @@ pub(crate) fn encoded(path: &str) -> String {
     utf8_percent_encode(path, PATH).to_string()
 }
 
-/// The last part of the path of a URL, as it was before it was encoded.
+/// The last part of a URL's path, decoded.
 pub(crate) fn file_name(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     let (_, path) = path.split_once("://").unwrap_or(("", path));

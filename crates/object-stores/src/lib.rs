@@ -1,8 +1,8 @@
 //! Model repositories in clouds as stores of the repository crate: buckets of S3, Google Cloud Storage and Azure Blob Storage,
 //! Hugging Face's hub, registries of OCI artifacts, and archives of the web.
 //!
-//! An [`Address`] says where a repository is, [`Clouds`] opens it. A listing of a whole repository answers all questions about
-//! its models; the files of a model are brought into a [cache](CacheOptions) on this machine before it is loaded.
+//! An [`Address`] locates a repository, [`Clouds`] opens it. One listing of a repository answers all questions about
+//! its models; the files of a model are fetched into a [cache](CacheOptions) on this machine before it is loaded.
 //!
 //! This crate knows objects, sizes and ETags, and nothing of models, requests or protocols.
 

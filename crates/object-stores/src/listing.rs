@@ -1,7 +1,7 @@
-//! What a bucket holds below a folder, as of one listing.
+//! The contents of a bucket's folder, from one listing.
 //!
-//! Buckets have no folders: one is there where an object's key continues it, or where somebody has put an empty object in its
-//! place.
+//! Buckets have no folders: a folder exists if an object's key begins with its path, or if it was created as an empty
+//! object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::bundle::is_model;
 /// A listing, of the whole repository or of a folder in it.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// When it began.
+    /// When the listing began.
     pub as_of: Instant,
-    /// What is below, by paths relative to the repository.
+    /// The objects, by paths relative to the repository.
     nodes: Arc<BTreeMap<String, Node>>,
 }
 
@@ -28,7 +28,7 @@ enum Node {
 }
 
 impl Listing {
-    /// Of objects whose keys begin with that of the repository, which is empty or ends with a slash.
+    /// A listing of objects whose keys begin with this prefix, which is empty or ends with a slash.
     pub(crate) fn new(as_of: Instant, repository: &str, objects: Vec<ObjectMeta>) -> Self {
         let mut nodes = BTreeMap::new();
         let mut files = Vec::new();
@@ -47,14 +47,14 @@ impl Listing {
             if is_marker(&path, &object) {
                 nodes.insert(path, Node::Folder);
             } else {
-                // Nothing can be a file and a folder on a disk.
+                // On a disk, nothing can be both a file and a folder.
                 nodes.entry(path).or_insert(Node::File(object));
             }
         }
         Self { as_of, nodes: Arc::new(nodes) }
     }
 
-    /// The same in a folder of this name, if what is here are the files of a model, and not folders of models.
+    /// Moves everything into a folder of this name, if the files are those of one model, and not folders of models.
     pub(crate) fn in_model(self, name: &str) -> Self {
         let Self { as_of, nodes } = self;
         let names = nodes.keys().filter(|path| !path.contains('/')).map(String::as_str);
@@ -67,17 +67,17 @@ impl Listing {
         Self { as_of, nodes: Arc::new(nodes) }
     }
 
-    /// The same, where nothing newer can be known.
+    /// The same, if nothing newer can be known.
     pub(crate) fn known_since(&self, as_of: Instant) -> Self {
         Self { as_of, nodes: Arc::clone(&self.nodes) }
     }
 
-    /// Whether nothing is there.
+    /// Whether it lists nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The object that is a file of this path.
+    /// The object for a file's path.
     pub(crate) fn object(&self, path: &str) -> Option<&ObjectMeta> {
         match self.nodes.get(path)? {
             Node::File(object) => Some(object),
@@ -85,7 +85,7 @@ impl Listing {
         }
     }
 
-    /// What is right below a folder; `None` if there is no such folder.
+    /// The entries of a folder; `None` if there is no such folder.
     pub(crate) fn list(&self, folder: &str) -> Option<Vec<Entry>> {
         let direct = self.below(folder)?.filter(|(path, _)| !path.contains('/'));
         Some(
@@ -95,7 +95,7 @@ impl Listing {
         )
     }
 
-    /// Everything below a folder but what editors leave behind; `None` if there is no such folder.
+    /// Everything below a folder except editors' temporary files; `None` if there is no such folder.
     pub(crate) fn stat(&self, folder: &str) -> Option<Vec<Object>> {
         let is_left_behind =
             |path: &str| path.split('/').any(|part| part.starts_with('.') || part.ends_with('~'));
@@ -113,7 +113,7 @@ impl Listing {
         )
     }
 
-    /// The folders, and the files with their objects, below a folder.
+    /// The folders, and the files with their objects, in a folder.
     pub(crate) fn contents(&self, folder: &str) -> Option<Contents> {
         let mut contents = Contents::default();
         for (path, node) in self.below(folder)? {
@@ -125,7 +125,7 @@ impl Listing {
         Some(contents)
     }
 
-    /// What is below a folder, by paths relative to it.
+    /// Everything below a folder, by relative path.
     fn below<'a>(&'a self, folder: &str) -> Option<impl Iterator<Item = (&'a str, &'a Node)> + use<'a>> {
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         if !folder.is_empty() && !matches!(self.nodes.get(folder), Some(Node::Folder)) {
@@ -136,21 +136,21 @@ impl Listing {
     }
 }
 
-/// What is below a folder.
+/// An entry of a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub folders: Vec<String>,
     pub files: Vec<(String, ObjectMeta)>,
 }
 
-/// What differs when the contents do.
+/// Changes whenever the contents do.
 pub(crate) fn stamp(object: &ObjectMeta) -> String {
     let version = object.e_tag.as_deref().or(object.version.as_deref());
     version.map_or_else(|| object.last_modified.to_rfc3339(), str::to_owned)
 }
 
-/// Whether an object only says that there is a folder. Tools name it `folder/`, which listings do not tell from an empty file; no
-/// file of a model has a version for a name.
+/// Whether an object only marks a folder. Tools name it `folder/`, which in listings looks like an empty file; but no
+/// file of a model has a version as its name.
 fn is_marker(path: &str, object: &ObjectMeta) -> bool {
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     object.size == 0 && path.contains('/') && nereid_repository::version_number(name).is_some()

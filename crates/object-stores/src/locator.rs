@@ -1,4 +1,4 @@
-//! Where others can read the objects of a bucket, who have no credentials.
+//! Where programs without credentials can read the objects of a bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::address::Address;
 use crate::hubs::{Hub, problem};
 
-/// For how long an address with a signature holds. A fetch of one range takes less.
+/// How long a signed URL is valid. Fetching a range takes less.
 const VALID: Duration = Duration::from_secs(3600);
 
-/// What stays as it is in the path of an address.
+/// Characters that are not escaped in the path of a URL.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
-/// Makes addresses that anybody can read objects at.
+/// Makes URLs that need no credentials.
 pub(crate) enum Locator {
-    /// With a signature that holds for a while.
+    /// Signed URLs, valid for a while.
     Signed(Arc<dyn Signer>),
-    /// As they are.
+    /// Plain URLs.
     Public(Public),
-    /// Where a hub has them, if it asks for no credentials.
+    /// The hub's own URLs, if it requires no credentials.
     Hub(Arc<dyn Hub>),
 }
 
-/// The address of a bucket whose objects need no signature, or all the same.
+/// The base URL of a bucket whose objects need no signature.
 pub(crate) struct Public {
     base: String,
     query: Option<String>,
 }
 
 impl Public {
-    /// Of a bucket at a host such as `https://storage.googleapis.com`.
+    /// For a bucket at a host such as `https://storage.googleapis.com`.
     pub(crate) fn new(host: &str, address: &Address, query: Option<&str>) -> Self {
         let bucket = utf8_percent_encode(&address.bucket, PATH);
         let base = format!("{}/{bucket}", host.trim_end_matches('/'));
@@ -47,10 +47,10 @@ impl Public {
 }
 
 impl Locator {
-    /// The address of an object.
+    /// The URL of an object.
     ///
     /// # Errors
-    /// The credentials sign no addresses.
+    /// The credentials cannot sign URLs.
     pub(crate) async fn url(&self, path: &Path) -> Result<String, object_store::Error> {
         match self {
             Self::Public(public) => Ok(public.url(path)),

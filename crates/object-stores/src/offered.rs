@@ -1,7 +1,7 @@
-//! Digests of whole objects that come with a store's answers.
+//! Digests of whole objects in the headers of stores' answers.
 //!
-//! Each store has headers of its own, and some of them are of a part only. Of several digests, the one that is made fastest
-//! counts: they guard against damage, and not against those who can write to the store.
+//! Each store has its own headers, some of which cover only a part. Of several digests, the fastest to compute is used:
+//! digests guard against damage, not against those who can write to the store.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,10 +10,10 @@ use hyper::header::HeaderMap;
 
 use crate::digests::{Algorithm, Expected, hex};
 
-/// Asks S3 for the digest that an object was uploaded with.
+/// Asks S3 for the digest that was given at upload.
 pub(crate) const ASK_S3: (&str, &str) = ("x-amz-checksum-mode", "ENABLED");
 
-/// The headers of S3, the digests that are made fastest first.
+/// S3's headers, the fastest digests first.
 const OF_S3: [(&str, Algorithm); 5] = [
     ("x-amz-checksum-crc64nvme", Algorithm::Crc64Nvme),
     ("x-amz-checksum-crc32c", Algorithm::Crc32c),
@@ -22,15 +22,15 @@ const OF_S3: [(&str, Algorithm); 5] = [
     ("x-amz-checksum-sha1", Algorithm::Sha1),
 ];
 
-/// The digest of a whole object that came with an answer.
+/// The digest of a whole object, from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offered(pub Expected);
 
 impl Offered {
-    /// The digest in the head of an answer, if there is one.
+    /// The digest in an answer's headers, if there is one.
     pub(crate) fn of(headers: &HeaderMap, status: StatusCode) -> Option<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // With a part of an object comes the digest of the part, if any.
+        // S3 sends the digest of a part, if any, with a part of an object.
         let is_whole = status == StatusCode::OK;
         if is_whole && text("x-amz-checksum-type").is_none_or(|kind| kind != "COMPOSITE") {
             let of_s3 = OF_S3.iter().find_map(|(name, algorithm)| Self::parse(*algorithm, text(name)?));
@@ -38,7 +38,7 @@ impl Offered {
                 return of_s3;
             }
         }
-        // Google's are of what is stored, which it unpacks on the way.
+        // Google's cover the stored bytes, which it may decompress on the way.
         if text("x-goog-stored-content-encoding").is_none_or(|encoding| encoding == "identity") {
             let hashes = headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok());
             let hashes: Vec<_> = hashes.flat_map(|value| value.split(',')).map(str::trim).collect();
@@ -50,13 +50,13 @@ impl Offered {
                 return of_google;
             }
         }
-        // Azure's for answers with a range and without.
+        // Azure's header in answers with a range and without.
         let md5 = text("x-ms-blob-content-md5").or_else(|| text("content-md5").filter(|_| is_whole));
         Self::parse(Algorithm::Md5, md5?)
     }
 
     fn parse(algorithm: Algorithm, digest: &str) -> Option<Self> {
-        // What is made of the digests of parts has their number behind it, which base64 does not have.
+        // Digests of parts' digests end with the number of parts, after a character that base64 lacks.
         let digest = STANDARD.decode(digest).ok()?;
         let is_whole = digest.len() == algorithm.length();
         is_whole.then(|| Self(Expected { algorithm, hex: hex(&digest), is_certain: true }))
@@ -79,7 +79,7 @@ mod tests {
         for (status, headers, expected) in [
             md5(200, "content-md5"),
             md5(206, "x-ms-blob-content-md5"),
-            // That of a part.
+            // The digest of a part.
             (206, md5(206, "content-md5").1, None),
             (
                 206,
@@ -104,7 +104,7 @@ mod tests {
             (200, vec![sha1], Some(Algorithm::Sha1)),
             (200, vec![sha256], Some(Algorithm::Sha256)),
             (200, vec![sha1, crc64, ("x-amz-checksum-type", "FULL_OBJECT")], Some(Algorithm::Crc64Nvme)),
-            // Made of the digests of parts.
+            // Derived from the digests of parts.
             (200, vec![crc32c, ("x-amz-checksum-type", "COMPOSITE")], None),
             (200, vec![("x-amz-checksum-crc32c", "4waSgw==-3")], None),
             (206, vec![crc64], None),

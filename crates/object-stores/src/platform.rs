@@ -1,4 +1,4 @@
-//! Asks whether this machine is one of a cloud that tells it who it is.
+//! Detects whether this machine runs in a cloud that provides credentials.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use crate::environment::Environment;
 use crate::http::Connector;
 
-/// Where machines in clouds ask who they are.
+/// The metadata services of clouds.
 const ADDRESS: &str = "http://169.254.169.254";
 
-/// A service of the machine itself answers within this time, or there is none.
+/// The limit for a metadata service to answer: they are on the machine's own network.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// Whose machine it may be.
+/// The cloud.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Platform {
     Amazon,
@@ -24,7 +24,7 @@ pub(crate) enum Platform {
 }
 
 impl Platform {
-    /// Where its service is.
+    /// The address of its service.
     pub(crate) fn endpoint(self, environment: &Environment) -> String {
         let named = match self {
             Self::Amazon => environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"),

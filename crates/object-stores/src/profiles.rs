@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::environment::Environment;
 
-/// Files longer than this are not read.
+/// The longest file that is read.
 const LIMIT: u64 = 1 << 20;
 
-/// What a profile says.
+/// The settings of a profile.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Profile {
     settings: BTreeMap<String, String>,
@@ -34,7 +34,7 @@ impl Profile {
         if in_config.is_none() && in_credentials.is_none() {
             return None;
         }
-        // What stands in both counts as the file of credentials has it.
+        // Settings in the file of credentials take precedence.
         let mut settings = in_config.unwrap_or_default();
         settings.extend(in_credentials.unwrap_or_default());
         Some(Self { settings })
@@ -45,7 +45,7 @@ impl Profile {
     }
 }
 
-/// The settings of the first section that has one of these names. Settings nested below another do not count.
+/// The settings of the first section with one of these names. Nested settings are ignored.
 fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
     let mut settings = None;
     let mut is_inside = false;
@@ -64,7 +64,7 @@ fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
             && !line.starts_with(char::is_whitespace)
             && let (Some((key, value)), Some(settings)) = (line.split_once('='), settings.as_mut())
         {
-            // A comment after a value begins with a blank.
+            // A comment after a value begins with a space.
             let value = value.split(" #").next().unwrap_or_default().split(" ;").next().unwrap_or_default();
             settings.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
         }

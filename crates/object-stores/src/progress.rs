@@ -1,4 +1,4 @@
-//! How far a fetch is, in the log.
+//! Logs the progress of fetches.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use nereid_core::Progress;
 use tokio::time::interval_at;
 
-/// A fetch that the log tells of.
+/// A fetch whose progress is logged.
 pub(crate) struct Logged<'a> {
-    /// Where it is from.
+    /// The source's address.
     what: String,
     progress: &'a Progress,
     /// The time between two lines.
     every: Duration,
     began: Instant,
-    /// What was there when it began.
+    /// The bytes present when it began.
     before: u64,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Logged<'a> {
         Self { what, progress, every, began: Instant::now(), before: progress.bytes().0 }
     }
 
-    /// Does something, and says every few seconds how far it is.
+    /// Runs a future, and logs the progress every few seconds.
     pub(crate) async fn during<T>(&self, act: impl Future<Output = T>) -> T {
         let mut act = pin!(act);
         let mut ticks = interval_at(tokio::time::Instant::now() + self.every, self.every);
@@ -36,7 +36,7 @@ impl<'a> Logged<'a> {
         }
     }
 
-    /// Says what has come, of so many bytes, unless all of it was there before.
+    /// Logs the received bytes and the total, unless everything was already present.
     pub(crate) fn finish(&self, bytes: u64, files: usize) {
         let fetched = self.progress.bytes().0 - self.before;
         if fetched == 0 {
@@ -67,7 +67,7 @@ impl<'a> Logged<'a> {
     }
 }
 
-/// A number of bytes as people read it.
+/// Formats a number of bytes for people.
 fn in_units(bytes: u64) -> String {
     let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
     match units.into_iter().find(|(_, size)| bytes >= *size) {
@@ -77,6 +77,6 @@ fn in_units(bytes: u64) -> String {
 }
 
 fn per_second(bytes: u64, seconds: f64) -> u64 {
-    // Rounding does not matter to people.
+    // Rounding errors do not matter here.
     (bytes as f64 / seconds.max(0.001)) as u64
 }

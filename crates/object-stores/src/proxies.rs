@@ -1,7 +1,6 @@
-//! Proxies that the environment names: which requests go through which, and how.
+//! Proxies from the environment: which requests use which proxy, and how.
 //!
-//! What is on this machine or on its own link, such as the services that give machines in clouds their credentials, is reached
-//! directly.
+//! Hosts on this machine or its own link, such as clouds' metadata services, are reached directly.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +22,7 @@ use tower_service::Service;
 
 use crate::environment::Environment;
 
-/// An answer to a request for a tunnel is no longer than this.
+/// The longest answer to a CONNECT request.
 const ANSWER: usize = 16 << 10;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -41,25 +40,25 @@ pub(crate) struct Proxies {
 struct Proxy {
     /// Its scheme and authority.
     uri: Uri,
-    /// Its user and password, as they are sent.
+    /// User and password, encoded for the header.
     authorization: Option<String>,
 }
 
-/// What is reached without a proxy.
+/// A destination that is reached without a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Direct {
     All,
-    /// An address, or all whose first bits are the same.
+    /// An address, or a network.
     Addresses(IpAddr, u32),
-    /// A host, and those below it.
+    /// A host and its subdomains.
     Host(String),
 }
 
 impl Proxies {
-    /// Those that `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` name, in capitals or not.
+    /// The proxies that `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` configure, in upper or lower case.
     ///
     /// # Errors
-    /// One that is not the URL of a proxy.
+    /// A value is not the URL of a proxy.
     pub(crate) fn of(environment: &Environment) -> Result<Self, String> {
         let proxy = |names: &[&str; 4]| match environment.first(names) {
             Some(text) => Proxy::parse(&text)
@@ -75,7 +74,7 @@ impl Proxies {
         })
     }
 
-    /// What a request that is not encrypted tells its proxy of who asks.
+    /// The `Proxy-Authorization` header of a request that is not encrypted.
     pub(crate) fn login(&self, uri: &Uri) -> Option<HeaderValue> {
         let proxy = self.of_request(uri).filter(|_| uri.scheme_str() != Some("https"))?;
         let mut login = HeaderValue::from_str(proxy.authorization.as_deref()?).ok()?;
@@ -94,7 +93,7 @@ impl Proxies {
     }
 }
 
-/// Whether an address is this machine's or on its own link.
+/// Whether an address belongs to this machine or its own link.
 fn is_near(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback() || address.is_link_local(),
@@ -110,7 +109,7 @@ impl Proxy {
             Some((user, host)) => (Some(user), host),
             None => (None, uri.authority()?.as_str()),
         };
-        // TLS to a proxy itself is rare, and not supported.
+        // TLS to the proxy itself is rare, and not supported.
         let plain: Uri =
             format!("http://{host}").parse().ok().filter(|_| uri.scheme_str() == Some("http"))?;
         let authorization = user.map(|user| {
@@ -135,7 +134,7 @@ impl Direct {
             return Some(Self::Addresses(address, bits.unwrap_or(all).min(all)));
         }
         let host = entry.trim_start_matches("*.").trim_start_matches('.').to_ascii_lowercase();
-        // A port does not matter.
+        // The port is ignored.
         let host = host.split(':').next().unwrap_or_default();
         (!host.is_empty()).then(|| Self::Host(host.to_owned()))
     }
@@ -189,14 +188,14 @@ impl Service<Uri> for ProxyConnector {
     }
 }
 
-/// Asks a proxy for a connection to a server.
+/// Sends a CONNECT request for a server to a proxy.
 async fn tunnel(mut io: TcpStream, uri: &Uri, authorization: Option<&str>) -> io::Result<TcpStream> {
     let host = uri.host().unwrap_or_default();
     let target = format!("{host}:{}", uri.port_u16().unwrap_or(443));
     let login = authorization.map_or_else(String::new, |login| format!("Proxy-Authorization: {login}\r\n"));
     io.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
-    // Byte by byte: what follows is the server's, which says nothing before it is spoken to.
+    // Read byte by byte: everything after the answer belongs to the server, which sends nothing first.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() > ANSWER {
             return Err(io::Error::other("its answer is too long"));

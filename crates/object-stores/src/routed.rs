@@ -1,4 +1,4 @@
-//! Reads ranges of objects by a [`Route`], and checks that what comes is what was listed.
+//! Reads ranges of objects through a [`Route`], and checks that they belong to the listed object.
 
 use std::fs::File;
 use std::io;
@@ -12,26 +12,26 @@ use object_store::ObjectMeta;
 use crate::download::{REPORTED, bare};
 use crate::locator::Locator;
 
-/// A route that objects come by.
+/// A route for objects.
 #[derive(Clone)]
 pub(crate) struct Routed {
     route: Arc<dyn Route>,
     is_used: bool,
 }
 
-/// A range that is to be written to a file.
+/// A range to write to a file.
 pub(crate) struct Range<'a> {
     pub object: &'a ObjectMeta,
-    /// Its beginning, which goes on with what is written.
+    /// Its beginning, which advances as data is written.
     pub from: &'a mut u64,
     pub end: u64,
     pub file: &'a File,
     pub progress: &'a Progress,
 }
 
-/// Why a range did not come to its end.
+/// Why a range is incomplete.
 pub(crate) enum RoutedError {
-    /// In words, without secrets.
+    /// A message without secrets.
     Route(String),
     Write(io::Error),
 }
@@ -41,22 +41,22 @@ impl Routed {
         Self { route, is_used: true }
     }
 
-    /// Whether objects come this way.
+    /// Whether objects use this route.
     pub(crate) fn is_used(&self) -> bool {
         self.is_used
     }
 
-    /// From now on they come from the bucket.
+    /// From now on, fetch from the bucket.
     pub(crate) fn give_up(&mut self) {
         self.is_used = false;
     }
 
-    /// Whether what does not come is fetched from the bucket.
+    /// Whether the bucket may replace a failed route.
     pub(crate) fn may_fall_back(&self) -> bool {
         self.route.may_fall_back()
     }
 
-    /// Counts bytes that had to come from the bucket.
+    /// Counts bytes that the bucket delivered in place of the route.
     pub(crate) fn count_from_store(&self, bytes: u64) {
         self.route.count(Way::Store, bytes);
     }
@@ -90,7 +90,7 @@ impl Routed {
         let Range { object, from, end, file, progress } = range;
         let failed = |message: String| RoutedError::Route(format!("{}: {message}", self.route.name()));
         let url = locator.url(&object.location).await.map_err(|error| {
-            // The library's words may hold an address with a signature.
+            // The library's message may contain a signed URL.
             failed(match error {
                 object_store::Error::NotSupported { .. } => "the store signs no addresses".into(),
                 _ => "the credentials sign no addresses".to_owned(),

@@ -24,13 +24,14 @@ use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
 use crate::progress::Logged;
 
-/// Files that are read as a whole are no longer than this.
+/// The longest file that is read as a whole.
 const TEXT_LIMIT: u64 = 16 << 20;
 
-/// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number has a limit of its own.
+/// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number is limited
+/// separately.
 pub(crate) const FILES: usize = 16;
 
-/// How often a model is fetched whose files change meanwhile.
+/// How often a fetch is restarted if files change during it.
 const CHANGES: usize = 3;
 
 /// The store of an address.
@@ -41,16 +42,16 @@ pub(crate) struct ObjectFolder {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What was listed last.
+/// The latest listings.
 #[derive(Default)]
 struct Seen {
     /// Of the whole repository.
     whole: Option<Arc<Listing>>,
     /// Of single models.
     folders: BTreeMap<String, Arc<Listing>>,
-    /// Whether the repository could not be listed the last time.
+    /// Whether the last listing of the repository failed.
     is_away: bool,
-    /// A listing that nobody waits for any more. It may be what ends in the end where a repository is slow.
+    /// A listing that timed out and is still running. In a slow repository, it may be the only one to complete.
     late: Option<Late>,
 }
 
@@ -61,13 +62,13 @@ impl ObjectFolder {
         Self { downloader, runtime, seen: Arc::default() }
     }
 
-    /// A listing that has this folder, and is not older than `as_of`.
+    /// A listing that contains this folder, and is not older than `as_of`.
     async fn listing(&self, folder: &str, as_of: Instant) -> Result<Arc<Listing>> {
         check(folder, self.location())?;
         if folder.is_empty() {
             return self.list_whole(as_of).await;
         }
-        // A model's files are looked at one folder after the other, and listed at once.
+        // The folders of a model are read one after the other, so they are listed together.
         let model = folder.split('/').next().unwrap_or_default();
         {
             let seen = self.seen();
@@ -79,14 +80,14 @@ impl ObjectFolder {
         let began = Instant::now();
         let listing = Arc::new(self.list_below(model, began).await?);
         let mut seen = self.seen();
-        // Models that are no longer asked for are forgotten.
+        // Listings of models that are no longer used are dropped.
         seen.folders.retain(|_, listing| listing.as_of.elapsed().as_secs() < 60);
         seen.folders.insert(model.to_owned(), Arc::clone(&listing));
         Ok(listing)
     }
 
-    /// Lists the whole repository. If that fails, and it was listed before, nothing has changed as far as anybody knows: one
-    /// repository that is away does not keep others from being polled.
+    /// Lists the whole repository. If that fails and an earlier listing exists, the repository counts as unchanged, so
+    /// that one unreachable repository does not keep others from being polled.
     async fn list_whole(&self, as_of: Instant) -> Result<Arc<Listing>> {
         let known = self.seen().whole.clone();
         if let Some(known) = known.as_ref().filter(|known| known.as_of >= as_of) {
@@ -97,7 +98,7 @@ impl ObjectFolder {
             None => self.list_below("", began).await,
             Some(_) => {
                 let patience = self.downloader.bucket.patience;
-                // Others wait for this.
+                // Other repositories wait for this one.
                 let patience = if self.is_away() { patience.listing_when_away } else { patience.listing };
                 let late = |_| {
                     Err(Error::unavailable(format!("no answer within {} seconds", patience.as_secs_f32())))
@@ -106,7 +107,7 @@ impl ObjectFolder {
                 let running = late_one.unwrap_or_else(|| self.list_in_background(began));
                 let listed = timeout(patience, running.clone()).await;
                 self.seen().late = listed.is_err().then_some(running);
-                // Whoever asks now has waited for it.
+                // The result is as new as this call, because it waited for it.
                 listed.unwrap_or_else(late).map(|listing| listing.known_since(began))
             }
         };
@@ -143,7 +144,7 @@ impl ObjectFolder {
         let bucket = &self.downloader.bucket;
         let path = &bucket.address.path;
         let repository = if path.is_empty() { String::new() } else { format!("{path}/") };
-        // A hub is looked at as a whole, and a model in it may have another name.
+        // A hub is always listed as a whole, and a model in it may have another name.
         let listed = if bucket.address.cloud.is_hub() { "" } else { folder };
         let objects = bucket.list(format!("{repository}{listed}").trim_end_matches('/')).await;
         let objects =
@@ -158,7 +159,7 @@ impl ObjectFolder {
         Ok(listing)
     }
 
-    /// Makes a folder of files of the cache. `None` if an object is no longer what was listed.
+    /// Makes a folder of links to files of the cache. `None` if an object has changed since it was listed.
     async fn place(
         &self,
         folder: &str,
@@ -198,7 +199,7 @@ impl ObjectFolder {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the repository could not be listed the last time.
+    /// Whether the last listing of the repository failed.
     fn is_away(&self) -> bool {
         self.seen().is_away
     }
@@ -279,7 +280,7 @@ impl std::fmt::Debug for ObjectFolder {
     }
 }
 
-/// Does something on the runtime of the clouds. It is cancelled when what this returns is dropped.
+/// Runs a future on the clouds' runtime. Dropping the returned future cancels it.
 pub(crate) fn run<'a, T: Send + 'static>(
     runtime: &'a Handle,
     act: impl Future<Output = Result<T>> + Send + 'static,
@@ -291,7 +292,7 @@ pub(crate) fn run<'a, T: Send + 'static>(
     })
 }
 
-/// A task that ends with the one who waits for it.
+/// A task that is aborted when its waiter is dropped.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Future for AbortOnDrop<T> {

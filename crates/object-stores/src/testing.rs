@@ -1,5 +1,5 @@
-//! A server for tests that speaks as much of S3 as is needed to read, and misbehaves on demand. What Google understands of it, and
-//! listings of Azure, make it a server of theirs, too.
+//! A test server that speaks the reading half of S3, and misbehaves on demand. The parts that Google understands, and
+//! listings in Azure's form, let it stand for those clouds, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,24 +29,24 @@ use tokio::sync::oneshot;
 
 use crate::{Address, CacheOptions, CloudOptions, Clouds, Environment, Patience};
 
-/// What a server does instead of answering.
+/// A misbehaviour.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It answers with this status and a `Retry-After` of that many seconds.
+    /// Answers with this status and a `Retry-After` of that many seconds.
     Status(u16, Option<u64>),
-    /// It closes the connection without an answer.
+    /// Closes the connection without an answer.
     Reset,
-    /// It closes the connection after that many bytes of the body.
+    /// Closes the connection after that many bytes of the body.
     CutAfter(usize),
-    /// It sends that many bytes of the body and then stalls.
+    /// Sends that many bytes of the body and then stalls.
     StallAfter(usize),
-    /// It sends other bytes than there are.
+    /// Sends wrong bytes.
     Damage,
-    /// It refuses the credentials.
+    /// Refuses the credentials.
     Expired,
 }
 
-/// A request that came in.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub key: Option<String>,
@@ -61,7 +61,7 @@ type Rule = Box<dyn FnMut(&Seen) -> Option<Fault> + Send>;
 struct Stored {
     contents: Bytes,
     etag: String,
-    /// What comes with it, if it comes as a whole or has nothing to do with S3.
+    /// Further headers. S3's are sent only with the complete object.
     headers: Vec<(String, String)>,
 }
 
@@ -73,7 +73,7 @@ struct State {
     page: usize,
 }
 
-/// The server. It has one bucket, `bucket`, and ends when it is dropped.
+/// The server. It has one bucket, `bucket`, and stops when it is dropped.
 pub(crate) struct Server {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -122,7 +122,7 @@ impl Server {
         self.state.lock().unwrap().objects.remove(key);
     }
 
-    /// Misbehaves from now on where the rule says so.
+    /// Misbehaves from now on according to the rule.
     pub(crate) fn misbehave(&self, rule: impl FnMut(&Seen) -> Option<Fault> + Send + 'static) {
         self.state.lock().unwrap().rule = Some(Box::new(rule));
     }
@@ -145,7 +145,7 @@ impl Server {
     }
 }
 
-/// Clouds whose servers may do nothing for a moment only, with these variables.
+/// Clouds that wait for servers only briefly, with these variables.
 pub(crate) fn clouds_with(cache: CacheOptions, variables: &[(&'static str, &str)]) -> Clouds {
     let variables: BTreeMap<_, _> =
         variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
@@ -170,7 +170,7 @@ async fn serve(listener: TcpListener, state: Arc<Mutex<State>>) {
                 let state = Arc::clone(&state);
                 async move { answer(&request, &state) }
             });
-            // A connection that is cut ends with an error.
+            // A cut connection ends with an error.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -224,7 +224,7 @@ fn answer(request: &Request<Incoming>, state: &Mutex<State>) -> io::Result<Respo
     let cut = |length: usize| contents.slice(..contents.len().min(length));
     *answer.body_mut() = match fault {
         Some(Fault::CutAfter(length)) if length < contents.len() => {
-            // What was sent leaves before the connection ends.
+            // The bytes already sent must leave before the connection ends.
             let end = stream::once(async {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 Err(io::Error::other("a cut"))
@@ -257,7 +257,7 @@ fn failure(status: u16, code: &str) -> Response<Body> {
     answer
 }
 
-/// An object, or a range of it, as an extension of the answer.
+/// An object, or a range of it, as an answer.
 fn object(contents: &Bytes, etag: &str, range: Option<&str>) -> Response<Body> {
     let mut answer = Response::new(body(Bytes::new()));
     let mut sent = contents.clone();

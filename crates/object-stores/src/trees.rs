@@ -1,8 +1,8 @@
-//! Archives that are unpacked, kept for the next start.
+//! Unpacked archives, kept for the next start.
 //!
-//! A tree is kept under the key of what was unpacked, beside a list of its files with their sizes and times. A tree that is not as
-//! its list says, because somebody edited it or the power failed, is removed and unpacked again. Servers never use a tree itself, but
-//! links to its files, so that models may put files beside them.
+//! A tree is stored under a key derived from its sources, beside a list of its files with their sizes and times. A tree
+//! that differs from its list, after an edit or a power failure, is removed and unpacked again. Servers never use a
+//! tree itself, but links to its files, so that models may add files beside them.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -13,17 +13,17 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// How the name of a tree's list ends. It is there when the tree is complete.
+/// The suffix of a tree's list. The list exists once the tree is complete.
 const LIST: &str = "list";
 
-/// How the name of the file ends that is locked while a tree is looked at or made.
+/// The suffix of the lock file of a tree.
 const LOCK: &str = "lock";
 
-/// Where trees are kept.
+/// The folder of trees.
 #[derive(Clone, Debug)]
 pub(crate) struct Trees(pub PathBuf);
 
-/// A tree's place, which nobody else looks at meanwhile.
+/// A tree's place, locked against other servers.
 pub(crate) struct Place {
     folder: PathBuf,
     lock: File,
@@ -38,7 +38,7 @@ pub(crate) struct Tree {
 }
 
 impl Trees {
-    /// The place of a key. Waits while somebody else uses it.
+    /// The place of a key. Blocks while another server uses it.
     pub(crate) fn place(&self, key: &str) -> io::Result<Place> {
         fs::create_dir_all(&self.0)?;
         Ok(self.locked(key, FlockOperation::LockExclusive)?)
@@ -54,7 +54,7 @@ impl Trees {
         Ok(Place { folder, lock })
     }
 
-    /// All that are complete.
+    /// All complete trees.
     pub(crate) fn kept(&self) -> Vec<Tree> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
         let lists = entries.filter(|path| path.extension().is_some_and(|end| end == LIST));
@@ -69,7 +69,7 @@ impl Trees {
         lists.filter_map(tree).collect()
     }
 
-    /// Removes one if nobody uses it.
+    /// Removes a tree unless a server uses it.
     pub(crate) fn remove(&self, key: &str) -> bool {
         let Ok(place) = self.locked(key, FlockOperation::NonBlockingLockExclusive) else { return false };
         !is_used(&place.folder) && place.clear().is_ok()
@@ -77,16 +77,16 @@ impl Trees {
 }
 
 impl Place {
-    /// Where the tree is, or is to be.
+    /// The path of the tree, present or not.
     pub(crate) fn tree(&self) -> &Path {
         &self.folder
     }
 
-    /// The place, and whether the tree is there as it was made.
+    /// Whether the tree is present and unchanged.
     pub(crate) fn checked(self) -> (Self, bool) {
         let Ok(list) = fs::read_to_string(self.list()) else { return (self, false) };
         if describe(&self.folder).is_ok_and(|now| now == list) {
-            // Those used longest ago go first.
+            // The least recently used trees are evicted first.
             File::open(self.list()).and_then(|file| file.set_modified(SystemTime::now())).ok();
             return (self, true);
         }
@@ -94,13 +94,13 @@ impl Place {
         (self, false)
     }
 
-    /// Makes a tree by what `fill` puts into an empty folder. It is complete when [`seal`](Self::seal) has run.
+    /// Makes a tree: `fill` writes to an empty folder. The tree is complete after [`seal`](Self::seal).
     pub(crate) fn make(&self, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
         self.clear().and_then(|()| fs::create_dir(&self.folder)).map_err(|error| error.to_string())?;
         fill(&self.folder).inspect_err(|_| drop(self.clear()))
     }
 
-    /// Says that the tree is complete, once it is on the disk. The lock ends with the place.
+    /// Marks the tree as complete, once it is synced to disk. Dropping the place releases the lock.
     pub(crate) fn seal(self) {
         let sealed = each(&self.folder, &mut |path, metadata| {
             if metadata.is_file() { File::open(path)?.sync_data() } else { Ok(()) }
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// Makes a folder with links to the files of a tree, which can be read only.
+/// Makes a folder of links to the files of a tree, which are read-only.
 pub(crate) fn link(tree: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     each(tree, &mut |path, metadata| {
@@ -134,13 +134,13 @@ pub(crate) fn link(tree: &Path, to: &Path) -> io::Result<()> {
         } else if metadata.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(path)?, target)
         } else {
-            // Not every file system has links, and none has any number of them.
+            // Some file systems have no hard links, and all limit their number.
             fs::hard_link(path, &target).or_else(|_| fs::copy(path, &target).map(drop))
         }
     })
 }
 
-/// Not to be changed by accident: other servers have the files, too.
+/// Read-only, against accidental changes: other servers share the files.
 pub(crate) fn protect(tree: &Path) -> io::Result<()> {
     each(tree, &mut |path, metadata| {
         let mode = metadata.permissions().mode() & 0o555;
@@ -162,7 +162,7 @@ fn is_used(tree: &Path) -> bool {
     is_used || walked.is_err()
 }
 
-/// A line for everything below a folder.
+/// Lists everything below a folder, one entry a line.
 fn describe(tree: &Path) -> io::Result<String> {
     let mut lines = Vec::new();
     each(tree, &mut |path, metadata| {
@@ -180,7 +180,7 @@ fn describe(tree: &Path) -> io::Result<String> {
     Ok(lines.concat())
 }
 
-/// Everything below a folder, each after the folder that it is in.
+/// Everything below a folder, each entry after its parent.
 fn each(folder: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -236,7 +236,7 @@ mod tests {
             change().unwrap();
             assert_eq!([count(), count()], [1, 0], "{number}");
         }
-        // One that cannot be made leaves nothing.
+        // A tree that cannot be made leaves nothing behind.
         let place = trees.place("other").unwrap();
         let failed = place.make(|folder| {
             fill(folder)?;

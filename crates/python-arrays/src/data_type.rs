@@ -1,6 +1,6 @@
-//! The types of tensors' elements, with their numbers at Triton, numpy and DLPack.
+//! The element types of tensors, with their numbers in Triton, numpy and DLPack.
 
-/// The type of a tensor's elements. The number is Triton's.
+/// The type of a tensor's elements. The discriminant is Triton's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are Triton's")]
@@ -45,24 +45,24 @@ const TYPES: [(DataType, &str, i32, u8, usize); 14] = [
 pub const DLPACK_CPU: i32 = 1;
 
 impl DataType {
-    /// The type of that number.
+    /// The type with that number of Triton's.
     pub fn from_number(number: u8) -> Option<Self> {
         TYPES.iter().map(|row| row.0).find(|data_type| *data_type as u8 == number)
     }
 
-    /// The type that numpy has under that number.
+    /// The type with that number of numpy's.
     pub fn from_numpy(number: i32) -> Option<Self> {
         Some(match number {
             // `long long` is as long as `long` here.
             9 => Int64,
             10 => Uint64,
-            // Texts of fixed length.
+            // Strings of fixed length.
             18 => Bytes,
             _ => TYPES.iter().find(|row| row.2 == number && number >= 0)?.0,
         })
     }
 
-    /// The type that DLPack describes so.
+    /// The type for this DLPack code and width.
     pub fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Self> {
         let matches = |row: &&(Self, &str, i32, u8, usize)| row.3 == code && row.4 * 8 == usize::from(bits);
         (lanes == 1 && bits > 0).then(|| TYPES.iter().find(matches)).flatten().map(|row| row.0)
@@ -77,18 +77,18 @@ impl DataType {
         self.row().1
     }
 
-    /// numpy's number; `None` if it does not have the type.
+    /// numpy's number; `None` if numpy lacks the type.
     pub fn numpy(self) -> Option<i32> {
         Some(self.row().2).filter(|number| *number >= 0)
     }
 
-    /// DLPack's code and how many bits; `None` if it does not have the type.
+    /// DLPack's code and the number of bits; `None` if DLPack lacks the type.
     pub fn dlpack(self) -> Option<(u8, u8)> {
         let (_, _, _, code, size) = self.row();
         (size > 0).then_some((code, size as u8 * 8))
     }
 
-    /// Size of an element in bytes; 0 if they differ.
+    /// Size of an element in bytes; 0 if it varies.
     pub fn size(self) -> usize {
         self.row().4
     }

@@ -1,4 +1,4 @@
-//! DLPack: how libraries hand each other tensors without a copy. Only memory of the CPU.
+//! DLPack: how libraries exchange tensors without a copy. CPU memory only.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -29,7 +29,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// A tensor with what ends its use.
+/// A tensor with its deleter.
 #[repr(C)]
 struct DlManaged {
     tensor: DlTensor,
@@ -37,7 +37,7 @@ struct DlManaged {
     deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
 }
 
-/// What an exported tensor needs until its user is done with it.
+/// What an exported tensor keeps alive until its consumer releases it.
 struct Exported {
     managed: DlManaged,
     shape: Vec<i64>,
@@ -49,7 +49,7 @@ struct Exported {
 pub enum Refusal {
     /// Python raised this.
     Raised(PyErr),
-    /// It is not what is expected; the text says what it is.
+    /// It is not a usable tensor; the text says what it is.
     Tensor(String),
 }
 
@@ -59,10 +59,10 @@ impl From<PyErr> for Refusal {
     }
 }
 
-/// A tensor as a capsule, which holds its owner; `None` if DLPack does not have the type.
+/// Exports a tensor as a capsule that holds its owner; `None` if DLPack lacks the type.
 ///
 /// # Safety
-/// As long as the owner lives, the elements stay at `data`, one after the other, as many as the shape says.
+/// While the owner lives, the elements stay at `data`, contiguous, as many as the shape says.
 pub unsafe fn export<'py>(
     owner: Bound<'py, PyAny>,
     data_type: DataType,
@@ -86,7 +86,8 @@ pub unsafe fn export<'py>(
     };
     let managed = DlManaged { tensor: described, context: ptr::null_mut(), deleter: Some(delete) };
     let exported = Box::into_raw(Box::new(Exported { managed, shape, _owner: owner.unbind() }));
-    // SAFETY: the box is ours until the capsule has it; from then on, it is freed by the capsule or by its user, once.
+    // SAFETY: the box belongs to us until the capsule takes it; from then on, the capsule or its consumer frees it,
+    // once.
     unsafe {
         let shape = (*exported).shape.as_mut_ptr();
         (*exported).managed.tensor.shape = shape;
@@ -100,14 +101,15 @@ pub unsafe fn export<'py>(
     }
 }
 
-/// Ends the use of an exported tensor, on any thread, with or without the interpreter's lock.
+/// Releases an exported tensor, on any thread, with or without the interpreter's lock.
 ///
 /// # Safety
-/// It is a tensor that [`export`] made, and this is called once.
+/// [`export`] made the tensor, and this is called once.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
-    // SAFETY: the context is the box that was made for it, and DLPack has this called once.
+    // SAFETY: the context is the box made for this tensor, and DLPack calls this once.
     let exported = unsafe { Box::from_raw((*managed).context.cast::<Exported>()) };
-    // The caller may have released the lock on a thread that takes it for attached: PyTorch does before it frees a tensor.
+    // The caller may have released the lock although its thread state is attached: PyTorch does so before it frees a
+    // tensor.
     // SAFETY: any thread may call this.
     let lock = unsafe { ffi::PyGILState_Ensure() };
     Python::attach(|_| drop(exported));
@@ -115,12 +117,13 @@ unsafe extern "C" fn delete(managed: *mut DlManaged) {
     unsafe { ffi::PyGILState_Release(lock) };
 }
 
-/// Ends the use of a tensor whose capsule nobody took.
+/// Releases a tensor whose capsule nobody consumed.
 ///
 /// # Safety
-/// It is a capsule that [`export`] made, as it dies.
+/// [`export`] made the capsule, and it is being destroyed.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, as it dies. The consumer that took the tensor has renamed it.
+    // SAFETY: Python calls this with the capsule that it destroys. A consumer that took the tensor has renamed the
+    // capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 0 {
             return;
@@ -132,21 +135,21 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A tensor that another library shares. The drop, under the interpreter's lock, ends its use.
+/// A tensor that another library shares. Dropping it, under the interpreter's lock, releases it.
 pub struct Managed(NonNull<DlManaged>);
 
-// SAFETY: DLPack lets any thread use and end it.
+// SAFETY: DLPack lets any thread use and release it.
 unsafe impl Send for Managed {}
 // SAFETY: as above; it is only read here.
 unsafe impl Sync for Managed {}
 
 impl Managed {
     fn tensor(&self) -> &DlTensor {
-        // SAFETY: it stays as long as its use has not ended.
+        // SAFETY: the tensor is valid until it is released.
         unsafe { &self.0.as_ref().tensor }
     }
 
-    /// Where its elements begin.
+    /// The address of its first element.
     pub fn data(&self) -> *mut u8 {
         self.tensor().data.wrapping_add(self.tensor().byte_offset as usize)
     }
@@ -163,7 +166,7 @@ impl Managed {
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        // SAFETY: this is the only user, and ends the use once.
+        // SAFETY: this is the only consumer, and releases the tensor once.
         unsafe {
             if let Some(delete) = self.0.as_ref().deleter {
                 delete(self.0.as_ptr());
@@ -174,20 +177,20 @@ impl Drop for Managed {
 
 /// A tensor of another library.
 pub struct Imported {
-    /// What ends its use.
+    /// Releases the tensor when dropped.
     pub managed: Managed,
     /// The type of its elements.
     pub data_type: DataType,
     /// Its dimensions.
     pub shape: Vec<i64>,
-    /// The distances between elements, in bytes; `None` if they follow each other.
+    /// The distances between elements, in bytes; `None` if they are contiguous.
     pub strides: Option<Vec<i64>>,
 }
 
-/// A tensor of another library: a capsule, or an object that makes one. The name is for messages.
+/// Imports a tensor of another library: a capsule, or an object that exports one. The name is for messages.
 ///
 /// # Errors
-/// It is no such object, or its tensor is not in the CPU's memory or has elements of an unknown type.
+/// The object exports no tensor, or its tensor is not in CPU memory or has an unsupported element type.
 pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal> {
     let python = object.py();
     let refused = |what: &str| Refusal::Tensor(format!("tensor '{name}': {what}"));
@@ -206,14 +209,14 @@ pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal
         made = object.call_method0("__dlpack__")?;
         &made
     };
-    // SAFETY: a capsule of that name holds such a tensor, which is ours once the capsule is renamed.
+    // SAFETY: a capsule of that name holds such a tensor, which belongs to us once the capsule is renamed.
     let managed = unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
             return Err(refused("its DLPack capsule holds no tensor, or was used before"));
         }
         let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
         let managed = NonNull::new(pointer.cast()).ok_or_else(|| PyErr::fetch(python))?;
-        // Before it is ours: what fails below leaves it with the capsule.
+        // These checks come before the capsule is renamed, so that a refused tensor stays in it.
         let described: &DlManaged = NonNull::<DlManaged>::as_ref(&managed);
         check_device(name, described.tensor.device_type)?;
         if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
@@ -236,7 +239,7 @@ pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal
 }
 
 fn check_device(name: &str, device: i32) -> Result<(), Refusal> {
-    // Pinned memory of CUDA and ROCm is the CPU's, too.
+    // Pinned memory of CUDA and ROCm is CPU memory, too.
     if [DLPACK_CPU, 3, 11].contains(&device) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The elements of BYTES tensors: objects in an array, and as they travel, each after its length.
+//! The elements of BYTES tensors: as objects in an array, and encoded, each after its length.
 
 use std::slice;
 
@@ -10,17 +10,19 @@ use pyo3::types::{PyBytes, PyString};
 use crate::data_type::DataType;
 use crate::numpy::{Array, Numpy};
 
-/// The elements of a contiguous array of objects, as they travel. What is neither bytes nor text becomes text.
+/// Encodes the elements of a contiguous array of objects. Objects other than bytes and strings are converted to
+/// strings.
 pub fn encode(array: &Array<'_>) -> PyResult<Vec<u8>> {
     let python = array.object().py();
     let count = array.count();
     let mut encoded = Vec::with_capacity(count.saturating_mul(16));
     for place in 0..count {
-        // The array is asked anew each time: an element's `__str__` may change it.
+        // Look at the array each time: an element's `__str__` may change it.
         if place >= array.count() {
             return Err(PyValueError::new_err("an array was changed while it was read"));
         }
-        // SAFETY: an array of objects has an address, or null for None, at each place. It is held before anything else runs.
+        // SAFETY: an array of objects has an address, or null for None, at each place. The object is held before other
+        // code runs.
         let object = unsafe { *array.data().cast::<*mut ffi::PyObject>().add(place) };
         // SAFETY: as above.
         let object = unsafe { Bound::from_borrowed_ptr_or_opt(python, object) };
@@ -44,7 +46,7 @@ fn push(encoded: &mut Vec<u8>, element: &[u8]) -> PyResult<()> {
     Ok(())
 }
 
-/// Elements that arrived, as an array of `bytes`.
+/// Decodes elements to an array of `bytes`.
 pub fn decode<'py>(
     python: Python<'py>,
     numpy: Numpy,
@@ -53,14 +55,14 @@ pub fn decode<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let array = numpy.empty(python, shape, DataType::Bytes)?;
     let Some(view) = Array::of(&array)? else { return Ok(array) };
-    // SAFETY: the array is new and has a place for each element, all of which numpy has set to null or None.
+    // SAFETY: the array is new and has a place for each element, all of which numpy set to null or None.
     let places = unsafe { slice::from_raw_parts_mut(view.data().cast::<*mut ffi::PyObject>(), view.count()) };
     for place in places {
         let element;
         (element, encoded) =
             next(encoded).ok_or_else(|| PyValueError::new_err("BYTES elements are cut short"))?;
         let old = std::mem::replace(place, PyBytes::new(python, element).into_ptr());
-        // SAFETY: the array held this reference, if any.
+        // SAFETY: the array owned this reference, if any.
         unsafe { ffi::Py_XDECREF(old) };
     }
     Ok(array)

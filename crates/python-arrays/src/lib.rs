@@ -1,7 +1,7 @@
-//! Arrays of Python as tensors, for modules of Python: numpy's C interface, DLPack, and elements of type BYTES.
+//! Python arrays as tensors, for extension modules: numpy's C interface, DLPack, and elements of type BYTES.
 //!
-//! It uses CPython's stable ABI and the part of numpy's interface that numpy 1 and 2 share, so one build serves every CPython
-//! from 3.9 on. It knows neither servers nor models, nor what its users' tensors look like.
+//! It uses CPython's stable ABI and the part of numpy's interface that numpy 1 and 2 share, so one build serves every
+//! CPython from 3.9 on. It knows neither servers nor models, nor the tensor types of its users.
 
 pub mod data_type;
 pub mod dlpack;
@@ -11,7 +11,7 @@ pub mod numpy;
 pub use data_type::DataType;
 pub use numpy::{Array, Numpy};
 
-/// How many bytes the elements of a tensor take; `None` if that overflows or a dimension is negative. 0 for BYTES.
+/// The size of a tensor's elements in bytes; `None` if it overflows or a dimension is negative. 0 for BYTES.
 pub fn byte_length(shape: &[i64], data_type: DataType) -> Option<usize> {
     let size = data_type.size().max(1);
     let elements = shape

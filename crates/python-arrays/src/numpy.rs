@@ -1,4 +1,4 @@
-//! Arrays, through numpy's C interface. Its functions have kept their places, and arrays their layout, from numpy 1 to 2.
+//! Arrays, through numpy's C interface. Its function table and the layout of arrays are the same in numpy 1 and 2.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
@@ -13,9 +13,9 @@ use pyo3::types::PyCapsule;
 
 use crate::data_type::DataType;
 
-/// Numbers of types that need care.
+/// The numbers of types with special treatment.
 pub const OBJECT: i32 = 17;
-/// Texts of fixed length, as numpy has them: four bytes for each character.
+/// numpy's strings of fixed length: four bytes for each character.
 pub const UNICODE: i32 = 19;
 
 const ARRAY_TYPE: usize = 2;
@@ -39,7 +39,7 @@ type New = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBase = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// What numpy exports.
+/// numpy's exported table.
 #[derive(Clone, Copy)]
 pub struct Numpy {
     array_type: *mut ffi::PyTypeObject,
@@ -82,7 +82,7 @@ struct Descriptor {
 const _: () = assert!(size_of::<ffi::PyObject>() == 16 && size_of::<isize>() == size_of::<i64>());
 
 impl Numpy {
-    /// What numpy exports; imports it first.
+    /// numpy's exported table; imports numpy first.
     pub fn get(python: Python<'_>) -> PyResult<Self> {
         NUMPY.get_or_try_init(python, || Self::load(python)).copied()
     }
@@ -94,7 +94,8 @@ impl Numpy {
         let exported = module.getattr("_ARRAY_API")?;
         let exported = exported.cast::<PyCapsule>()?.pointer_checked(None)?;
         let table = exported.cast::<NonNull<c_void>>();
-        // SAFETY: the capsule holds numpy's table, which has these entries at these places with these types since numpy 1.7.
+        // SAFETY: the capsule holds numpy's table, which has had these entries at these places with these types since
+        // numpy 1.7.
         unsafe {
             let entry = |place| table.add(place).read().as_ptr();
             Ok(Self {
@@ -105,7 +106,7 @@ impl Numpy {
         }
     }
 
-    /// An array of its own, with undefined contents.
+    /// A new array with uninitialised contents.
     pub fn empty<'py>(
         self,
         python: Python<'py>,
@@ -116,7 +117,7 @@ impl Numpy {
         unsafe { self.create(python, shape, data_type, None, ptr::null_mut()) }
     }
 
-    /// An array whose contents are elsewhere, and stay there as long as `owner` lives.
+    /// An array over external memory, which `owner` keeps alive.
     ///
     /// # Safety
     /// The memory at `data` must hold the array's elements, and be writable, as long as `owner` lives.
@@ -128,7 +129,8 @@ impl Numpy {
         data: *mut u8,
         owner: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: the data are the caller's to vouch for; the array becomes the owner's holder before anybody sees it.
+        // SAFETY: the caller vouches for the data; the array takes a reference to the owner before any other code sees
+        // it.
         unsafe {
             let array = self.create(owner.py(), shape, data_type, strides, data)?;
             // Takes over the reference.
@@ -139,10 +141,10 @@ impl Numpy {
         }
     }
 
-    /// An array of its own if there are no data, or else of these.
+    /// An array over these data, or a new one if there are none.
     ///
     /// # Safety
-    /// Data must hold the array's elements as long as the array lives.
+    /// The data must hold the array's elements as long as the array lives.
     unsafe fn create<'py>(
         self,
         python: Python<'py>,
@@ -155,7 +157,7 @@ impl Numpy {
             return Err(PyImportError::new_err(format!("numpy has no type {}", data_type.name())));
         };
         let strides = strides.map_or(ptr::null(), <[i64]>::as_ptr);
-        // SAFETY: numpy copies shape and strides, which both have the number of entries that is passed.
+        // SAFETY: numpy copies shape and strides, which both have the stated number of entries.
         unsafe {
             let array = (self.new)(
                 self.array_type,
@@ -178,7 +180,7 @@ impl Numpy {
 pub struct Array<'py>(Bound<'py, PyAny>);
 
 impl<'py> Array<'py> {
-    /// The array that this object is; `None` if it is not one.
+    /// Casts an object to an array; `None` if it is not one.
     pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let numpy = Numpy::get(object.py())?;
         // SAFETY: both are alive.
@@ -187,7 +189,7 @@ impl<'py> Array<'py> {
     }
 
     fn fields(&self) -> &Fields {
-        // SAFETY: its type was checked, and it lives as long as `self`.
+        // SAFETY: the type was checked, and the object lives as long as `self`.
         unsafe { &*self.0.as_ptr().cast::<Fields>() }
     }
 
@@ -212,14 +214,14 @@ impl<'py> Array<'py> {
         unsafe { (*self.fields().descriptor).number }
     }
 
-    /// Whether its elements follow each other in C order, with this machine's byte order.
+    /// Whether its elements are contiguous in C order, in native byte order.
     pub fn is_plain(&self) -> bool {
         // SAFETY: an array holds its type.
         let order = unsafe { (*self.fields().descriptor).byte_order };
         self.fields().flags & C_CONTIGUOUS != 0 && order != b'>' as c_char
     }
 
-    /// Where its elements begin.
+    /// The address of its first element.
     pub fn data(&self) -> *mut u8 {
         self.fields().data
     }

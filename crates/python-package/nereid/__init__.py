@@ -6,9 +6,9 @@
         response = server.model("digits").infer({"image": pixels})
         print(response["probabilities"].numpy())
 
-A server opens no port unless it is told to, handles no signal, and several may run in one process. Outputs are not copied: arrays
-view the memory that the server wrote them to. Inputs are not copied either, if their elements follow each other in memory: do not
-change them before the request is answered.
+A server opens no ports unless `listen` is set, handles no signals, and several may run in one process. Outputs are not
+copied: arrays view the memory that the server wrote them to. Contiguous inputs are not copied either: do not change them
+before the request is answered.
 """
 
 from ._library import (

@@ -1,4 +1,4 @@
-"""The command `nereid`: the program of the package, in place of this interpreter."""
+"""The command `nereid`: replaces this interpreter by the package's program."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Runs the program with the arguments of this one."""
+    """Runs the program with this process's arguments."""
     program = os.fspath(Path(__file__).resolve().parent / "bin" / "nereid")
     os.execv(program, [program, *sys.argv[1:]])
 

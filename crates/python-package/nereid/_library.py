@@ -1,4 +1,4 @@
-"""Loads the server's library, and then the native module, which finds its functions there."""
+"""Loads the server's library, then the native module, which uses its functions."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ from .nereid_native import (  # noqa: E402
     UnsupportedError,
 )
 
-# The classes are the package's. Where they are made is nobody's concern.
+# The classes belong to the package; the module that defines them is an implementation detail.
 for _exception in [
     AlreadyExistsError,
     CancelledError,

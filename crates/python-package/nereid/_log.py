@@ -20,13 +20,13 @@ class LogRecord(NamedTuple):
     level: str
     """`error`, `warning`, `info` or `verbose`."""
     file: str
-    """The name of the source file that it is from."""
+    """The name of its source file."""
     line: int
-    """The line there."""
+    """The line in that file."""
     micros: int
     """When it was logged, in microseconds since 1970."""
     message: str
-    """What it says."""
+    """The text."""
 
 
 def configure_log(
@@ -39,8 +39,8 @@ def configure_log(
     file: Optional[Union[str, os.PathLike[str]]] = None,
     callback: Optional[Callable[[LogRecord], object]] = None,
 ) -> None:
-    """Sets what the servers of this process log, and where to: lines to a file, or to standard error, or else calls of
-    `callback`, in a thread of their own. The callback of before has heard of everything when this returns.
+    """Sets what the servers of this process log, and where: lines to a file or standard error, or calls of `callback` from
+    a separate thread. When this returns, the previous callback has received all its records.
     """
     if callback is not None and file is None:
         file = os.devnull
@@ -61,7 +61,7 @@ def _report(callback: Callable[[LogRecord], object]) -> None:
         try:
             callback(LogRecord(_LEVELS[level], *rest))
         except Exception as error:  # noqa: BLE001
-            # The next message may fare better.
+            # A callback that fails must not lose the messages after this one.
             threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, _thread]))
 
 
@@ -76,7 +76,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """The threads of the process that this one was forked from are not here."""
+    """A forked process lacks its parent's threads."""
     global _thread, _lock
     _thread, _lock = None, threading.Lock()
 

@@ -75,7 +75,7 @@ class AsyncResponses:
 
 
 class _Loop:
-    """What an event loop waits for. The server's threads wake it through a pipe."""
+    """The requests that an event loop waits for. The server's threads wake it through a pipe."""
 
     _all: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
 
@@ -87,7 +87,7 @@ class _Loop:
 
     @classmethod
     def running(cls) -> _Loop:
-        """That of the running event loop."""
+        """The instance of the running event loop."""
         loop = asyncio.get_running_loop()
         found = cls._all.get(loop)
         if found is None:
@@ -95,7 +95,7 @@ class _Loop:
         return found
 
     async def arrival(self, responses: native.Responses) -> None:
-        """Waits until something arrives."""
+        """Waits until a response arrives."""
         key, future = next(self._keys), asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         try:

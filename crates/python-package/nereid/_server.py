@@ -20,9 +20,9 @@ class ModelState(NamedTuple):
 
     name: str
     version: Optional[int]
-    """None if no version was loaded yet."""
+    """None if no version has been loaded."""
     state: Optional[str]
-    """`READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`; None if it was not loaded yet."""
+    """`READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`; None if it has not been loaded."""
     reason: Optional[str]
     """Why it is unavailable."""
 
@@ -30,10 +30,10 @@ class ModelState(NamedTuple):
 class Server:
     """An inference server within this process.
 
-    `model_repository` is a folder or an address such as `s3://bucket/models`, or a list of them. Options are those of the command
-    line, with underscores: `Server("models", model_control_mode="explicit", load_model=["a", "b"])`. A dictionary stands for
-    settings: `backend_config={"onnxruntime": {"engine": "tract"}}`. With `listen=True` the server opens the ports that the options
-    say.
+    `model_repository` is a folder or an address such as `s3://bucket/models`, or a list of them. Options are those of the
+    command line, with underscores: `Server("models", model_control_mode="explicit", load_model=["a", "b"])`. A dictionary
+    holds settings: `backend_config={"onnxruntime": {"engine": "tract"}}`. With `listen=True` the server opens the ports that
+    the options configure.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Server:
         return self
 
     def stop(self, timeout: Optional[float] = None) -> None:
-        """Answers what is in progress, unloads the models, and ends. It may be started again, then.
+        """Answers requests in progress, unloads the models, and stops. The server may be started again afterwards.
 
-        Raises an error if that takes longer than `timeout` seconds or, without one, than the option `exit_timeout_secs`; it may be
-        tried again.
+        Raises an error if stopping takes longer than `timeout` seconds or, without one, than the option `exit_timeout_secs`;
+        call it again to retry.
         """
         if self._server is not None:
             if timeout is not None:
@@ -86,19 +86,19 @@ class Server:
         return self._server
 
     def live(self) -> bool:
-        """Whether the server is there."""
+        """Whether the server is live."""
         return self._running().is_live()
 
     def ready(self) -> bool:
-        """Whether requests are welcome and, unless the option `strict_readiness` is false, all models are ready."""
+        """Whether the server accepts requests and, unless `strict_readiness` is false, all models are ready."""
         return self._running().is_ready()
 
     def model(self, name: str, version: Optional[int] = None) -> Model:
-        """A model; without a version, in the one that its version policy serves. It need not be loaded yet."""
+        """A model; without a version, the one that its version policy serves. It need not be loaded yet."""
         return Model(self, name, version)
 
     def models(self, *, ready: bool = False) -> list[ModelState]:
-        """What the repositories have; with `ready`, only what would answer."""
+        """The models in the repositories; with `ready`, only those that are ready."""
         rows = json.loads(self._running().index(ready))
         known = [(row["name"], row.get("version"), row.get("state"), row.get("reason")) for row in rows]
         return [
@@ -109,23 +109,24 @@ class Server:
     def load(
         self, name: str, *, config: Optional[Mapping[str, Any]] = None, files: Optional[Mapping[str, bytes]] = None
     ) -> Model:
-        """Loads a model, or loads it again; with this configuration, and these files by their paths in the model's folder."""
+        """Loads or reloads a model, with this configuration, and these files by their paths in the model's folder."""
         text = None if config is None else json.dumps(config)
         contents = {f"file:{path}": bytes(content) for path, content in (files or {}).items()}
         self._running().load(name, text, contents)
         return Model(self, name, None)
 
     def unload(self, name: str, *, with_members: bool = False) -> None:
-        """Unloads a model once its requests are answered; of an ensemble, with its members if nothing else uses them."""
+        """Unloads a model once its requests are answered. `with_members` also unloads those members of an ensemble that
+        nothing else uses."""
         self._running().unload(name, with_members)
 
     def poll(self) -> None:
-        """Takes up what has changed in the repositories, with `model_control_mode="poll"`."""
+        """Polls the repositories for changes now, with `model_control_mode="poll"`."""
         self._running().poll()
 
     def register_repository(self, path: _Path, names: Optional[Mapping[str, str]] = None) -> None:
-        """Adds a repository, with `model_control_mode="explicit"`. `names` has the models that are not called as their folders
-        are: name, then folder."""
+        """Adds a repository, with `model_control_mode="explicit"`. `names` maps the names of models to their folders, where
+        they differ."""
         self._running().register(os.fspath(path), dict(names or {}))
 
     def unregister_repository(self, path: _Path) -> None:
@@ -133,7 +134,7 @@ class Server:
         self._running().unregister(os.fspath(path))
 
     def metadata(self) -> dict[str, Any]:
-        """What the server says of itself, as KServe has it."""
+        """The server's metadata, as KServe defines it."""
         return json.loads(self._running().metadata())
 
     def metrics(self) -> str:
@@ -141,7 +142,7 @@ class Server:
         return self._running().metrics()
 
     def addresses(self) -> dict[str, str]:
-        """The addresses that it listens at, by the names of the protocols; none unless it was told to listen."""
+        """The addresses that it listens on, by protocol; empty unless `listen` is set."""
         return json.loads(self._running().addresses())
 
 
@@ -157,22 +158,22 @@ class Model:
         return f"Model({self.name!r}, version={self.version})"
 
     def infer(self, inputs: Mapping[str, Any], *, wait: Optional[float] = None, **request: Any) -> Response:
-        """Asks the model, and waits for its one response: `wait` seconds at most, and then raises `TimeoutError`.
+        """Sends a request, and waits for its single response. Raises `TimeoutError` after `wait` seconds.
 
-        Inputs are arrays of numpy, tensors of other libraries, which have `__dlpack__`, or else what becomes an array of the type
-        that the model declares. Further arguments, all by name:
+        Inputs are numpy arrays, tensors of other libraries with `__dlpack__`, or values that numpy converts to an array of
+        the type that the model declares. Further arguments, all by name:
 
-        - `outputs`: the names of those to return; all without any
-        - `request_id`: a text that comes back with the response
-        - `parameters`: a dictionary of texts, numbers and booleans for the model
-        - `sequence_id`, `sequence_start`, `sequence_end`: a request of the sequence with this number or text
+        - `outputs`: the names of the outputs to return; by default, all
+        - `request_id`: a string that the response repeats
+        - `parameters`: a dictionary of strings, numbers and booleans for the model
+        - `sequence_id`, `sequence_start`, `sequence_end`: makes the request part of the sequence with this id
         - `priority`: 1 is the highest; 0 the model's default
-        - `timeout`: how many seconds it may wait in the queue, if the model's queue policy allows requests to say so
+        - `timeout`: the seconds that it may wait in the queue, if the model's queue policy lets requests choose
         """
         return self._send(inputs, **request).single(wait)
 
     def stream(self, inputs: Mapping[str, Any], **request: Any) -> Responses:
-        """Asks the model, and returns without waiting: the responses are iterated over. Arguments are those of `infer`."""
+        """Sends a request, and returns an iterator over its responses at once. Arguments are those of `infer`."""
         return Responses(self._send(inputs, **request))
 
     async def infer_async(self, inputs: Mapping[str, Any], **request: Any) -> Response:
@@ -225,28 +226,28 @@ class Model:
         return Tensor(value, self._types.get(name))
 
     def ready(self) -> bool:
-        """Whether it would answer."""
+        """Whether the model is ready."""
         return self.server._running().model_is_ready(self.name, self._number)
 
     def decoupled(self) -> bool:
-        """Whether it sends any number of responses to a request."""
+        """Whether the model is decoupled: sends any number of responses to a request."""
         return self.server._running().model_is_decoupled(self.name, self._number)
 
     def metadata(self) -> dict[str, Any]:
-        """What it takes and returns, as KServe has it."""
+        """The model's metadata (inputs and outputs), as KServe defines it."""
         return json.loads(self.server._running().model_metadata(self.name, self._number))
 
     def config(self) -> dict[str, Any]:
-        """Its configuration, as it is served."""
+        """The configuration that is served, with all defaults."""
         return json.loads(self.server._running().model_config(self.name, self._number))
 
     def statistics(self) -> dict[str, Any]:
-        """The counts of its requests and executions, as Triton has them."""
+        """The statistics of its requests and executions, in Triton's form."""
         return json.loads(self.server._running().model_statistics(self.name, self._number))
 
 
 def _texts(value: Any) -> list[str]:
-    """An option's values as the command line has them."""
+    """An option's values as command-line arguments."""
     if isinstance(value, bool):
         return ["true" if value else "false"]
     if isinstance(value, Mapping):
@@ -267,7 +268,7 @@ _started = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """Answers what is in progress before the interpreter goes."""
+    """Answers requests in progress before the interpreter exits."""
     for server in list(_started):
         try:
             server.stop()

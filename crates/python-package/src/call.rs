@@ -19,7 +19,7 @@ use crate::signal::{Queue, Signal};
 use crate::tensor::Tensor;
 use crate::text::c_text;
 
-/// A request of the C interface. The last one who has it deletes it.
+/// A request of the C interface. Its last owner deletes it.
 struct RawRequest(AtomicPtr<TRITONSERVER_InferenceRequest>);
 
 impl RawRequest {
@@ -30,7 +30,7 @@ impl RawRequest {
 
 impl Drop for RawRequest {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the request: the server has released it, or never had it.
+        // SAFETY: nobody else owns the request: the server has released it, or never took it.
         drop(check(unsafe { TRITONSERVER_InferenceRequestDelete(self.get()) }));
     }
 }
@@ -38,12 +38,12 @@ impl Drop for RawRequest {
 /// What a request needs until the server releases it.
 struct Held {
     _request: Arc<RawRequest>,
-    /// Whose memory it reads. They are let go when a thread of Python's comes by: no thread of the server takes the
-    /// interpreter's lock.
+    /// The tensors that the request reads. A Python thread drops them when it next comes by: server threads never take
+    /// the interpreter's lock.
     _inputs: Vec<Py<Tensor>>,
 }
 
-/// What has arrived.
+/// Responses that have arrived.
 #[derive(Default)]
 struct Arrived {
     responses: VecDeque<RawResponse>,
@@ -75,15 +75,15 @@ impl Mailbox {
     }
 }
 
-/// Called by the server with each response.
+/// The server calls this with each response.
 ///
 /// # Safety
-/// `userp` is a mailbox that was handed over with the request; the last call is the one that the flags say it of.
+/// `userp` is a mailbox that was passed with the request; the flags mark the last call.
 unsafe extern "C" fn complete(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void) {
     let last = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 != 0;
     let mailbox = userp.cast::<Mailbox>().cast_const();
     let response = (!response.is_null()).then(|| RawResponse::new(response));
-    // SAFETY: it was made by `Arc::into_raw`, and is given back once, with the last response.
+    // SAFETY: `Arc::into_raw` made it, and the last response gives it back, once.
     unsafe {
         (*mailbox).put(response, last);
         if last {
@@ -92,12 +92,12 @@ unsafe extern "C" fn complete(response: *mut TRITONSERVER_InferenceResponse, fla
     }
 }
 
-/// Called by the server when it no longer needs what belongs to a request.
+/// The server calls this when it no longer needs a request and its inputs.
 ///
 /// # Safety
-/// `userp` is what was handed over with the request; this is called once.
+/// `userp` was passed with the request; this is called once.
 unsafe extern "C" fn release(_: *mut TRITONSERVER_InferenceRequest, _: u32, userp: *mut c_void) {
-    // SAFETY: it was made by `Box::into_raw`, and is given back once.
+    // SAFETY: `Box::into_raw` made it, and it is given back once.
     drop(unsafe { Box::from_raw(userp.cast::<Held>()) });
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C" fn release(_: *mut TRITONSERVER_InferenceRequest, _: u32, user
 pub struct Responses {
     mailbox: Arc<Mailbox>,
     request: Arc<RawRequest>,
-    /// The request is the server's.
+    /// The server owns the request.
     server: Arc<ServerHandle>,
 }
 
@@ -122,7 +122,7 @@ pub fn send(python: Python<'_>, server: &Arc<ServerHandle>, asked: &Asked<'_, '_
     let sent = python.detach(|| {
         let (held, kept) = (held.load(Relaxed), kept.load(Relaxed));
         let request = responses.request.get();
-        // SAFETY: server and request are alive; what is handed over is as the functions expect.
+        // SAFETY: server and request are alive; the user pointers are those that the callbacks expect.
         unsafe {
             check(TRITONSERVER_InferenceRequestSetReleaseCallback(request, Some(release), held.cast()))?;
             check(TRITONSERVER_InferenceRequestSetResponseCallback(
@@ -151,7 +151,7 @@ pub fn send(python: Python<'_>, server: &Arc<ServerHandle>, asked: &Asked<'_, '_
 fn prepare(server: &ServerHandle, asked: &Asked<'_, '_>) -> PyResult<(RawRequest, Vec<Py<Tensor>>)> {
     let model = c_text(asked.model)?;
     let mut made = ptr::null_mut();
-    // SAFETY: the server is alive, and the text until the function returns.
+    // SAFETY: the server is alive, and the string until the function returns.
     check(unsafe {
         TRITONSERVER_InferenceRequestNew(&raw mut made, server.get()?, model.as_ptr(), asked.version)
     })?;
@@ -166,8 +166,8 @@ fn prepare(server: &ServerHandle, asked: &Asked<'_, '_>) -> PyResult<(RawRequest
         let (name, this) = (c_text(&name)?, tensor.get());
         let (data, length) = this.elements(tensor.py())?;
         let (shape, data_type) = (this.shape(), TRITONSERVER_DataType(this.data_type() as u32));
-        // SAFETY: the request is alive; the elements stay where they are as long as the tensor, which is held until the
-        // request is released.
+        // SAFETY: the request is alive; the elements stay in place as long as the tensor, which is held until the
+        // server releases the request.
         unsafe {
             let (shape, count) = (shape.as_ptr(), shape.len() as u64);
             check(TRITONSERVER_InferenceRequestAddInput(made, name.as_ptr(), data_type, shape, count))?;
@@ -188,7 +188,7 @@ fn prepare(server: &ServerHandle, asked: &Asked<'_, '_>) -> PyResult<(RawRequest
 fn set_properties(request: *mut TRITONSERVER_InferenceRequest, asked: &Asked<'_, '_>) -> PyResult<()> {
     if let Some(id) = &asked.id {
         let id = c_text(id)?;
-        // SAFETY: the request is alive, and the text until the function returns.
+        // SAFETY: the request is alive, and the string until the function returns.
         check(unsafe { TRITONSERVER_InferenceRequestSetId(request, id.as_ptr()) })?;
     }
     for output in asked.outputs.iter().flatten() {
@@ -227,7 +227,7 @@ fn set_properties(request: *mut TRITONSERVER_InferenceRequest, asked: &Asked<'_,
     Ok(())
 }
 
-/// Makes a request part of a sequence, whose id is a number or a text.
+/// Makes a request part of a sequence, whose id is a number or a string.
 fn set_sequence(
     request: *mut TRITONSERVER_InferenceRequest,
     id: &Bound<'_, PyAny>,
@@ -236,7 +236,7 @@ fn set_sequence(
 ) -> PyResult<()> {
     let first = if start { TRITONSERVER_REQUEST_FLAG_SEQUENCE_START.0 } else { 0 };
     let last = if end { TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 } else { 0 };
-    // SAFETY: the request is alive, and the text until the function returns.
+    // SAFETY: the request is alive, and the string until the function returns.
     unsafe {
         match id.extract::<u64>() {
             Ok(number) => check(TRITONSERVER_InferenceRequestSetCorrelationId(request, number))?,
@@ -250,7 +250,7 @@ fn set_sequence(
     }
 }
 
-/// What to do next with what has arrived.
+/// The next step for a reader of responses.
 enum Next {
     Take(RawResponse),
     End,
@@ -267,7 +267,7 @@ impl Responses {
         }
     }
 
-    /// Waits without the interpreter's lock until something arrives, for a moment at most.
+    /// Waits without the interpreter's lock until a response arrives, for a short time at most.
     fn wait(&self, limit: Duration) {
         let arrived = self.mailbox.arrived();
         if arrived.responses.is_empty() && !arrived.last {
@@ -275,7 +275,7 @@ impl Responses {
         }
     }
 
-    /// The next response of the C interface; none after the last one.
+    /// The next response of the C interface; `None` after the last one.
     fn next_raw(&self, python: Python<'_>, timeout: Option<f64>) -> PyResult<Option<RawResponse>> {
         let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -297,14 +297,14 @@ impl Responses {
 
 #[pymethods]
 impl Responses {
-    /// Waits for the next response; none after the last one.
+    /// Waits for the next response; `None` after the last one.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, python: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Response>> {
         let response = self.next_raw(python, timeout)?;
         response.map(|response| Response::new(python, response)).transpose()
     }
 
-    /// Waits for the one response of a model that sends no more.
+    /// Waits for the single response of a model that is not decoupled.
     #[pyo3(signature = (timeout = None))]
     fn single(&self, python: Python<'_>, timeout: Option<f64>) -> PyResult<Response> {
         let none = || UnavailableError::new_err("the model sent no response");
@@ -318,7 +318,7 @@ impl Responses {
         }
     }
 
-    /// The next response if it has arrived, and whether there is nothing more to wait for.
+    /// The next response if it has arrived, and whether the last one was taken.
     fn poll(&self, python: Python<'_>) -> PyResult<(Option<Response>, bool)> {
         match self.look() {
             Next::Take(response) => Ok((Some(Response::new(python, response)?), false)),
@@ -327,7 +327,7 @@ impl Responses {
         }
     }
 
-    /// Has the signal fire with this key when something arrives, and at once if something has.
+    /// Makes the signal fire with this key when a response arrives, and at once if one has.
     fn listen(&self, signal: &Bound<'_, Signal>, key: u64) {
         let queue = signal.get().queue();
         let mut arrived = self.mailbox.arrived();
@@ -337,7 +337,7 @@ impl Responses {
         arrived.listener = Some((Arc::clone(queue), key));
     }
 
-    /// Gives up the request. It is answered with an error if the model heeds that.
+    /// Cancels the request. If the model honours that, the request ends with an error.
     fn cancel(&self, python: Python<'_>) -> PyResult<()> {
         self.server.get()?;
         let request = Arc::clone(&self.request);
@@ -354,7 +354,7 @@ impl Drop for Responses {
             arrived.last
         };
         if !finished && self.server.get().is_ok() {
-            // SAFETY: the request is alive. It may have been answered meanwhile.
+            // SAFETY: the request is alive. It may have been answered in the meantime.
             drop(check(unsafe { TRITONSERVER_InferenceRequestCancel(self.request.get()) }));
         }
     }

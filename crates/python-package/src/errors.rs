@@ -42,18 +42,18 @@ codes! {
     CancelledError = TRITONSERVER_ERROR_CANCELLED, "The request was cancelled.";
 }
 
-/// What a function of the C interface returns, as a result.
+/// Turns the return value of a C function into a result.
 pub fn check(error: *mut TRITONSERVER_Error) -> PyResult<()> {
     if error.is_null() {
         return Ok(());
     }
     let raised = to_exception(error);
-    // SAFETY: the error is the caller's to delete, once.
+    // SAFETY: the caller owns the error and deletes it, once.
     unsafe { TRITONSERVER_ErrorDelete(error) };
     Err(raised)
 }
 
-/// The exception of an error that stays its owner's.
+/// The exception for an error, without taking ownership.
 pub fn to_exception(error: *mut TRITONSERVER_Error) -> PyErr {
     // SAFETY: the error is alive, and so is its message.
     let (code, message) = unsafe {

@@ -1,4 +1,4 @@
-//! A server, as long as anything uses it.
+//! A server, kept alive while anything uses it.
 
 use std::process;
 use std::ptr;
@@ -12,28 +12,28 @@ use triton_sys::*;
 
 use crate::errors::{InternalError, UnavailableError, check};
 
-/// How often a thread that waits looks whether the program was interrupted.
+/// How often a waiting thread checks whether the program was interrupted.
 pub const SIGNAL_CHECK: Duration = Duration::from_millis(50);
 
-/// A server. The last one who has it deletes it.
+/// A server. Its last owner deletes it.
 pub struct ServerHandle {
     pointer: AtomicPtr<TRITONSERVER_Server>,
-    /// The process that made it. Its threads are not in others, which come of `fork`.
+    /// The process that made it. Processes forked from that one lack its threads.
     process: u32,
     stopped: AtomicBool,
 }
 
 impl ServerHandle {
-    /// Takes over a server.
+    /// Takes ownership of a server.
     pub fn new(server: *mut TRITONSERVER_Server) -> Self {
         let (pointer, process) = (AtomicPtr::new(server), process::id());
         Self { pointer, process, stopped: AtomicBool::new(false) }
     }
 
-    /// The server, for functions of C.
+    /// The server's pointer, for C functions.
     ///
     /// # Errors
-    /// `UnavailableError` in another process than the one that made it.
+    /// `UnavailableError` in a process other than the one that made it.
     pub fn get(&self) -> PyResult<*mut TRITONSERVER_Server> {
         if self.process != process::id() {
             let reason = format!("the server is in process {}, which this one was forked from", self.process);
@@ -42,10 +42,10 @@ impl ServerHandle {
         Ok(self.pointer.load(Relaxed))
     }
 
-    /// Answers what is in progress, and unloads the models.
+    /// Answers requests in progress, and unloads the models.
     ///
     /// # Errors
-    /// It takes longer than the exit timeout. It may be tried again.
+    /// Stopping takes longer than the exit timeout. It may be tried again.
     pub fn stop(&self) -> PyResult<()> {
         // SAFETY: the server is alive.
         check(unsafe { TRITONSERVER_ServerStop(self.get()?) })?;
@@ -60,13 +60,13 @@ impl Drop for ServerHandle {
             return;
         }
         let server = AtomicPtr::new(self.pointer.swap(ptr::null_mut(), Relaxed));
-        // There is nobody to tell why it failed.
-        // SAFETY: nobody else has the server any more.
+        // Nobody is left to report an error to.
+        // SAFETY: nobody else owns the server any more.
         let delete = move || unsafe { delete_error(TRITONSERVER_ServerDelete(server.into_inner())) };
         if self.stopped.load(Relaxed) {
             delete();
         } else {
-            // It answers what is in progress first, and this may be a thread that others wait for.
+            // Deleting it answers requests in progress first, and other threads may wait for this one.
             thread::spawn(delete);
         }
     }
@@ -83,10 +83,10 @@ unsafe fn delete_error(error: *mut TRITONSERVER_Error) {
     }
 }
 
-/// Does something that takes long without the interpreter's lock, and gives up waiting for it when the program is interrupted.
+/// Runs a long operation without the interpreter's lock, and stops waiting for it when the program is interrupted.
 ///
 /// # Errors
-/// What the signal's handler raises.
+/// The exception that the signal handler raises.
 pub fn interruptible<T: Send + 'static>(
     python: Python<'_>,
     act: impl FnOnce() -> T + Send + 'static,

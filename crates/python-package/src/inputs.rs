@@ -1,22 +1,22 @@
-//! What Python asks of a model, before it becomes a request.
+//! The arguments of a request from Python, before they become a request.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyString};
 
-/// A request as Python has it.
+/// A request's arguments from Python.
 pub struct Asked<'a, 'py> {
     pub model: &'a str,
     pub version: i64,
     /// Tensors by their names.
     pub inputs: Bound<'py, PyDict>,
-    /// None for all.
+    /// `None` for all.
     pub outputs: Option<Vec<String>>,
     pub id: Option<String>,
     pub parameters: Option<Bound<'py, PyDict>>,
     pub sequence: Option<(Bound<'py, PyAny>, bool, bool)>,
     pub priority: u64,
-    /// Microseconds; 0 for the model's own.
+    /// Microseconds; 0 for the model's default.
     pub timeout: u64,
 }
 
@@ -30,10 +30,10 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value that this object is.
+    /// Converts a Python object.
     ///
     /// # Errors
-    /// It has another type, or is a number beyond 64 bits.
+    /// The object has another type, or is a number beyond 64 bits.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(value) = object.cast::<PyBool>() {
             return Ok(Self::Bool(value.is_true()));

@@ -1,11 +1,12 @@
 //! The native half of the package `nereid` for Python: servers, requests and tensors, on the C interface of
 //! `libtritonserver.so`.
 //!
-//! The package loads that library first, and this module links nothing: so the package has one copy of the server, which its
-//! command, this module and programs in C share. It uses CPython's stable ABI: one build serves every CPython from 3.9 on.
+//! The package loads that library first, and this module links nothing: so the package has one copy of the server,
+//! shared by its command, this module and programs in C. It uses CPython's stable ABI: one build serves every CPython
+//! from 3.9 on.
 //!
-//! The interpreter's lock is not held while anything waits, and no thread of the server ever takes it: what arrives is put
-//! into queues that Python empties.
+//! The interpreter's lock is never held while a thread waits, and server threads never take it: they put responses into
+//! queues that Python empties.
 
 mod call;
 mod errors;

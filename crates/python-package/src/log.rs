@@ -1,4 +1,4 @@
-//! The log of the process's servers: where it goes, and records for Python, which a thread of Python's takes.
+//! The log of the process's servers: its destination, and records for Python, which a Python thread reads.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,17 +12,17 @@ use triton_sys::*;
 use crate::errors::check;
 use crate::text::{c_text, text_of_c};
 
-/// Records that nobody took are dropped past this many.
+/// The most unread records; further ones are dropped.
 const CAPACITY: usize = 10_000;
 
 /// Level, file, line, microseconds since 1970, and message.
 type Record = (u32, String, i32, u64, String);
 
-/// What was logged and not taken.
+/// Unread records.
 #[derive(Default)]
 struct Records {
     queue: VecDeque<Record>,
-    /// How many were dropped since the last one was taken.
+    /// How many were dropped since the last one was read.
     dropped: u64,
     ended: bool,
 }
@@ -34,10 +34,10 @@ fn records() -> MutexGuard<'static, Records> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Called by any thread of the server.
+/// Any server thread calls this.
 ///
 /// # Safety
-/// The texts are null or end with a zero.
+/// The strings are null or end with a zero byte.
 unsafe extern "C" fn record(
     level: TRITONSERVER_LogLevel,
     file: *const c_char,
@@ -58,18 +58,18 @@ unsafe extern "C" fn record(
 }
 
 fn set_callback(callback: TRITONSERVER_LogCallbackFn_t) -> PyResult<()> {
-    // SAFETY: the function may be called at any time, and takes no data.
+    // SAFETY: the function may be called at any time, and its user data is unused.
     check(unsafe { TRITONSERVER_ServerOptionsSetLogCallback(ptr::null_mut(), callback, ptr::null_mut()) })
 }
 
-/// Keeps records from here on.
+/// Starts to keep records.
 #[pyfunction]
 pub fn start_records() -> PyResult<()> {
     records().ended = false;
     set_callback(Some(record))
 }
 
-/// Keeps none any more. What is there may still be taken; then [`next_record`] returns none.
+/// Stops keeping records. Those kept may still be read; then [`next_record`] returns `None`.
 #[pyfunction]
 pub fn stop_records() -> PyResult<()> {
     set_callback(None)?;
@@ -78,7 +78,7 @@ pub fn stop_records() -> PyResult<()> {
     Ok(())
 }
 
-/// The next record. With `waits`, none comes only after the last one.
+/// The next record. With `waits`, `None` comes only after the last one.
 #[pyfunction]
 pub fn next_record(python: Python<'_>, waits: bool) -> Option<Record> {
     python.detach(|| {
@@ -94,7 +94,7 @@ pub fn next_record(python: Python<'_>, waits: bool) -> Option<Record> {
     })
 }
 
-/// Which levels are logged, and in which format.
+/// Sets the levels and the format of the log.
 #[pyfunction]
 pub fn set_log_levels(error: bool, warning: bool, info: bool, verbose: i32, format: &str) -> PyResult<()> {
     let format = match format {
@@ -106,7 +106,7 @@ pub fn set_log_levels(error: bool, warning: bool, info: bool, verbose: i32, form
         }
     };
     let none = ptr::null_mut();
-    // SAFETY: the options may be null: the log is the process's.
+    // SAFETY: the options may be null: the log belongs to the process.
     unsafe {
         check(TRITONSERVER_ServerOptionsSetLogError(none, error))?;
         check(TRITONSERVER_ServerOptionsSetLogWarn(none, warning))?;
@@ -116,10 +116,10 @@ pub fn set_log_levels(error: bool, warning: bool, info: bool, verbose: i32, form
     }
 }
 
-/// The file that lines go to; standard error if the path is empty.
+/// Sets the file for the log's lines; an empty path is standard error.
 #[pyfunction]
 pub fn set_log_file(path: &str) -> PyResult<()> {
     let path = c_text(path)?;
-    // SAFETY: the text lives until the function returns.
+    // SAFETY: the string lives until the function returns.
     check(unsafe { TRITONSERVER_ServerOptionsSetLogFile(ptr::null_mut(), path.as_ptr()) })
 }

@@ -1,4 +1,5 @@
-//! The command `nereid` of the Python package: the program is in the library beside it, which servers within Python use, too.
+//! The command `nereid` of the Python package. Its code is in the library beside it, which servers within Python use,
+//! too.
 
 use std::env;
 use std::error::Error;
@@ -20,17 +21,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command, to its end.
+/// Runs the command to completion.
 fn run() -> Result<i32, Box<dyn Error>> {
     let own = env::current_exe()?;
     let path = own.parent().ok_or("this program is in no folder")?.join(LIBRARY);
-    // SAFETY: the library is the server's own, and does nothing of note when it is loaded. Backends find its functions.
+    // SAFETY: the library is the server's own, and its initialisers do nothing notable. Backends find its functions.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL)? };
     // SAFETY: the function has this type in the library of this package.
     let command = *unsafe { library.get::<NEREID_Command>(b"NEREID_Command\0")? };
-    // SAFETY: this process is nothing else than the command, and the library stays as long as it runs.
+    // SAFETY: this process runs nothing but the command, and the library stays loaded until it ends.
     let status = unsafe { command() };
-    // Its threads may still be running.
+    // Other threads may still be running.
     std::mem::forget(library);
     Ok(status)
 }

@@ -1,4 +1,4 @@
-//! Responses, whose outputs stay in the memory that the server wrote them to.
+//! Responses, whose outputs stay where the server wrote them.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{c_char, c_void};
@@ -16,14 +16,14 @@ use crate::errors::{check, to_exception};
 use crate::tensor::{OutputMemory, Tensor};
 use crate::text::text_of_c;
 
-/// Outputs begin at multiples of this, as code for vectors likes it.
+/// Alignment of outputs, as vectorised code prefers.
 const ALIGNMENT: usize = 64;
 
-/// A response of the C interface. The last one who has it deletes it, and its outputs with it.
+/// A response of the C interface. Its last owner deletes it, together with its outputs.
 pub struct RawResponse(AtomicPtr<TRITONSERVER_InferenceResponse>);
 
 impl RawResponse {
-    /// Takes over a response.
+    /// Takes ownership of a response.
     pub fn new(response: *mut TRITONSERVER_InferenceResponse) -> Self {
         Self(AtomicPtr::new(response))
     }
@@ -35,15 +35,15 @@ impl RawResponse {
 
 impl Drop for RawResponse {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the response.
+        // SAFETY: nobody else owns the response.
         drop(check(unsafe { TRITONSERVER_InferenceResponseDelete(self.get()) }));
     }
 }
 
-/// Where outputs are written: the same for all requests.
+/// The allocator of outputs, shared by all requests.
 ///
 /// # Errors
-/// It cannot be made.
+/// The allocator cannot be made.
 pub fn allocator() -> PyResult<*mut TRITONSERVER_ResponseAllocator> {
     static ALLOCATOR: AtomicPtr<TRITONSERVER_ResponseAllocator> = AtomicPtr::new(ptr::null_mut());
     let known = ALLOCATOR.load(Relaxed);
@@ -51,9 +51,9 @@ pub fn allocator() -> PyResult<*mut TRITONSERVER_ResponseAllocator> {
         return Ok(known);
     }
     let mut made = ptr::null_mut();
-    // SAFETY: the functions keep the rules of allocators.
+    // SAFETY: the functions follow the rules of allocators.
     check(unsafe { TRITONSERVER_ResponseAllocatorNew(&raw mut made, Some(place), Some(take_back), None) })?;
-    // Another thread may have made one, too. Both work, and neither is ever deleted.
+    // Another thread may have made one at the same time. Both work, and neither is ever deleted.
     ALLOCATOR.store(made, Relaxed);
     Ok(made)
 }
@@ -62,10 +62,10 @@ fn layout(byte_size: usize) -> Option<Layout> {
     Layout::from_size_align(byte_size, ALIGNMENT).ok().filter(|layout| layout.size() > 0)
 }
 
-/// Places an output in memory of its own.
+/// Allocates memory for an output.
 ///
 /// # Safety
-/// The last four are places for results.
+/// The last four arguments are valid pointers for results.
 unsafe extern "C" fn place(
     _: *mut TRITONSERVER_ResponseAllocator,
     _: *const c_char,
@@ -78,7 +78,7 @@ unsafe extern "C" fn place(
     actual_memory_type: *mut TRITONSERVER_MemoryType,
     actual_memory_type_id: *mut i64,
 ) -> *mut TRITONSERVER_Error {
-    // SAFETY: the layout has a size; the caller vouches for the places.
+    // SAFETY: the layout has a size; the caller vouches for the pointers.
     unsafe {
         let memory = layout(byte_size).map_or(ptr::null_mut(), |layout| alloc(layout));
         if memory.is_null() && byte_size > 0 {
@@ -93,10 +93,10 @@ unsafe extern "C" fn place(
     ptr::null_mut()
 }
 
-/// Frees what [`place`] allocated.
+/// Frees memory that [`place`] allocated.
 ///
 /// # Safety
-/// `buffer` comes from [`place`], with the same size, and is used no more.
+/// `buffer` comes from [`place`], with the same size, and is no longer used.
 unsafe extern "C" fn take_back(
     _: *mut TRITONSERVER_ResponseAllocator,
     buffer: *mut c_void,
@@ -112,7 +112,7 @@ unsafe extern "C" fn take_back(
     ptr::null_mut()
 }
 
-/// What a model answered.
+/// A model's response.
 #[pyclass(module = "nereid", frozen)]
 pub struct Response {
     /// The name of the model that answered.
@@ -124,10 +124,10 @@ pub struct Response {
     /// The request's id.
     #[pyo3(get)]
     id: String,
-    /// Parameters by their names.
+    /// Parameters by name.
     #[pyo3(get)]
     parameters: Py<PyDict>,
-    /// Tensors by their names, in the model's order.
+    /// Tensors by name, in the model's order.
     #[pyo3(get)]
     outputs: Py<PyDict>,
 }
@@ -136,10 +136,10 @@ impl Response {
     /// Reads a response.
     ///
     /// # Errors
-    /// The one that it is.
+    /// The error that the response carries.
     pub fn new(python: Python<'_>, raw: RawResponse) -> PyResult<Self> {
         let response = raw.get();
-        // SAFETY: the response is alive, and so are its error, its names and values.
+        // SAFETY: the response is alive, and so are its error, its names and its values.
         unsafe {
             let error = TRITONSERVER_InferenceResponseError(response);
             if !error.is_null() {
@@ -163,7 +163,7 @@ unsafe fn parameters(
     response: *mut TRITONSERVER_InferenceResponse,
 ) -> PyResult<Py<PyDict>> {
     let (found, mut count) = (PyDict::new(python), 0);
-    // SAFETY: the response is alive, and so are the parameters' names and values, which have the types that are said.
+    // SAFETY: the response is alive, and so are the parameters' names and values, whose types the calls report.
     unsafe {
         check(TRITONSERVER_InferenceResponseParameterCount(response, &raw mut count))?;
         for index in 0..count {
@@ -226,7 +226,7 @@ unsafe fn outputs(python: Python<'_>, raw: RawResponse) -> PyResult<Py<PyDict>> 
 
 #[pymethods]
 impl Response {
-    /// An output by its name.
+    /// An output by name.
     fn __getitem__<'py>(&self, python: Python<'py>, name: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.outputs.bind(python).as_any().get_item(name)
     }

@@ -1,4 +1,4 @@
-//! A server as Python's layer sees it: options and documents are texts there, and become Python's own above this.
+//! The native part of a server: takes options and documents as strings, which the Python layer converts.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -19,13 +19,13 @@ use crate::text::{c_text, document, metrics};
 #[pyclass(module = "nereid.nereid_native", frozen)]
 pub struct Server(Arc<ServerHandle>);
 
-/// The options of a server, until it is made.
+/// The options of a server under construction.
 struct Options(*mut TRITONSERVER_ServerOptions);
 
 impl Options {
     fn new(options: &[(CString, CString)], listens: bool) -> PyResult<Self> {
         let mut made = Self(ptr::null_mut());
-        // SAFETY: the texts live until the functions return, and the options as long as `made`.
+        // SAFETY: the strings live until the functions return, and the options as long as `made`.
         unsafe {
             check(NEREID_ServerOptionsNew(&raw mut made.0))?;
             for (name, value) in options {
@@ -39,19 +39,19 @@ impl Options {
 
 impl Drop for Options {
     fn drop(&mut self) {
-        // SAFETY: they are this object's.
+        // SAFETY: this object owns them.
         drop(check(unsafe { TRITONSERVER_ServerOptionsDelete(self.0) }));
     }
 }
 
-/// Parameters of a load, until it is over.
+/// The parameters of a load, until it ends.
 struct LoadParameters(Vec<*const TRITONSERVER_Parameter>);
 
 impl LoadParameters {
-    /// A model's configuration, and files of it by their paths.
+    /// A model's configuration, and its files by path.
     fn new(config: Option<&CStr>, files: &BTreeMap<CString, Vec<u8>>) -> Self {
         let mut made = Self(Vec::new());
-        // SAFETY: texts and contents live as long as the parameters are used.
+        // SAFETY: strings and contents live as long as the parameters are used.
         unsafe {
             if let Some(config) = config {
                 let kind = TRITONSERVER_PARAMETER_STRING;
@@ -69,18 +69,18 @@ impl LoadParameters {
 impl Drop for LoadParameters {
     fn drop(&mut self) {
         for parameter in &self.0 {
-            // SAFETY: they are this object's.
+            // SAFETY: this object owns them.
             unsafe { TRITONSERVER_ParameterDelete(parameter.cast_mut()) }
         }
     }
 }
 
-/// Calls a function of the C interface with the server, and then what is listed.
+/// Calls a function of the C interface with the server and the listed arguments.
 macro_rules! ask {
     ($server:expr, $python:expr, $function:ident, $($argument:expr),*) => {{
         let server = Arc::clone(&$server.0);
         document_of($python, move |made| {
-            // SAFETY: the server is alive, and texts until the function returns.
+            // SAFETY: the server is alive, and strings until the function returns.
             Ok(unsafe { $function(server.get()?, $($argument,)* made) })
         })
     }};
@@ -95,7 +95,7 @@ fn document_of(
 
 #[pymethods]
 impl Server {
-    /// Makes a server, and waits for the models to load at start.
+    /// Starts a server, and waits until the models to load at start are loaded or have failed.
     #[new]
     fn new(python: Python<'_>, options: Vec<(String, String)>, listens: bool) -> PyResult<Self> {
         let options: Vec<_> = options
@@ -143,7 +143,7 @@ impl Server {
         let (server, name) = (Arc::clone(&self.0), c_text(name)?);
         python.detach(move || {
             let mut ready = false;
-            // SAFETY: the server is alive, and the text until the function returns.
+            // SAFETY: the server is alive, and the string until the function returns.
             check(unsafe {
                 TRITONSERVER_ServerModelIsReady(server.get()?, name.as_ptr(), version, &raw mut ready)
             })?;
@@ -151,10 +151,10 @@ impl Server {
         })
     }
 
-    /// Whether a model sends any number of responses.
+    /// Whether a model is decoupled: sends any number of responses.
     fn model_is_decoupled(&self, name: &str, version: i64) -> PyResult<bool> {
         let (name, mut flags) = (c_text(name)?, 0);
-        // SAFETY: the server is alive, and the text until the function returns.
+        // SAFETY: the server is alive, and the string until the function returns.
         check(unsafe {
             TRITONSERVER_ServerModelTransactionProperties(
                 self.0.get()?,
@@ -219,7 +219,7 @@ impl Server {
             let mut parameters = LoadParameters::new(config.as_deref(), &files);
             let count = parameters.0.len() as u64;
             let list = parameters.0.as_mut_ptr();
-            // SAFETY: the server, the text and the parameters are alive until the function returns.
+            // SAFETY: the server, the string and the parameters are alive until the function returns.
             check(unsafe {
                 TRITONSERVER_ServerLoadModelWithParameters(server.get()?, name.as_ptr(), list, count)
             })
@@ -233,7 +233,7 @@ impl Server {
         } else {
             TRITONSERVER_ServerUnloadModel
         };
-        // SAFETY: the server is alive, and the text until the function returns.
+        // SAFETY: the server is alive, and the string until the function returns.
         interruptible(python, move || check(unsafe { unload(server.get()?, name.as_ptr()) }))?
     }
 
@@ -243,14 +243,14 @@ impl Server {
         let names: Vec<_> = names.collect::<PyResult<_>>()?;
         interruptible(python, move || {
             let kind = TRITONSERVER_PARAMETER_STRING;
-            // SAFETY: the texts live as long as the parameters are used.
+            // SAFETY: the strings live as long as the parameters are used.
             let parameter = |(folder, name): &(CString, CString)| unsafe {
                 TRITONSERVER_ParameterNew(folder.as_ptr(), kind, name.as_ptr().cast()).cast_const()
             };
             let mut parameters = LoadParameters(names.iter().map(parameter).collect());
             let count = u32::try_from(parameters.0.len()).unwrap_or(u32::MAX);
             let list = parameters.0.as_mut_ptr();
-            // SAFETY: the server, the text and the parameters are alive until the function returns.
+            // SAFETY: the server, the string and the parameters are alive until the function returns.
             check(unsafe {
                 TRITONSERVER_ServerRegisterModelRepository(server.get()?, path.as_ptr(), list, count)
             })
@@ -260,7 +260,7 @@ impl Server {
     fn unregister(&self, python: Python<'_>, path: &str) -> PyResult<()> {
         let (server, path) = (Arc::clone(&self.0), c_text(path)?);
         let unregister = move || {
-            // SAFETY: the server is alive, and the text until the function returns.
+            // SAFETY: the server is alive, and the string until the function returns.
             check(unsafe { TRITONSERVER_ServerUnregisterModelRepository(server.get()?, path.as_ptr()) })
         };
         python.detach(unregister)
@@ -274,7 +274,7 @@ impl Server {
         })?
     }
 
-    /// Sends a request. A timeout is in microseconds; 0 leaves it to the model.
+    /// Sends a request. The timeout is in microseconds; 0 for the model's default.
     #[pyo3(signature = (model, version, inputs, *, outputs = None, id = None, parameters = None, sequence = None,
         priority = 0, timeout = 0))]
     #[allow(clippy::too_many_arguments, reason = "they have names in Python")]

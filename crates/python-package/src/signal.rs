@@ -1,4 +1,5 @@
-//! How an event loop hears of responses: a file descriptor that becomes readable, and the keys of what to look at.
+//! Wakes event loops when responses arrive: a file descriptor that becomes readable, and the keys of the requests to
+//! check.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
@@ -10,7 +11,7 @@ use pyo3::prelude::*;
 #[pyclass(module = "nereid.nereid_native", frozen)]
 pub struct Signal(Arc<Queue>);
 
-/// The keys that the event loop has not taken yet. While there are any, the pipe holds one byte.
+/// The keys that the event loop has not taken yet. While there are any, the pipe contains one byte.
 pub struct Queue {
     keys: Mutex<Vec<u64>>,
     reader: PipeReader,
@@ -22,7 +23,7 @@ impl Queue {
     pub fn push(&self, key: u64) {
         let mut keys = self.keys();
         if keys.is_empty() {
-            // The pipe is empty, so that this neither blocks nor fails.
+            // The pipe is empty, so this neither blocks nor fails.
             let _ = (&self.writer).write_all(&[0]);
         }
         keys.push(key);
@@ -34,7 +35,7 @@ impl Queue {
 }
 
 impl Signal {
-    /// What is to be pushed to.
+    /// The sender's side.
     pub fn queue(&self) -> &Arc<Queue> {
         &self.0
     }
@@ -52,7 +53,7 @@ impl Signal {
         self.0.reader.as_raw_fd()
     }
 
-    /// The keys since the last call, each perhaps several times.
+    /// The keys added since the last call, possibly with duplicates.
     fn take(&self) -> PyResult<Vec<u64>> {
         let mut keys = self.0.keys();
         if !keys.is_empty() {

@@ -1,4 +1,4 @@
-//! Tensors: elements in an array of the program's, in another library's memory, or in a response.
+//! Tensors: elements in an array of the program, in another library's memory, or in a response.
 
 use std::slice;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::response::RawResponse;
 
-/// What goes into a model or comes out of it.
+/// An input or output of a model.
 #[pyclass(module = "nereid", frozen)]
 pub struct Tensor {
     data_type: DataType,
@@ -23,17 +23,17 @@ pub struct Tensor {
     array: PyOnceLock<Py<PyAny>>,
 }
 
-/// Where the elements are. They follow each other.
+/// The elements, contiguous.
 enum Contents {
     /// In `array`.
     Array,
-    /// Here, as they travel.
+    /// Encoded, in this object.
     Wire(Box<[u8]>),
-    /// In memory that this object keeps.
+    /// In memory that this object keeps alive.
     Memory(Py<Memory>),
 }
 
-/// Memory that arrays view. They hold this object.
+/// Memory that arrays view. They keep this object alive.
 #[pyclass(module = "nereid.nereid_native", frozen)]
 pub struct Memory(Kind);
 
@@ -49,14 +49,14 @@ pub struct OutputMemory {
     length: usize,
 }
 
-// SAFETY: the memory is the response's, which any thread may use; only Python's threads write to it, as to any array.
+// SAFETY: the response owns the memory, which any thread may use; only Python's threads write to it, as to any array.
 unsafe impl Send for OutputMemory {}
 // SAFETY: as above.
 unsafe impl Sync for OutputMemory {}
 
 impl OutputMemory {
     /// # Safety
-    /// As long as the response lives, there are as many bytes at `data`, and nobody else writes to them.
+    /// While the response lives, there are this many bytes at `data`, and nobody else writes to them.
     pub unsafe fn new(response: Arc<RawResponse>, data: *mut u8, length: usize) -> Self {
         Self { _response: response, data, length }
     }
@@ -72,7 +72,7 @@ impl Memory {
 }
 
 impl Tensor {
-    /// An output, with Triton's number of its type; `None` if its shape does not fit its length.
+    /// An output, given Triton's number of its type; `None` if its shape does not match its length.
     ///
     /// # Errors
     /// Python is out of memory.
@@ -101,11 +101,11 @@ impl Tensor {
         &self.shape
     }
 
-    /// Where its elements are, and their length in bytes. They stay there as long as the tensor, unless somebody changes the
-    /// array's shape.
+    /// The address of its elements, and their length in bytes. They stay in place as long as the tensor, unless the
+    /// program changes the array's shape.
     ///
     /// # Errors
-    /// The shape of the array was changed.
+    /// The program changed the shape of the array.
     pub fn elements(&self, python: Python<'_>) -> PyResult<(*mut u8, usize)> {
         match &self.contents {
             Contents::Wire(bytes) => Ok((bytes.as_ptr().cast_mut(), bytes.len())),
@@ -121,8 +121,8 @@ impl Tensor {
         }
     }
 
-    /// A tensor of an array. It is copied only if its elements do not follow each other in this machine's byte order, or are
-    /// texts or objects.
+    /// A tensor over an array. Copies it only if its elements are not contiguous in native byte order, or are strings
+    /// or objects.
     fn of_array(array: &Bound<'_, PyAny>, data_type: Option<DataType>) -> PyResult<Self> {
         let python = array.py();
         let view = || Array::of(array)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"));
@@ -169,7 +169,7 @@ impl Tensor {
         Ok(Self { data_type, shape, contents, array: kept })
     }
 
-    /// A tensor of another library's.
+    /// A tensor over another library's tensor.
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let python = object.py();
         let imported = dlpack::import("", object).map_err(|refusal| match refusal {
@@ -188,7 +188,8 @@ impl Tensor {
             return Err(PyBufferError::new_err(what));
         }
         let owner = memory.into_bound(python).into_any();
-        // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
+        // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner releases
+        // it.
         let view = unsafe { Numpy::get(python)?.view(&shape, Some(&strides), data_type, data, owner)? };
         Self::of_array(&view, None)
     }
@@ -208,11 +209,11 @@ impl Tensor {
         let is_bfloat16 = self.data_type == DataType::Bf16;
         let shown = if is_bfloat16 { DataType::Uint16 } else { self.data_type };
         let owner = memory.bind(python).as_any().clone();
-        // numpy takes no address for the elements of an array that has none.
+        // numpy accepts no address for an empty array.
         let array = if self.shape.contains(&0) {
             numpy.empty(python, &self.shape, shown)?
         } else {
-            // SAFETY: the memory is as long as shape and type say, and stays with its owner.
+            // SAFETY: the memory is as long as shape and type say, and its owner keeps it alive.
             unsafe { numpy.view(&self.shape, None, shown, data, owner)? }
         };
         if !is_bfloat16 {
@@ -225,13 +226,13 @@ impl Tensor {
     }
 }
 
-/// Whether the array is of the type that the package ml_dtypes adds to numpy.
+/// Whether the array has the type that the package ml_dtypes adds to numpy.
 fn is_bfloat16(array: &Bound<'_, PyAny>) -> PyResult<bool> {
     array.getattr("dtype")?.getattr("name")?.eq("bfloat16")
 }
 
 /// # Safety
-/// There are this many bytes, if any, for as long as the result is used.
+/// There are this many bytes for as long as the result is used.
 unsafe fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
@@ -247,7 +248,7 @@ fn data_type_of(name: &str) -> PyResult<DataType> {
 
 #[pymethods]
 impl Tensor {
-    /// A tensor of an array, of what numpy makes an array of, or of another library's tensor, which has `__dlpack__`.
+    /// A tensor from an array, from a value that numpy converts to an array, or from an object with `__dlpack__`.
     #[new]
     #[pyo3(signature = (value, data_type = None))]
     fn new(value: &Bound<'_, PyAny>, data_type: Option<&str>) -> PyResult<Self> {
@@ -267,7 +268,7 @@ impl Tensor {
                 _ => Ok(tensor),
             };
         }
-        // What numpy has no name for it decides itself.
+        // For types that numpy cannot name, it chooses the type itself.
         let arguments = PyDict::new(python);
         let dtype = match data_type {
             None | Some(DataType::Bf16) => None,
@@ -280,13 +281,13 @@ impl Tensor {
         Self::of_array(&array, data_type)
     }
 
-    /// A tensor of another library, or of a capsule of DLPack. Nothing is copied if its elements follow each other.
+    /// A tensor from another library, or from a DLPack capsule. Contiguous elements are not copied.
     #[staticmethod]
     fn from_dlpack(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::of_dlpack(tensor)
     }
 
-    /// The name of its elements' type, such as `FP32`.
+    /// The name of its element type, such as `FP32`.
     #[getter(data_type)]
     fn py_data_type(&self) -> &'static str {
         self.data_type.name()
@@ -298,18 +299,18 @@ impl Tensor {
         PyTuple::new(python, &self.shape)
     }
 
-    /// How many bytes its elements take.
+    /// The size of its elements in bytes.
     #[getter]
     fn nbytes(&self, python: Python<'_>) -> PyResult<usize> {
         Ok(self.elements(python)?.1)
     }
 
-    /// Its elements as an array, which is the same each time and, but for BYTES, not a copy.
+    /// Its elements as an array: the same one each time and, except for BYTES, a view.
     fn numpy(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
         self.array.get_or_try_init(python, || self.make_array(python)).map(|array| array.clone_ref(python))
     }
 
-    /// A copy of its elements as they travel: those of BYTES after their lengths.
+    /// A copy of its elements, encoded: each element of BYTES after its length.
     fn tobytes<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let (data, length) = self.elements(python)?;
         // SAFETY: the elements stay there until this returns.
@@ -346,7 +347,7 @@ impl Tensor {
             DataType::Bytes => std::ptr::null_mut(),
             _ => this.elements(slf.py())?.0,
         };
-        // SAFETY: elements stay where they are as long as their tensor.
+        // SAFETY: the elements stay in place as long as their tensor.
         let capsule =
             unsafe { dlpack::export(slf.clone().into_any(), this.data_type, this.shape.clone(), data)? };
         capsule.ok_or_else(|| PyBufferError::new_err("DLPack has no type BYTES: use numpy()"))

@@ -1,4 +1,4 @@
-//! Texts and documents that cross the C interface.
+//! Strings and documents that cross the C interface.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -10,18 +10,18 @@ use triton_sys::*;
 
 use crate::errors::check;
 
-/// A text for C.
+/// A string for C.
 ///
 /// # Errors
-/// `ValueError` if it contains a zero.
+/// `ValueError` if it contains a zero byte.
 pub fn c_text(text: &str) -> PyResult<CString> {
     CString::new(text).map_err(|_| PyValueError::new_err(format!("{text:?} contains a zero character")))
 }
 
-/// A text of C's; empty if there is none.
+/// A string from C; empty if the pointer is null.
 ///
 /// # Safety
-/// It is null, or points to a text that ends with a zero and lives until this returns.
+/// The pointer is null, or points to a string that ends with a zero byte and lives until this returns.
 pub unsafe fn text_of_c(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
@@ -30,14 +30,14 @@ pub unsafe fn text_of_c(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The JSON document that `ask` makes.
+/// The JSON document that `ask` produces.
 pub fn document(
     ask: impl FnOnce(*mut *mut TRITONSERVER_Message) -> PyResult<*mut TRITONSERVER_Error>,
 ) -> PyResult<String> {
     let mut message = ptr::null_mut();
     check(ask(&raw mut message)?)?;
     let (mut base, mut length) = (ptr::null(), 0);
-    // SAFETY: the message is ours until it is deleted, and its text lives as long.
+    // SAFETY: we own the message until it is deleted, and its text lives as long.
     unsafe {
         let serialized = check(TRITONSERVER_MessageSerializeToJson(message, &raw mut base, &raw mut length));
         let text = serialized.map(|()| String::from_utf8_lossy(bytes(base, length)).into_owned());
@@ -46,14 +46,14 @@ pub fn document(
     }
 }
 
-/// The metrics that `ask` makes, as text.
+/// The metrics that `ask` produces, as text.
 pub fn metrics(
     ask: impl FnOnce(*mut *mut TRITONSERVER_Metrics) -> PyResult<*mut TRITONSERVER_Error>,
 ) -> PyResult<String> {
     let mut metrics = ptr::null_mut();
     check(ask(&raw mut metrics)?)?;
     let (mut base, mut length) = (ptr::null(), 0);
-    // SAFETY: the metrics are ours until they are deleted, and their text lives as long.
+    // SAFETY: we own the metrics until they are deleted, and their text lives as long.
     unsafe {
         let format = TRITONSERVER_METRIC_PROMETHEUS;
         let formatted = check(TRITONSERVER_MetricsFormatted(metrics, format, &raw mut base, &raw mut length));
@@ -64,7 +64,7 @@ pub fn metrics(
 }
 
 /// # Safety
-/// This many bytes are there, for as long as the result is used.
+/// There are this many bytes for as long as the result is used.
 unsafe fn bytes<'a>(base: *const c_char, length: usize) -> &'a [u8] {
     if base.is_null() {
         return &[];

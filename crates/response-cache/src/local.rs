@@ -1,11 +1,12 @@
-//! The cache in this process's memory.
+//! The response cache in this process's memory.
 //!
-//! It is bounded by the bytes that its entries really take. What makes room is chosen as by CLOCK-Pro and S3-FIFO: an entry that
-//! was never asked for again goes first, so a scan of requests that come once does not empty the cache. It consists of shards
-//! with a lock each; looking up takes it for reading, and only to count a reference.
+//! Its limit counts the bytes that entries really occupy. Eviction follows CLOCK-Pro and S3-FIFO: entries that were
+//! never looked up again go first, so a scan of requests that occur once does not empty the cache. The cache consists
+//! of shards with a lock each; a lookup takes it for reading, and only to count a reference.
 //!
-//! While there is room, and for some answers more, every answer is kept. After that, one is kept when it is asked for the
-//! second time (`doorkeeper.rs`): requests that come once then cost a lookup and nothing else.
+//! While there is room, and for some answers beyond that, the cache stores every answer. After that, it stores an
+//! answer when its key is looked up for the second time (`doorkeeper.rs`): requests that occur once then cost one
+//! lookup.
 
 mod doorkeeper;
 
@@ -23,15 +24,15 @@ use self::doorkeeper::Doorkeeper;
 /// The smallest size that a cache may have, in bytes.
 pub const MIN_SIZE: u64 = 1024;
 
-/// A shard has at least this many bytes, where there are several: an entry cannot be larger than a shard.
+/// The least size of a shard, if there are several: an entry cannot be larger than a shard.
 const MIN_SHARD: u64 = 16 << 20;
 
 const MAX_SHARDS: u64 = 64;
 
-/// What an entry takes beside its contents: its key, and its places in the table and in the lists.
+/// The size of an entry without its contents: its key, and its slots in the table and in the lists.
 const PER_ENTRY: usize = size_of::<CacheKey>() + size_of::<CacheEntry>() + 64;
 
-/// What part of a shard an entry may take, in hundredths.
+/// The largest share of a shard that one entry may take, in hundredths.
 const GREATEST: u64 = 97;
 
 /// See the module.
@@ -44,11 +45,11 @@ pub struct LocalCache {
 }
 
 impl LocalCache {
-    /// A cache of at most that many bytes; at least [`MIN_SIZE`].
+    /// A cache of at most that many bytes, and at least [`MIN_SIZE`].
     pub fn new(byte_size: u64) -> Self {
         let byte_size = byte_size.max(MIN_SIZE);
         let shards = (byte_size / MIN_SHARD).clamp(1, MAX_SHARDS);
-        // Decides how many evicted keys are remembered.
+        // Determines how many evicted keys are remembered.
         let items = (byte_size / 16_384).clamp(32 * shards, 65_536);
         let doorkeeper = Doorkeeper::new(byte_size);
         let options = OptionsBuilder::new()
@@ -104,12 +105,12 @@ impl ResponseCache for LocalCache {
     }
 }
 
-/// How often entries had to make room lately: one more for each that came and needed it, one less for each that did not.
+/// How often inserts evicted lately: incremented by an insert that evicted, decremented by one that did not.
 #[derive(Default)]
 struct Pressure(AtomicU32);
 
 impl Pressure {
-    /// From here on it is high.
+    /// The level from which pressure is high.
     const HIGH: u32 = 32;
 
     fn is_high(&self) -> bool {
@@ -119,7 +120,7 @@ impl Pressure {
     fn inserted(&self, made_room: bool) {
         let before = self.0.load(Relaxed);
         let now = if made_room { (before + 1).min(2 * Self::HIGH) } else { before.saturating_sub(1) };
-        // Other threads read it all the time, so that it is written only where it changes. One that is lost does no harm.
+        // Other threads read it constantly, so it is written only when it changes. A lost update does no harm.
         if now != before {
             self.0.store(now, Relaxed);
         }
@@ -130,7 +131,7 @@ impl Pressure {
     }
 }
 
-/// How much memory an entry takes.
+/// Weighs entries.
 #[derive(Clone)]
 struct Bytes;
 
@@ -140,7 +141,7 @@ impl Weighter<CacheKey, CacheEntry> for Bytes {
     }
 }
 
-/// Counts evictions, and drops what was evicted when the shard is no longer locked.
+/// Counts evictions, and drops evicted entries after the shard is unlocked.
 #[derive(Clone)]
 struct Evictions(Arc<AtomicU64>);
 
@@ -157,16 +158,16 @@ impl Lifecycle<CacheKey, CacheEntry> for Evictions {
     }
 }
 
-/// What an insertion did to other entries.
+/// The effect of an insertion on other entries.
 #[derive(Default)]
 struct Evicted {
-    /// Whether any had to make room, and was not just replaced.
+    /// Whether an entry was evicted, not just replaced.
     made_room: bool,
-    /// What is to be dropped.
+    /// Entries to drop.
     entries: SmallVec<[CacheEntry; 4]>,
 }
 
-/// Keys are digests already.
+/// Keys are already digests.
 #[derive(Clone)]
 struct Digests;
 
@@ -238,7 +239,7 @@ mod tests {
         for _ in 0..3 {
             assert!((0..100).all(|number| found(&cache, number)));
         }
-        // Four times as much as there is room for, each asked for once.
+        // Four times the capacity, each key looked up once.
         for number in 1000..2000 {
             assert!(!found(&cache, number));
             cache.insert(&key(1, number), entry(1, 4000));
@@ -248,7 +249,7 @@ mod tests {
         assert!(cache.usage().unwrap().evictions > 700);
     }
 
-    /// Asks for an answer as the server does, which keeps it where the cache admits it. Says whether it was found.
+    /// Looks up an answer as the server does, and stores it if the cache admits it. Returns whether it was found.
     fn ask(cache: &LocalCache, number: u64, length: usize) -> bool {
         let (key, found) = (key(1, number), found(cache, number));
         if !found && cache.admits(&key) {
@@ -262,7 +263,7 @@ mod tests {
         for size in [256 << 10, 1 << 20, 40 << 20] {
             let cache = LocalCache::new(size);
             let length = (size / 200) as usize;
-            // While there is room, the first time does.
+            // While there is room, the first lookup suffices.
             for number in 0..100 {
                 assert!(!ask(&cache, number, length));
                 assert!(ask(&cache, number, length), "{size}: {number}");
@@ -282,7 +283,7 @@ mod tests {
                 let asked = [(); 3].map(|()| ask(&cache, number, length));
                 assert_eq!(asked, [false, false, true], "{size}");
             }
-            // Once a model's entries are gone there is room again.
+            // After a model's entries are removed, there is room again.
             cache.forget(1);
             assert_eq!([(); 2].map(|()| ask(&cache, 30_000, length)), [false, true], "{size}");
         }
@@ -333,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is inserted, no more is kept than was said, and what is found is what was inserted last.
+        /// Whatever is inserted, the limit holds, and a lookup finds the latest value.
         #[test]
         fn it_keeps_within_its_size(
             size in MIN_SIZE..200_000,

@@ -28,7 +28,7 @@ const LARGE: usize = 1 << 20;
 const CACHE: &str = "--cache-config=local,size=33554432";
 const FILLING: u64 = 100_000;
 
-/// So large that there is room for every answer.
+/// Large enough for every answer.
 const ROOMY_CACHE: &str = "--cache-config=local,size=17179869184";
 
 const WARM_UP_SECONDS: u32 = 1;
@@ -70,35 +70,35 @@ pub struct Options {
     without_reference: bool,
 }
 
-/// Requests of one kind: to a model, a share of them new.
+/// Requests of one kind: to one model, with a share of new ones.
 struct Requests {
     load: Load,
     connections: u32,
     every: u32,
 }
 
-/// What is compared, and what the ratio should be.
+/// A comparison, and the ratio that it should reach.
 struct Comparison {
     title: &'static str,
     yardstick: &'static str,
     target: Target,
-    /// How many requests are sent before it is measured, at least.
+    /// The least number of requests to send before measuring.
     warm_up: u64,
     ours: Requests,
     theirs: Requests,
 }
 
-/// What a comparison is about.
+/// The limit on a ratio.
 #[derive(Clone, Copy)]
 enum Target {
-    /// Processor time for a request, at most as many times the yardstick's.
+    /// CPU time per request, at most this many times the yardstick's.
     Cpu(f64),
-    /// Requests a second, at least as many times the yardstick's.
+    /// Requests per second, at least this many times the yardstick's.
     Rate(f64),
 }
 
 impl Target {
-    /// The ratio that was measured and what it should be.
+    /// The measured ratio, and the target.
     fn verdict(self, pairs: &[Pair]) -> String {
         let ratio = |figure: fn(&Run) -> f64| {
             median(pairs.iter().map(|it| figure(&it.nereid) / figure(&it.yardstick)))
@@ -129,7 +129,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
 struct Bench<'a> {
     folder: &'a Path,
     options: &'a Options,
-    /// Each run sends requests that none before has sent.
+    /// Each run sends requests that no earlier run has sent.
     runs: Cell<u32>,
 }
 
@@ -267,7 +267,7 @@ impl Bench<'_> {
     }
 }
 
-/// Makes sure that a request is answered as it should be, the second time too.
+/// Checks that a request gets the right answer, the second time too.
 fn check(server: &Server, request: &Request) -> Result<()> {
     for _ in 0..2 {
         let answer = post(server.address, request)?;

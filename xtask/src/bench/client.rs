@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Longer than any answer here may take.
+/// Longer than any answer here takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// No head that is not broken is longer.
+/// The longest head that is accepted.
 const LONGEST_HEAD: u64 = 64 * 1024;
 
-/// What a server said.
+/// A server's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The status code.

@@ -18,7 +18,7 @@ use super::summary::{heading, rows};
 use super::{pairs, programs};
 use crate::project::Project;
 
-/// Requests in flight on one connection, as clients of gRPC have it that share one.
+/// Requests in flight on one connection, as in a client that shares one.
 const EACH: u32 = 8;
 
 /// How to measure.
@@ -52,7 +52,7 @@ pub struct Options {
 enum Way {
     /// Each is a call of its own
     Unary,
-    /// Those of one connection come over one stream
+    /// Requests of one connection share one stream
     Stream,
 }
 

@@ -20,7 +20,7 @@ use super::summary::{heading, rows};
 use super::{pairs, programs};
 use crate::project::{Project, show};
 
-/// The model that hands back what it gets.
+/// The model that returns its input.
 const MODEL: &str = r#"name: "identity"
 backend: "identity"
 max_batch_size: 8
@@ -124,7 +124,7 @@ fn require(program: &str, version_flag: &str) -> Result<()> {
     Ok(())
 }
 
-/// A repository with the model that hands back what it gets.
+/// A repository with the model that returns its input.
 pub(super) fn write_repository(folder: &Path) -> Result<PathBuf> {
     let repository = folder.join("models");
     fs::create_dir_all(repository.join("identity/1"))?;
@@ -145,7 +145,7 @@ fn request(elements: usize) -> Request {
     Request { path: "/v2/models/identity/infer".to_owned(), header_length, body }
 }
 
-/// The server's answer, after making sure that it is the tensor that was sent.
+/// The server's answer, after checking that it has the tensor that was sent.
 fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
     let answer = post(address, request)?;
     let text = || format!("{}{}", answer.head, String::from_utf8_lossy(&answer.body));
@@ -162,8 +162,8 @@ fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
 
 /// An nginx whose answers have as many bytes as the model answer, head and body, and its first answer.
 ///
-/// Its own headers are what they are, so their length is seen first and made up for in a second start. Where they are
-/// longer than the model's, the difference stays and is for the reader to see.
+/// The length of nginx's own headers is known only once it answers, so a second start makes up for the difference. If
+/// they are longer than the model's, the difference remains, and is printed.
 fn matching_nginx(
     folder: &Path,
     cores: usize,

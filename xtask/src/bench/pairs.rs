@@ -1,4 +1,4 @@
-//! Paired runs: both servers in turn, one right after the other, so that both meet the machine in the same mood.
+//! Paired runs: both servers in turn, one right after the other, so that both meet the same conditions.
 
 use anyhow::{Context as _, Result};
 

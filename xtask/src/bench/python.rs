@@ -107,7 +107,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What one start showed.
+/// The figures of one start.
 struct Started {
     took_ms: f64,
     /// Resident memory of each of the server's processes, as a median.

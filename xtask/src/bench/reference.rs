@@ -71,7 +71,7 @@ pub(super) enum Kind {
     Python,
 }
 
-/// What was measured of both servers under one load.
+/// The figures of both servers under one load.
 pub(super) struct Measured {
     pub kind: Kind,
     pub pairs: Vec<Pair>,
@@ -84,7 +84,7 @@ pub(super) struct Both<T> {
     pub reference: T,
 }
 
-/// What was measured of both servers beside loads.
+/// The figures of both servers that no load affects.
 pub(super) struct Footprint {
     /// From the start of the process until it is ready, with two small models.
     pub starts: Vec<Both<Duration>>,

@@ -29,7 +29,7 @@ pub fn loads(measured: &[(&str, &[Pair])]) -> String {
     text
 }
 
-/// The heading of figures of which less is better.
+/// The heading of figures where less is better.
 pub fn heading() -> String {
     "| | Nereid | tritonserver | ratio |\n|---|--:|--:|--:|\n".to_owned()
 }
@@ -57,7 +57,7 @@ fn ratio(ratios: impl Iterator<Item = f64> + Clone) -> String {
     }
 }
 
-/// A number without digits that no measurement supports.
+/// A number without digits that the measurement does not support.
 fn number(value: f64) -> String {
     if value < 10.0 {
         return format!("{value:.1}");

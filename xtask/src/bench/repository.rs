@@ -18,7 +18,7 @@ input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 "#;
 
-/// How often the index is asked for.
+/// The number of requests for the index.
 const ASKED: usize = 20;
 
 /// How to measure.
@@ -27,7 +27,7 @@ pub struct Options {
     /// Number of models
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     models: u32,
-    /// How long to follow the unchanged repository, with a look each second
+    /// How long to poll the unchanged repository, once a second
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Measure this server instead of building one (release profile)
@@ -42,7 +42,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     write_models(folder.path(), options.models)?;
     let flags = ["--model-control-mode=poll", "--repository-poll-secs=1"].map(str::to_owned);
     let start = Instant::now();
-    // Ready when the model `identity` is, which is when all are.
+    // All models are ready when `identity` is.
     let server = Server::nereid(&binary, folder.path(), &flags)?;
     println!("{} models are loaded after {:.2} s", options.models + 1, start.elapsed().as_secs_f64());
 
@@ -50,7 +50,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let before = server.cpu()?;
     thread::sleep(Duration::from_secs(options.seconds.into()));
     let cpu = server.cpu()?.saturating_sub(before) / options.seconds;
-    println!("a look at them, unchanged, takes {:.1} ms of CPU", cpu.as_secs_f64() * 1e3);
+    println!("a poll without changes takes {:.1} ms of CPU", cpu.as_secs_f64() * 1e3);
 
     let index = Request { path: "/v2/repository/index".into(), header_length: 0, body: Vec::new() };
     let mut times = Vec::new();
@@ -61,7 +61,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
         ensure!(answer.status == 200, "the index is refused: {answer:?}");
     }
     times.sort_unstable();
-    println!("the index is there after {:.1} ms (median of {ASKED})", times[ASKED / 2].as_secs_f64() * 1e3);
+    println!("the index takes {:.1} ms (median of {ASKED})", times[ASKED / 2].as_secs_f64() * 1e3);
     Ok(())
 }
 

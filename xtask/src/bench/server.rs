@@ -18,21 +18,21 @@ use super::processes;
 /// How long a server may take until it serves.
 const STARTUP: Duration = Duration::from_secs(30);
 
-/// How long a server may take to end once it is asked to.
+/// How long a server may take to stop.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Lines of a starting server that may wait to be read.
 const LINES: usize = 1024;
 
-/// How often a state is asked for.
+/// The interval between checks of a state.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same where the time until then is measured.
+/// The same, for states whose time is measured.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 
 /// A running server; dropping it ends it.
 pub struct Server {
-    /// As the table calls it.
+    /// Its name in the table.
     pub name: &'static str,
     /// Where it serves HTTP, if it does.
     pub address: SocketAddr,
@@ -76,7 +76,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a server that is going to say in the lines it prints where it serves.
+    /// Starts a server that prints where it serves.
     fn spawned(name: &'static str, command: &mut Command) -> Result<(Self, Receiver<String>)> {
         let mut child = command
             .stdin(Stdio::null())
@@ -182,7 +182,7 @@ impl Drop for Server {
     }
 }
 
-/// What nginx says to every request.
+/// The fixed answer of nginx.
 pub struct FixedAnswer {
     /// The length of the body.
     pub body: usize,

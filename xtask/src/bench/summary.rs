@@ -8,9 +8,9 @@ use super::load::Seen;
 /// One run against one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// What the load saw.
+    /// The results of the load.
     pub seen: Seen,
-    /// The processor time that the server used meanwhile.
+    /// The processor time that the server used during the run.
     pub cpu: Duration,
 }
 
@@ -20,7 +20,7 @@ impl Run {
     }
 }
 
-/// Two runs, one right after the other, so that both met the machine in the same mood.
+/// Two runs, one right after the other, so that both met the same conditions.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     /// Ours.

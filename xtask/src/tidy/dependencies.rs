@@ -14,13 +14,13 @@ use super::Problem;
 struct Rule {
     /// The crate's name, or `folder/*`.
     krate: &'static str,
-    /// The crates of this workspace that it may name.
+    /// The crates of this workspace that it may depend on.
     workspace: Allowed,
-    /// The outside crates that it may name.
+    /// The outside crates that it may depend on.
     libraries: Allowed,
     /// Outside crates that it may not depend on, not even through others; `name*` matches every crate with that prefix.
     never: &'static [&'static str],
-    /// Told with each problem.
+    /// The reason, shown with each problem.
     why: &'static str,
 }
 

@@ -7,7 +7,7 @@ use pulldown_cmark::{Event, Parser, Tag};
 use super::Problem;
 use super::tree::TextFile;
 
-/// The documents that have to be there.
+/// The required documents.
 const REQUIRED: &[&str] =
     &["ARCHITECTURE.md", "CHANGELOG.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "LICENSE", "README.md"];
 

@@ -36,8 +36,8 @@ const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// Checks that every unsafe block, function, implementation, trait and foreign block says why it is sound.
 ///
-/// The note is a comment with `SAFETY:`, or the doc section `# Safety`, between the end of the statement before
-/// and the word itself; so it may stand above the whole statement or right above the block.
+/// The note is a comment with `SAFETY:`, or the doc section `# Safety`, between the end of the previous statement and
+/// the word itself; so it may be above the whole statement or right above the block.
 pub fn check_notes(file: &RustFile<'_>) -> Vec<Problem> {
     let code: Vec<(usize, &Token<'_>)> =
         file.tokens.iter().enumerate().filter(|(_, token)| !token.is_comment()).collect();
@@ -58,7 +58,8 @@ pub fn check_notes(file: &RustFile<'_>) -> Vec<Problem> {
     problems
 }
 
-/// What the word `unsafe` before these tokens introduces; nothing for a function pointer's type or an attribute.
+/// The kind of item that the word `unsafe` before these tokens introduces; `None` for a function pointer's type or an
+/// attribute.
 fn introduced(after: &[(usize, &Token<'_>)]) -> Option<&'static str> {
     let mut rest = after.iter().map(|(_, token)| *token).peekable();
     if rest.next_if(|token| token.is_word("extern")).is_some() {
@@ -77,7 +78,7 @@ fn introduced(after: &[(usize, &Token<'_>)]) -> Option<&'static str> {
     }
 }
 
-/// Whether a note stands among these tokens, looked at backwards up to the end of the statement before.
+/// Whether these tokens, read backwards up to the end of the previous statement, contain a note.
 fn is_noted(before: &[Token<'_>]) -> bool {
     before
         .iter()

@@ -1,4 +1,5 @@
-//! What becomes of inputs, outputs and names, and what is refused. What operators compute is tested where there is an engine.
+//! How inputs, outputs and names are converted, and which nets are refused. The engine's tests cover what operators
+//! compute.
 
 use super::*;
 use crate::caffe2::Argument;

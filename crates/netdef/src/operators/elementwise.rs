@@ -1,4 +1,4 @@
-//! Operators that treat each element by itself, alone or with its counterparts in other tensors.
+//! Operators that work element by element, on one tensor or several.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -7,7 +7,7 @@ use crate::caffe2::data_type;
 use crate::onnx::AttributeProto;
 use crate::value::{Dims, Element, Value};
 
-/// Operators of one input that ONNX has under the same name, or another.
+/// Operators of one input that ONNX has under the same or another name.
 pub(super) const UNARY: &[&str] = &[
     "Abs",
     "Acos",
@@ -42,7 +42,7 @@ pub(super) const WITH_PARAMETERS: &[&str] = &["Elu", "HardSigmoid", "LeakyRelu",
 pub(super) const BINARY: &[&str] =
     &["Add", "And", "Div", "EQ", "GE", "GT", "LE", "LT", "Mul", "NE", "Or", "Sub", "Xor"];
 
-/// Operators that pass their input on.
+/// Operators that return their input.
 pub(super) const COPIES: &[&str] = &[
     "Alias",
     "Copy",
@@ -62,7 +62,7 @@ pub(super) fn unary(call: &mut Call<'_>) -> Outcome {
 }
 
 pub(super) fn with_parameters(call: &mut Call<'_>) -> Outcome {
-    // Each parameter by its name there, its name in ONNX, and its default there.
+    // Each parameter: its name in Caffe2, its name in ONNX, and its default in Caffe2.
     let parameters: &[(&str, &str, f32)] = match call.kind {
         "HardSigmoid" => &[("alpha", "alpha", 0.2), ("beta", "beta", 0.5)],
         "LeakyRelu" => &[("alpha", "alpha", 0.01)],
@@ -77,7 +77,7 @@ pub(super) fn with_parameters(call: &mut Call<'_>) -> Outcome {
     Ok(vec![call.graph.like(call.kind, &[&value], attributes)])
 }
 
-/// Operators that ONNX says in several.
+/// Operators that take several ONNX nodes.
 pub(super) fn powers(call: &mut Call<'_>) -> Outcome {
     let value = call.input(0)?;
     if call.kind == "Gelu" && call.arguments.flag("fast_gelu") {
@@ -187,7 +187,7 @@ pub(super) fn binary(call: &mut Call<'_>) -> Outcome {
     Ok(vec![if call.kind == "NE" { call.graph.like("Not", &[&result], Vec::new()) } else { result }])
 }
 
-/// The second of two operands in a form that ONNX broadcasts as Caffe2 does, and the dimensions of the result.
+/// The second operand in a form that ONNX broadcasts as Caffe2 does, and the dimensions of the result.
 fn second(call: &mut Call<'_>, first: &Value) -> Result<(Value, Option<Dims>), String> {
     let second = call.input(1)?;
     let given = call.arguments.int_if_any("axis").filter(|&axis| axis != -1);
@@ -199,7 +199,7 @@ fn second(call: &mut Call<'_>, first: &Value) -> Result<(Value, Option<Dims>), S
         let dims = broadcast(&first.dims, &second.dims);
         return Ok((second, dims));
     }
-    // What is broadcast has its dimensions where the axis is; without one, they are the last.
+    // The dimensions of the second operand start at the axis; without an axis, they are the last ones.
     let axis = match by_name {
         Some(name) => {
             let order = call.arguments.text("order").unwrap_or_else(|| "NCHW".to_owned());
@@ -246,7 +246,7 @@ pub(super) fn variadic(call: &mut Call<'_>) -> Outcome {
     let inputs = call.inputs.clone();
     let is_float = matches!(first.element, Element::Float | Element::Double | Element::Float16);
     if call.kind == "Sum" && !is_float {
-        // ONNX's has no integers.
+        // ONNX's operator takes no integers.
         let rest = inputs.iter().skip(1);
         let graph = &mut *call.graph;
         return Ok(vec![rest.fold(first, |sum, value| graph.like("Add", &[&sum, value], Vec::new()))]);
@@ -269,7 +269,7 @@ pub(super) fn choose(call: &mut Call<'_>) -> Outcome {
     let (condition, yes, no) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let mut condition = condition;
     if call.arguments.flag("broadcast_on_rows") && condition.rank() != yes.rank() {
-        // The condition is one for each of the first dimension.
+        // The condition has an element for each index of the first dimension.
         let behind: Vec<_> = (1..rank(&yes)? as i64).collect();
         let dims = [condition.dim(0)].into_iter().chain(vec![Some(1); behind.len()]).collect();
         let axes = call.graph.ints(&behind);

@@ -1,4 +1,4 @@
-//! Operators that fill a tensor with what the file says.
+//! Operators that fill a tensor with values from the file.
 
 use super::elementwise::element;
 use super::{Call, Outcome};
@@ -20,7 +20,7 @@ pub(super) const GIVEN: &[&str] = &[
 /// The most elements that a fill of one value makes.
 const MOST: i64 = 1 << 29;
 
-/// Up to so many elements a fill of one value is a constant. More are made when the graph is loaded.
+/// A fill of one value up to this many elements becomes a constant. Larger ones are expanded when the graph is loaded.
 const FEW: i64 = 4096;
 
 /// The product of a shape.
@@ -112,7 +112,7 @@ pub(super) fn constant(call: &mut Call<'_>) -> Outcome {
     Ok(vec![of_shape(call, &list, element, raw, Some(dims))])
 }
 
-/// A fill whose shape is that of an input, or the input itself.
+/// A fill whose shape is that of an input, or the input's contents.
 fn like_input(
     call: &mut Call<'_>,
     like: &Value,

@@ -1,18 +1,18 @@
-//! Operators that move elements and compute none.
+//! Operators that move elements without computing.
 
 use super::{Call, Outcome, axis, rank};
 use crate::onnx::AttributeProto;
 use crate::value::{Dims, Element, Value};
 
-/// Up to the end, in ONNX's slices.
+/// The end of a dimension, in ONNX's slices.
 const END: i64 = i64::MAX;
 
-/// The axis that an operator joins or cuts: its argument, or else that of the channels.
+/// The axis to concatenate or split along: the argument, or else the channels.
 fn axis_of(call: &Call<'_>) -> Result<i64, String> {
     if let Some(given) = call.arguments.int_if_any("axis") {
         return Ok(given);
     }
-    // Caffe2 knows images only where there is an order.
+    // Caffe2 assumes images only where the operator has an order.
     Ok(if call.channels_last()? { 3 } else { 1 })
 }
 
@@ -215,7 +215,7 @@ pub(super) fn slice(call: &mut Call<'_>) -> Outcome {
     if starts.len() != ends.len() || starts.is_empty() {
         return Err("starts and ends do not fit together".to_owned());
     }
-    // There, -1 is behind the last element; here, it is the last element.
+    // In Caffe2, -1 is behind the last element; in ONNX, it is the last element.
     let place = |place: &i64| match *place {
         -1 => END,
         place if place < 0 => place + 1,

@@ -1,4 +1,4 @@
-//! Operators that bring values to a common scale.
+//! Operators that normalise values.
 
 use super::{Call, Outcome, axis, rank};
 use crate::graph::Graph;
@@ -18,7 +18,7 @@ pub(super) fn softmax(call: &mut Call<'_>) -> Outcome {
     {
         return Ok(vec![call.graph.like("Softmax", &[&value], last)]);
     }
-    // All axes from this one on sum up to 1.
+    // The sum over all axes from this one on is 1.
     let from = if given < 0 { axis(given, rank(&value)?)? as i64 } else { given };
     let attributes = vec![AttributeProto::int("axis", from)];
     let flat = call.graph.node("Flatten", &[&value], attributes, value.element, Some(vec![None; 2]));

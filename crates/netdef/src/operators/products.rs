@@ -5,7 +5,7 @@ use crate::arguments::Arguments;
 use crate::onnx::AttributeProto;
 use crate::value::{Dims, Value};
 
-/// A tensor as a matrix: the axes from `axis` on become columns, those before it rows.
+/// Flattens a tensor to a matrix: axes from `axis` on become columns, those before it rows.
 fn matrix(call: &mut Call<'_>, value: &Value, axis: usize) -> Value {
     if value.rank() == Some(2) && axis == 1 {
         return value.clone();
@@ -19,7 +19,7 @@ fn matrix(call: &mut Call<'_>, value: &Value, axis: usize) -> Value {
     call.graph.node("Flatten", &[value], attributes, value.element, Some(dims))
 }
 
-/// The axis of an argument; one that counts from the end needs to know the number of dimensions.
+/// The axis of an argument. One that counts from the end requires a known rank.
 fn axis_of(call: &Call<'_>, argument: &str, value: &Value) -> Result<usize, String> {
     let axis = call.arguments.int(argument, 1);
     if axis < 0 || value.rank().is_some() {
@@ -42,7 +42,7 @@ pub(super) fn fully_connected(call: &mut Call<'_>) -> Outcome {
     if axis == 1 {
         return Ok(vec![product]);
     }
-    // The rows become the axes again that they were.
+    // Restores the axes that became rows.
     let shape = call.graph.shape_of(&value);
     let (start, end) = (call.graph.ints(&[0]), call.graph.ints(&[axis as i64]));
     let rest = call.graph.ints(&[columns.unwrap_or(-1)]);
@@ -56,7 +56,7 @@ pub(super) fn fully_connected(call: &mut Call<'_>) -> Outcome {
     Ok(vec![call.graph.reshape(&product, &shape, dims)])
 }
 
-/// The dimensions of what these weights are multiplied with.
+/// The dimensions of the value that these weights are multiplied with.
 pub(super) fn fully_connected_input(kind: &str, arguments: &Arguments<'_>, weights: &Value) -> Option<Dims> {
     let is_plain = arguments.int("axis", 1) == 1 && arguments.int("axis_w", 1) == 1;
     let columns = weights.dim(usize::from(kind == "FC"))?;
@@ -102,7 +102,7 @@ pub(super) fn batch_mat_mul(call: &mut Call<'_>) -> Outcome {
         (*rows, *columns) = (one.dim(rank_one - 2), other.dim(rank_other - 1));
     }
     if rank_one == rank_other && broadcasts {
-        // Either may be the one that is repeated.
+        // Either operand may be broadcast.
         dims[..rank - 2].fill(None);
     }
     Ok(vec![call.graph.node("MatMul", &[&one, &other], Vec::new(), one.element, Some(dims))])

@@ -1,4 +1,4 @@
-//! Operators that make fewer elements of many.
+//! Operators that reduce dimensions.
 
 use super::{Call, Outcome, axis, rank};
 use crate::onnx::AttributeProto;

@@ -1,4 +1,4 @@
-//! Operators that move a window over an image: convolutions, pools; and what makes images larger.
+//! Operators that slide a window over an image (convolutions, pools), and those that enlarge images.
 
 use super::{Call, Outcome, rank};
 use crate::arguments::Arguments;
@@ -16,24 +16,24 @@ pub(super) const POOLS: &[&str] = &[
     "MaxPool3D",
 ];
 
-/// How many dimensions a window has where its size is one number.
+/// The number of dimensions of a window whose size is a single number.
 const IMAGE: usize = 2;
 
 /// The largest size, stride or padding.
 const LARGEST: i64 = 1 << 24;
 
-/// How a window is padded, by Caffe2's numbers of `legacy_pad`.
+/// How a window is padded, as numbered by Caffe2's `legacy_pad`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Padding {
-    /// As the arguments say.
+    /// By the arguments.
     Explicit,
     Valid,
     Same,
-    /// As Caffe pools: windows may reach over the end.
+    /// As in Caffe: windows may extend past the end.
     Caffe,
 }
 
-/// Size, steps and padding of a window.
+/// Size, strides and padding of a window.
 struct Window {
     kernel: Vec<i64>,
     strides: Vec<i64>,
@@ -85,7 +85,7 @@ impl Window {
     }
 }
 
-/// A number for each axis: as a list, as one number for all, or as height and width.
+/// A number for each axis, given as a list, as one number for all, or as height and width.
 fn per_axis(arguments: &Arguments<'_>, names: [&str; 4], axes: usize) -> Option<Vec<i64>> {
     let [list, all, height, width] = names;
     if !arguments.ints(list).is_empty() {
@@ -97,7 +97,7 @@ fn per_axis(arguments: &Arguments<'_>, names: [&str; 4], axes: usize) -> Option<
     Some(vec![arguments.int_if_any(height)?, arguments.int_if_any(width)?])
 }
 
-/// The padding at the begin of each axis, and then at the end of each.
+/// The padding at the beginning of each axis, and then at the end of each.
 fn pads(arguments: &Arguments<'_>, axes: usize) -> Vec<i64> {
     if !arguments.ints("pads").is_empty() {
         return arguments.ints("pads").to_vec();
@@ -112,7 +112,7 @@ fn pads(arguments: &Arguments<'_>, axes: usize) -> Vec<i64> {
     vec![0; 2 * axes]
 }
 
-/// The dimensions of images in batches.
+/// The dimensions of a batch of images.
 fn image(batch: Option<i64>, channels: Option<i64>, axes: usize) -> Option<Dims> {
     Some([batch, channels].into_iter().chain(vec![None; axes]).collect())
 }

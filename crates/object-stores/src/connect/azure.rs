@@ -9,25 +9,25 @@ use crate::credentials::AzureCredentials;
 use crate::locator::Public;
 use crate::platform::Platform;
 
-/// The variable that says which kind of credentials to use.
+/// The variable that chooses the kind of credentials.
 const AUTH_TYPE: &str = "AZURE_STORAGE_AUTH_TYPE";
 
-/// The account of emulators, which everybody knows.
+/// The public account of emulators.
 const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 const EMULATOR_ENDPOINT: &str = "http://127.0.0.1:10000/devstoreaccount1";
 
-/// Which credentials to use.
+/// The kind of credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuthType {
-    /// What there is, and in the end none.
+    /// Whatever is configured, and finally none.
     Any,
     /// The account's key.
     Key,
-    /// An identity of the platform.
+    /// A managed identity.
     ManagedIdentity,
-    /// What programs usually try: a service principal, a workload's identity, one of the platform.
+    /// The default chain: a service principal, a workload identity, a managed identity.
     Default,
 }
 
@@ -62,7 +62,7 @@ impl Connecting<'_> {
         let account = account.strip_suffix(".blob.core.windows.net").unwrap_or(&account).to_owned();
         let auth_type = of_file(|given| &given.auth_type).or_else(|| variable(AUTH_TYPE));
         let auth_type = AuthType::parse(&auth_type.unwrap_or_default())?;
-        // What programs usually try is in the environment.
+        // The default chain is configured by the environment.
         let usual = |name: &str| {
             let is_read = given.is_none() || auth_type == AuthType::Default;
             self.environment.get(name).filter(|_| is_read)
@@ -80,7 +80,7 @@ impl Connecting<'_> {
             .with_container_name(&self.address.bucket)
             .with_http_connector(self.connector.clone())
             .with_retry(no_retries());
-        // Where an account is reached is no credential: the environment tells that with a file of credentials, too.
+        // Endpoints are not credentials: the environment names them even if credentials come from the file.
         let endpoint = self.environment.get("AZURE_STORAGE_SERVICE_ENDPOINT");
         let endpoint = endpoint.or_else(|| connection.endpoint(&account));
         let host = endpoint.clone().unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
@@ -164,7 +164,7 @@ impl ConnectionString {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// Where the account is reached, if not in Azure's public cloud.
+    /// The account's endpoint, unless it is in Azure's public cloud.
     fn endpoint(&self, account: &str) -> Option<String> {
         let in_other_cloud = || {
             let suffix = self.get("EndpointSuffix").filter(|suffix| suffix != "core.windows.net")?;

@@ -1,7 +1,7 @@
-//! Logins of registries as Docker's command line keeps them, which other programs use as well: in its file, or with a program that
-//! the file names.
+//! Registry logins in the format of Docker's command line, which other tools share: in its file, or from a credential
+//! helper that the file names.
 //!
-//! Such a program is called `docker-credential-NAME`, reads a host from its input, and writes a login as JSON.
+//! A helper is called `docker-credential-NAME`, reads a host from its input, and writes a login as JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,21 +18,21 @@ use tokio::time::timeout;
 
 use crate::environment::Environment;
 
-/// A program that says nothing for this long is ended.
+/// A helper without output for this long is ended.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// No login is longer.
+/// The longest login.
 const LIMIT: u64 = 1 << 20;
 
-/// The user in the place of whom there is a token for tokens.
+/// The user name that marks an identity token.
 const TOKEN_USER: &str = "<token>";
 
-/// What opens a registry.
+/// The login of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Login {
-    /// User and password, as they are sent.
+    /// User and password, encoded for the header.
     Basic(String),
-    /// A token that other tokens are given for.
+    /// An identity token, exchanged for access tokens.
     Identity(String),
 }
 
@@ -41,10 +41,10 @@ pub(crate) enum Login {
 struct Config {
     #[serde(default)]
     auths: BTreeMap<String, Auth>,
-    /// The program for all registries.
+    /// The helper for all registries.
     #[serde(default, rename = "credsStore")]
     store: String,
-    /// The programs for some.
+    /// The helpers for single registries.
     #[serde(default, rename = "credHelpers")]
     helpers: BTreeMap<String, String>,
 }
@@ -61,7 +61,7 @@ struct Auth {
     identitytoken: String,
 }
 
-/// What a program writes.
+/// The output of a helper.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(rename = "Username")]
@@ -74,7 +74,7 @@ impl Login {
     /// The login for a registry, if there is one.
     ///
     /// # Errors
-    /// A program that should give it does not work.
+    /// The helper fails.
     pub(crate) async fn of(environment: &Environment, host: &str) -> Result<Option<Self>, String> {
         let Some(config) = Config::read(environment) else { return Ok(None) };
         let names = names(host);
@@ -88,7 +88,7 @@ impl Login {
         Ok(names.iter().find_map(|name| config.auths.get(name)?.login()))
     }
 
-    /// What must not be shown.
+    /// Secrets that no message may contain.
     pub(crate) fn secrets(&self) -> Vec<String> {
         match self {
             Self::Basic(basic) => {
@@ -128,7 +128,7 @@ impl Auth {
     }
 }
 
-/// What a registry may be called in the file.
+/// The names that a registry may have in the file.
 fn names(host: &str) -> Vec<String> {
     let of_docker = ["docker.io", "registry-1.docker.io"].contains(&host);
     let of_docker = of_docker.then(|| "https://index.docker.io/v1/".to_owned());
@@ -137,7 +137,7 @@ fn names(host: &str) -> Vec<String> {
     of_docker.into_iter().chain(written).collect()
 }
 
-/// What a program has for a host; nothing if it says that it has none.
+/// Runs a helper for a host; `None` if it has no login.
 async fn ask(program: &str, host: &str) -> Result<Option<Login>, String> {
     let name = format!("docker-credential-{program}");
     let is_name = program.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter));
@@ -152,7 +152,7 @@ async fn ask(program: &str, host: &str) -> Result<Option<Login>, String> {
     let host = host.to_owned();
     let talk = spawn_blocking(move || {
         if let Some(mut input) = input {
-            // A program that does not read its input says so by its answer.
+            // A helper that ignores its input reports that itself.
             input.write_all(host.as_bytes()).unwrap_or_default();
         }
         let mut text = Vec::new();
@@ -172,12 +172,12 @@ async fn ask(program: &str, host: &str) -> Result<Option<Login>, String> {
     Ok(Some(Login::new(&answer.user, &answer.secret)))
 }
 
-/// A program that ends with who waits for it.
+/// A helper process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         self.0.kill().and_then(|()| self.0.wait().map(drop)).unwrap_or_default();
     }
 }
@@ -216,7 +216,7 @@ mod tests {
                 basic("me:pw"),
             ),
             (r#"{"auths": {"other": {"auth": "bWU6cHc="}}}"#, "h", None),
-            // What a program keeps is left out of the file.
+            // The file omits logins that a helper keeps.
             (r#"{"auths": {"h": {}}, "credHelpers": {"other": "x"}}"#, "h", None),
             ("{", "h", None),
         ] {

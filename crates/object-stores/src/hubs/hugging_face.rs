@@ -13,10 +13,10 @@ use serde::Deserialize;
 use super::{Client, Hub, Place, bearer, encoded, problem, resolve, text};
 use crate::environment::Environment;
 
-/// The hub that everybody means.
+/// The public hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Pages of a tree, at most.
+/// The most pages of a tree.
 const PAGES: usize = 1000;
 
 /// A repository of the hub.
@@ -30,13 +30,13 @@ pub(crate) struct HuggingFace {
     headers: HeaderMap,
 }
 
-/// What the hub says of a revision.
+/// The hub's answer about a revision.
 #[derive(Deserialize)]
 struct Revision {
     sha: String,
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Deserialize)]
 struct Item {
     #[serde(rename = "type")]
@@ -49,7 +49,7 @@ struct Item {
     lfs: Option<Lfs>,
 }
 
-/// A large file, which is kept beside the others.
+/// A large file, stored in LFS.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,
@@ -57,7 +57,7 @@ struct Lfs {
 }
 
 impl HuggingFace {
-    /// The repository, and the token that opens it.
+    /// The repository, and the token for it.
     pub(crate) fn new(
         client: Client,
         environment: &Environment,
@@ -78,7 +78,7 @@ impl HuggingFace {
 
     async fn commit(&self) -> Result<String> {
         let Self { endpoint, repository, revision, .. } = self;
-        // A revision is one part of the path.
+        // A revision is one component of the path.
         let revision = encoded(revision).replace('/', "%2F");
         let url = format!("{endpoint}/api/models/{}/revision/{revision}", encoded(repository));
         let (_, document) = self.client.document(&url, &self.headers).await?;
@@ -87,7 +87,7 @@ impl HuggingFace {
     }
 }
 
-/// As the hub's own programs look for it.
+/// Searches in the order of the hub's own tools.
 fn token(environment: &Environment) -> Option<String> {
     let in_file = || {
         let path = environment.get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| {
@@ -141,13 +141,13 @@ impl Hub for HuggingFace {
     }
 }
 
-/// Where the next page is, on the same host.
+/// The URL of the next page, on the same host.
 fn next_page(url: &str, link: &str) -> Option<String> {
     let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
     let (_, rest) = next.split_once('<')?;
     let (reference, _) = rest.split_once('>')?;
     let url: Uri = url.parse().ok()?;
-    // The token goes along.
+    // The token is sent along.
     let next = resolve(&url, reference).filter(|next| next.authority() == url.authority())?;
     Some(next.to_string())
 }

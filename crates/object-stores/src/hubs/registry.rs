@@ -17,22 +17,22 @@ use tokio::sync::Mutex;
 use super::docker::Login;
 use super::{Client, Hub, Place, bearer, problem, successful, text};
 
-/// What a layer's file is called.
+/// The annotation with a file's name.
 const TITLE: &str = "org.opencontainers.image.title";
 
-/// Set for a layer that is a folder's archive.
+/// The annotation of a layer that is the archive of a folder.
 const UNPACK: &str = "io.deis.oras.content.unpack";
 
-/// The kinds of manifests that are understood.
+/// The supported types of manifests.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                          application/vnd.docker.distribution.manifest.v2+json, \
                          application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// The folders of objects: archives in the order of their layers, and files by their paths.
+/// Prefixes of object names: archives in the order of their layers, and files by their paths.
 pub(crate) const LAYERS: &str = "layers/";
 pub(crate) const FILES: &str = "files/";
 
-/// Begins the names of layers that are parts of an image, of which only the folder `models` counts.
+/// The prefix of layers that belong to an image, of which only the folder `models` is used.
 pub(crate) const IMAGE: &str = "layers/image-";
 
 /// An artifact in a registry.
@@ -46,7 +46,7 @@ pub(crate) struct Registry {
     /// A tag or a digest.
     reference: String,
     login: Option<Login>,
-    /// What opens the registry, once that is known.
+    /// The login, once it is known.
     headers: Mutex<Option<HeaderMap>>,
 }
 
@@ -78,22 +78,22 @@ struct Token {
 }
 
 impl Registry {
-    /// The artifact, and what opens the registry.
+    /// The artifact, and the login for its registry.
     pub(crate) fn new(client: Client, host: &str, name: &str, reference: &str, login: Option<Login>) -> Self {
-        // As other programs have it: a registry on this machine is for tests.
+        // As in other tools, a registry on this machine is for tests and uses no TLS.
         let local = ["localhost", "127.0.0.1", "[::1]"];
         let is_local = local.iter().any(|local| {
             host.strip_prefix(local).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
         });
         let scheme = if is_local { "http" } else { "https" };
-        // Where the registry of that name is.
+        // The actual host of the registry with that name.
         let host = if host == "docker.io" { "registry-1.docker.io" } else { host };
         let headers = Mutex::default();
         let (name, reference) = (name.to_owned(), reference.to_owned());
         Self { client, base: format!("{scheme}://{host}"), name, reference, login, headers }
     }
 
-    /// What opens the registry: nothing, a token for this artifact, or the password itself.
+    /// The credentials for requests: none, a token for this artifact, or the password itself.
     async fn headers(&self) -> Result<HeaderMap> {
         let mut known = self.headers.lock().await;
         if let Some(headers) = &*known {
@@ -218,7 +218,7 @@ fn basic_header(basic: &str) -> HeaderMap {
     headers
 }
 
-/// The settings of a challenge: `name="value"`, with commas between them.
+/// Parses the parameters of a challenge: `name="value"`, separated by commas.
 fn settings(challenge: &str) -> BTreeMap<&str, &str> {
     let (mut settings, mut rest) = (BTreeMap::new(), challenge);
     while let Some((name, after)) = rest.split_once("=\"") {

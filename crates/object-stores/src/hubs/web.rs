@@ -8,13 +8,13 @@ use object_store::{Error, ObjectMeta, Result};
 
 use super::{Client, Hub, Place, file_name, number, problem, successful, text};
 
-/// How the names of archives end.
+/// The suffixes of archives.
 const ARCHIVES: [&str; 5] = [".tar.gz", ".tgz", ".tar.zst", ".tar", ".zip"];
 
-/// How the names of models' files end that need no configuration.
+/// The suffixes of files of models that need no configuration.
 const MODELS: [&str; 3] = [".onnx", ".pt", ".plan"];
 
-/// What an archive is called as an object.
+/// The object name of an archive.
 pub(crate) const ARCHIVE: &str = "layers/0";
 
 /// A file at a URL.
@@ -24,17 +24,17 @@ pub(crate) struct WebFile {
     pub url: String,
 }
 
-/// What a URL is the address of.
+/// The kind of file at a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WebKind {
-    /// An archive, with what a model in it is called.
+    /// An archive, with the name of a model in it.
     Archive(String),
-    /// A model's only file: what the model is called, and the file's path in it.
+    /// A model's only file: the model's name, and the file's path in it.
     Model(String, String),
 }
 
 impl WebKind {
-    /// By the end of the file's name.
+    /// Determines the kind by the file's suffix.
     pub(crate) fn of(url: &str) -> Option<Self> {
         let name = file_name(url);
         let stem = |endings: &[&str]| {
@@ -50,7 +50,7 @@ impl WebKind {
 }
 
 impl WebFile {
-    /// What the file is called as an object.
+    /// The file's name as an object.
     fn location(&self) -> Result<Path> {
         match WebKind::of(&self.url) {
             Some(WebKind::Model(_, path)) => Ok(Path::parse(path)?),
@@ -68,7 +68,7 @@ impl Hub for WebFile {
         let size =
             number(headers, &CONTENT_LENGTH).ok_or_else(|| problem("it does not say how long it is"))?;
         let location = self.location()?;
-        // Only a strong one says that two files are the same.
+        // Only a strong ETag proves that two files are equal.
         let e_tag = text(headers, &ETAG).filter(|etag| !etag.starts_with("W/"));
         let version = text(headers, &LAST_MODIFIED);
         Ok(vec![ObjectMeta { location, last_modified: Default::default(), size, e_tag, version }])

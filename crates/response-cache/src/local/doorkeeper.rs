@@ -1,17 +1,18 @@
-//! Which keys were asked for a while ago, about: a full cache keeps an answer only if somebody asked for it before.
+//! Remembers recently looked-up keys, approximately: a full cache stores an answer only if its key was looked up
+//! before.
 //!
-//! A table with a place for each of so many keys, which the digest chooses. A place has the mark of the key that was asked for
-//! last. So a key is forgotten once about as many others as there are places were asked for, and a lookup reads and writes
-//! one word, without a lock. A key is mistaken for another once in four thousand million times: then an answer is kept early.
+//! A table of slots; a key's digest chooses one. A slot holds the mark of the last key that was looked up there. So a
+//! key is forgotten once about as many other keys as there are slots were looked up, and a lookup reads and writes one
+//! word, without a lock. One key in four thousand million is mistaken for another: its answer is stored early.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use nereid_core::CacheKey;
 
-/// A cache has a place for each piece of this many bytes: about as many as small entries fit in.
+/// A cache has one slot per this many bytes: about as many slots as small entries fit in.
 const BYTES_PER_PLACE: u64 = 512;
 
-/// Where a cache is so large, keys are forgotten sooner than entries.
+/// The most slots. In caches larger than this, keys are forgotten sooner than entries.
 const MAX_PLACES: u64 = 1 << 22;
 
 /// See the module.
@@ -24,17 +25,17 @@ impl Doorkeeper {
         Self((0..places).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// How much memory it takes.
+    /// Its size in memory.
     pub(super) fn byte_size(&self) -> u64 {
         size_of_val(&*self.0) as u64
     }
 
-    /// Whether a key was asked for before, not too long ago. From now on it was.
+    /// Whether a key was looked up recently. Records the lookup.
     pub(super) fn knows(&self, key: &CacheKey) -> bool {
-        // Other parts of the digest than those that choose a shard and a place in its table.
+        // Uses other parts of the digest than the choice of a shard and of a place in its table.
         let [.., a, b, c, d, e, f, g, h] = *key.digest();
         let (place, mark) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-        // There is a power of two of places.
+        // The number of slots is a power of two.
         let place = &self.0[place as usize & (self.0.len() - 1)];
         let knows = place.load(Relaxed) == mark;
         if !knows {
@@ -70,7 +71,7 @@ mod tests {
             let doorkeeper = Doorkeeper::new(byte_size);
             let places = doorkeeper.byte_size() / 4;
             assert!(places * 1024 >= byte_size);
-            // Of a quarter as many keys nearly all are left, and of four times as many the latest.
+            // Of a quarter as many keys nearly all remain; of four times as many, the latest.
             for (asked, least, most) in [(places / 4, 0.8, 1.0), (places * 4, 0.15, 0.35)] {
                 (0..asked).for_each(|number| _ = doorkeeper.knows(&key(asked, number)));
                 let known = (0..asked).rev().filter(|number| doorkeeper.knows(&key(asked, *number))).count();

@@ -1,11 +1,11 @@
-//! The crates and what each is built from, as cargo resolved them.
+//! The crates and their dependencies, as cargo resolved them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 
 use cargo_metadata::{DependencyKind, Metadata};
 
-/// What is built from what, development dependencies left out.
+/// The dependencies of each package, without development dependencies.
 #[derive(Default)]
 pub struct Graph {
     /// By id, in the order of ids.
