@@ -115,7 +115,7 @@ mod tests {
             (b"BZh9", "this one is compressed by bzip2"),
             (
                 b"x",
-                "environments must be tar files, compressed by gzip or not; this one is of an unknown format",
+                "environments must be tar files, compressed by gzip, zstd or not; this one is of an unknown format",
             ),
         ] {
             let error = unpacked(bytes, None).unwrap_err();
