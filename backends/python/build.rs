@@ -23,7 +23,7 @@ fn main() {
     cargo.args(["build", "--release", "--locked", "--lib", "--package", PACKAGE, "--target", &target]);
     cargo.args(["--config", "profile.release.strip=\"symbols\""]);
     cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&target_dir);
-    // It is no part of what clippy examines now, and whichever Python this machine has is not asked.
+    // Clippy does not check the module here, and the build must not depend on this machine's Python.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER").env("PYO3_NO_PYTHON", "1");
     let status = cargo.status().unwrap_or_else(|error| panic!("cannot run cargo: {error}"));
     assert!(status.success(), "cannot build {PACKAGE}: {status}");

@@ -1,8 +1,8 @@
 //! The identity backend: returns its inputs as its outputs, without copying them. For tests and benchmarks, with the
 //! options of Triton's backend of that name.
 //!
-//! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. Of an optional input that a request leaves out, the output has the
-//! configured shape and zeros, or empty strings. Parameters of the configuration:
+//! Input `INPUT<suffix>` becomes output `OUTPUT<suffix>`. If a request omits an optional input, the output has the
+//! configured shape, filled with zeros or empty strings. Parameters of the configuration:
 //! - `execute_delay_ms`: delays each execution;
 //! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
 //! - `creation_delay_sec`: delays loading.
@@ -12,7 +12,7 @@
 //!   requests (`m_0_0 3`), and continues when the other side writes anything or closes the connection;
 //! - `creation_gate`: the same for loading, which writes the model's name and version (`m 1`).
 //!
-//! A gate without a listener is open, so a configuration that names one can be served anywhere. An execution waits at its
+//! A gate without a listener is open, so a configuration with a gate can be served anywhere. An execution waits at its
 //! gate even if its clients cancel.
 
 #![forbid(unsafe_code)]
@@ -100,7 +100,7 @@ impl Instance for IdentityInstance {
     }
 }
 
-/// An input that requests may leave out.
+/// An optional input.
 struct OptionalInput {
     name: String,
     data_type: DataType,
@@ -116,7 +116,7 @@ fn optional_inputs(config: &ModelConfig) -> Arc<[OptionalInput]> {
         Some(OptionalInput {
             name: input.name.clone(),
             data_type: DataType::from_proto(input.data_type())?,
-            // A dimension of any size has one element.
+            // Variable dimensions become 1.
             dims: dims.iter().map(|&dim| if dim < 0 { 1 } else { dim }).collect(),
             is_batched: config.max_batch_size > 0,
         })
@@ -125,11 +125,11 @@ fn optional_inputs(config: &ModelConfig) -> Arc<[OptionalInput]> {
 }
 
 impl OptionalInput {
-    /// The output of a request that leaves the input out; `None` if it is too large for this machine.
+    /// The output for a request that omits the input; `None` if it is too large for this machine.
     fn blank(&self, name: String, batch_size: usize) -> Option<Tensor> {
         let batch = self.is_batched.then(|| i64::try_from(batch_size)).transpose().ok()?;
         let shape: Shape = batch.into_iter().chain(self.dims.iter().copied()).collect();
-        // A string of no bytes takes the four bytes of its length.
+        // An empty string takes the four bytes of its length.
         let element = self.data_type.byte_size().unwrap_or(4);
         let mut contents = Vec::new();
         let size = shape.element_count()?.checked_mul(element)?;

@@ -1,4 +1,4 @@
-//! What an ONNX file declares of its inputs and outputs, read before the library sees the file.
+//! The inputs and outputs that an ONNX file declares, read before the library loads the file.
 //!
 //! Needed for two reasons: the library does not distinguish a scalar from a tensor of unknown rank, and types of later
 //! ONNX versions must not reach the `ort` crate, which knows a closed set.
@@ -43,19 +43,18 @@ const OTHER_TYPES: &[(i32, &str)] = &[
     (23, "FLOAT4E2M1"),
 ];
 
-/// The inputs and outputs that a file declares, by name, and whether their rank is open.
+/// The declared inputs and outputs, by name, with whether their rank is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     open: BTreeMap<Vec<u8>, bool>,
 }
 
 impl Declared {
-    /// Reads a file. Of one that is not ONNX's protobuf nothing is known: what is wrong with it is the library's to
-    /// say.
+    /// Reads a file. If it is not valid protobuf, nothing is known: the library reports the problem.
     ///
     /// # Errors
-    /// The file cannot be read, keeps weights in something else than a file of its folder, or declares an input or output
-    /// that no request can give or no response take.
+    /// The file cannot be read, stores weights outside its folder, or declares an input or output of a type that the
+    /// protocol lacks.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let contents =
             model_files::read(path, PROTOBUF_LIMIT).map_err(|error| Error::cannot_read(path, &error))?;
@@ -63,7 +62,7 @@ impl Declared {
         Self::of(&contents)
     }
 
-    /// Reads the contents of a file that keeps no weights elsewhere.
+    /// Reads the contents of a file without external weights.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -81,13 +80,13 @@ impl Declared {
         Ok(Self { open })
     }
 
-    /// Whether the file leaves open how many dimensions an input or output has.
+    /// Whether the rank of an input or output is unknown.
     pub(crate) fn rank_is_open(&self, name: &str) -> bool {
         self.open.get(name.as_bytes()).copied().unwrap_or_default()
     }
 }
 
-/// Whether a rank is open, of an input or output that can be served.
+/// Whether the rank of a servable input or output is unknown.
 fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
     let name = String::from_utf8_lossy(&info.name);
     let tensor = match info.r#type.as_ref().and_then(|kind| kind.value.as_ref()) {
@@ -122,8 +121,8 @@ fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
     Ok(tensor.shape.is_none())
 }
 
-// The few fields of onnx.proto that are looked at; the others, weights above all, are passed over. Names are kept as
-// bytes, since ONNX does not ask them to be UTF-8 here.
+// The fields of onnx.proto that are needed; the others, above all weights, are skipped. Names are kept as bytes,
+// because ONNX does not require UTF-8 here.
 
 #[derive(Clone, PartialEq, Message)]
 struct ModelProto {

@@ -121,7 +121,7 @@ fn wanted(
     }
     if let Some(batch) = batch {
         for first in wanted.iter_mut().flatten().filter_map(|dims| dims.first_mut()) {
-            // What is variable stays as it is, lest a network be reshaped without need.
+            // Variable dimensions stay as they are, to avoid reshaping the network without need.
             if batch != ANY || first.min == first.max {
                 *first = batch;
             }

@@ -1,5 +1,5 @@
-//! What a request costs a model's process, without the server: `cargo bench -p nereid-python --bench module -- [INTERPRETER]`.
-//! The interpreter, `python3` unless named, needs numpy.
+//! Measures the cost of a request in a model's process, without the server: `cargo bench -p nereid-python --bench
+//! module -- [INTERPRETER]`. The interpreter, by default `python3`, needs numpy.
 //!
 //! The model adds and subtracts two arrays of 16 numbers, or of a quarter million: 1 MiB.
 
@@ -98,7 +98,7 @@ impl Process {
         }
     }
 
-    /// What the process has used of the processors.
+    /// The CPU time of the process.
     fn processor_time(&self) -> io::Result<Duration> {
         let text = fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))?;
         let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());

@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// A limit in seconds; 0 stands for none.
+/// A limit in seconds; 0 means no limit.
 fn seconds(settings: &BackendSettings, key: &str) -> Result<Option<Duration>> {
     let Some(value) = settings.get(key) else { return Ok(None) };
     let seconds =

@@ -1,7 +1,7 @@
-//! Compiles the shim, which calls libtorch, against the headers of the libtorch that was found. The result is kept in the
-//! user's cache, one for each libtorch, so it is compiled once.
+//! Compiles the shim that calls libtorch against the headers of the installed libtorch. The result is cached for the
+//! user, one for each libtorch, so it is compiled once.
 //!
-//! Knows nothing of what the shim does.
+//! Does not know what the shim does.
 
 use std::env;
 use std::fs;
@@ -18,7 +18,7 @@ const SOURCE: &str = include_str!("shim.cpp");
 /// The languages that headers of libtorch need, the newest first: 2.15 needs the first, 1.13 the second.
 const STANDARDS: [&str; 2] = ["-std=c++20", "-std=c++17"];
 
-/// Why there is no shim.
+/// Why no shim is available.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The library has no headers.
@@ -26,38 +26,38 @@ pub enum CompileError {
     NoHeaders {
         /// The library.
         library: PathBuf,
-        /// The header that was searched.
+        /// The header that is missing.
         searched: PathBuf,
     },
-    /// There is no compiler.
+    /// No compiler is installed.
     #[error(
         "the shim for libtorch needs a C++ compiler, but `{compiler}` does not start: {cause} (apt-get install g++)"
     )]
     NoCompiler {
         /// Its name.
         compiler: String,
-        /// Why it does not start.
+        /// The error from starting it.
         cause: io::Error,
     },
     /// The compiler rejects the source.
     #[error("`{compiler}` cannot compile the shim for {library}: {reason}")]
     Rejected {
-        /// Its name.
+        /// The compiler.
         compiler: String,
         /// The library.
         library: PathBuf,
         /// Its first error.
         reason: String,
     },
-    /// The shim cannot be kept.
+    /// The shim cannot be stored.
     #[error("the shim for libtorch cannot be kept: {0}")]
     Cache(String),
 }
 
-/// The shim for a libtorch, which is compiled if there is none yet.
+/// Finds the shim for a libtorch, or compiles it.
 ///
 /// # Errors
-/// Why there is none.
+/// The shim is not available.
 pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
     let compiled = folder.join(format!("shim-{:016x}.so", key(library)));
@@ -66,7 +66,7 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     }
     let includes = includes(library)?;
     tracing::info!("compiling the shim for {}", library.display());
-    // Under another name first: servers that start at the same time never see a part of it.
+    // Written under another name first, so that servers that start at the same time never see a partial file.
     let part = folder.join(format!("part-{}-{:016x}", process::id(), key(library)));
     let source = part.with_extension("cpp");
     let kept = |error: io::Error| CompileError::Cache(format!("{}: {error}", folder.display()));
@@ -78,7 +78,7 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     Ok(compiled)
 }
 
-/// What the compiled shim depends on: the source and the library.
+/// The dependencies of the compiled shim: its source and the library.
 fn key(library: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     (SOURCE, library).hash(&mut hasher);
@@ -88,7 +88,7 @@ fn key(library: &Path) -> u64 {
     hasher.finish()
 }
 
-/// The folders of headers: those of the package that has the library in `lib`, or the system's.
+/// The include folders: those of the package that has the library in `lib`, or the system's.
 fn includes(library: &Path) -> Result<Vec<PathBuf>, CompileError> {
     let package = library.parent().and_then(Path::parent).map(|package| package.join("include"));
     let roots = package.iter().cloned().chain([PathBuf::from("/usr/include")]);
@@ -113,7 +113,7 @@ fn compile(library: &Path, includes: &[PathBuf], source: &Path, target: &Path) -
         command.args(includes.iter().flat_map(|include| [Path::new("-isystem"), include]));
         command.arg(source).arg("-o").arg(target).arg("-L").arg(folder);
         command.arg(format!("-Wl,-rpath,{}", folder.display()));
-        // What libtorch itself needs is found when it is loaded.
+        // Dependencies of libtorch are resolved when it is loaded.
         command.args(["-Wl,--unresolved-symbols=ignore-in-shared-libs", "-ltorch_cpu", "-lc10"]);
         let output = command
             .output()
@@ -128,7 +128,7 @@ fn compile(library: &Path, includes: &[PathBuf], source: &Path, target: &Path) -
     Err(CompileError::Rejected { compiler, library: library.to_owned(), reason })
 }
 
-/// Whether the library has the strings of C++11, as all newer ones do. It names them in its symbols.
+/// Whether the library uses the C++11 ABI of strings, as all newer ones do. Its symbols show that.
 fn has_new_strings(library: &Path) -> bool {
     const MARK: &[u8] = b"__cxx11";
     let core = fs::read(library.with_file_name("libc10.so"));

@@ -1,4 +1,4 @@
-//! Runs a module on a batch's inputs. Knows nothing of how requests make a batch.
+//! Runs a module on a batch's inputs. Does not know how requests form a batch.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(crate) struct Plan {
     pub(crate) keys: Vec<CString>,
     /// Whether the model may write to an input. Such an input is a copy.
     pub(crate) is_written: Vec<bool>,
-    /// Where each output is among results without names.
+    /// The position of each unnamed output among the results.
     pub(crate) results: Vec<usize>,
 }
 
-/// An input, ready to be run on.
+/// An input, ready to run.
 pub(crate) enum Value {
     Fixed(Elements),
     Texts(Vec<Vec<u8>>),
@@ -63,8 +63,8 @@ impl TorchEngine {
         let absent =
             || Input { data_type: DataType::Bool, shape: &[], value: InputValue::Absent, name: None };
         let given: Vec<_> = given.map(|input| input.unwrap_or_else(absent)).collect();
-        // SAFETY: the inputs live until the end of this function, and their contents fit their shapes, as was checked. Those
-        // that the model writes to are copies of our own, to whose memory nobody else refers.
+        // SAFETY: the inputs live until the end of this function, and the size of their contents was checked against
+        // their shapes. Inputs that the model writes to are copies, which nothing else refers to.
         let found = unsafe { self.module.run(&plan.options, &given, plan.call == Call::Dictionary) }?;
         let count = found.len();
         let is_named = found.first().is_some_and(|output| output.name.is_some());
@@ -90,7 +90,7 @@ impl TorchEngine {
 /// An output of a run.
 pub(crate) struct Raw(Output);
 
-/// Makes the elements a copy, which may be written.
+/// Makes the elements a writable copy.
 fn own(elements: &mut Elements) {
     if let Elements::Given(bytes) = elements {
         let mut words: Words = vec![0; bytes.len().div_ceil(size_of::<u64>())];
@@ -103,7 +103,7 @@ fn own(elements: &mut Elements) {
     }
 }
 
-/// Where the elements of an input are. They are written only if they are a copy.
+/// The address of an input's elements. They are written only if they are a copy.
 fn pointer(given: Option<&mut RunInput<Value>>) -> *mut u8 {
     match given.map(|given| &mut given.value) {
         Some(Value::Fixed(Elements::Copied(words, _))) => words.as_mut_ptr().cast(),
@@ -160,7 +160,8 @@ impl Engine for TorchEngine {
         Ok(match output.contents {
             OutputContents::Elements(bytes) => (output.shape, Contents::Fixed(Bytes::from(bytes))),
             OutputContents::Texts(texts) => {
-                // A list has one dimension. The configuration says how many its strings have, all of one element each.
+                // A list has one dimension. The configuration declares the rank of strings, all other dimensions being
+                // 1.
                 let rank = port.dims.as_ref().map_or(1, |dims| dims.len().max(1));
                 let ones = std::iter::repeat_n(1, rank - 1);
                 (std::iter::once(texts.len() as i64).chain(ones).collect(), Contents::Strings(texts))

@@ -1,12 +1,12 @@
-//! Runs TorchScript models on libtorch, which is loaded at run time.
+//! Runs TorchScript models on libtorch, loaded at run time.
 //!
-//! [`find`] searches for libtorch, which [`Torch::open`] loads. Its interface is C++ and another one in each release, so a
-//! shim of ours (`shim.cpp`) is compiled against the headers that come with it, once, and kept in the user's cache. A
-//! model's file is `model.pt` in its version's folder, or what `default_model_filename` says.
+//! [`find`] locates libtorch, [`Torch::open`] loads it. Its interface is C++ and changes with each release, so the
+//! crate compiles a shim (`shim.cpp`) against the library's own headers, once, and caches it for the user. A model's
+//! file is `model.pt` in its version's folder, or the file that `default_model_filename` names.
 //!
-//! Where there is no compiler, the class in [`class_file`] runs the same models with PyTorch's own Python.
+//! Without a compiler, the class in [`class_file`] runs the same models on PyTorch's own Python.
 //!
-//! Each instance has a module of its own, unless they share one (`ENABLE_WEIGHT_SHARING`).
+//! Each instance has its own module, unless they share one (`ENABLE_WEIGHT_SHARING`).
 //!
 //! Unsafe code is in two files: `shim.rs`, which calls the shim, and `engine.rs`, which hands memory to it.
 //!
@@ -56,8 +56,8 @@ const FRAMEWORK: Framework = Framework {
     python_packages: &["torch/lib"],
 };
 
-/// Finds libtorch: by the backend's setting `library`, in the backend directory, in the active Python environment or in the
-/// system's places.
+/// Finds libtorch: by the backend's setting `library`, in the backend directory, in the active Python environment, or
+/// in the system's library folders.
 pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
     FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
 }
@@ -155,7 +155,7 @@ struct TorchModel {
     plan: Arc<Plan>,
     path: PathBuf,
     shares_weights: bool,
-    /// The module by which the model was looked at, for the first instance, or for all that share it.
+    /// The module that was loaded for inspection, for the first instance, or shared by all.
     first: Mutex<Option<Arc<Module>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Which input is which argument of a model, and which of its results an output is.
+//! Maps inputs to a model's arguments, and outputs to its results.
 //!
 //! TorchScript files name no outputs, and inputs only as the arguments of `forward`. Triton's rules: an input is named like
 //! an argument, or ends in `__` and the number of one, or else its place in the configuration counts. A model with one
@@ -41,10 +41,10 @@ pub(crate) enum Call {
     Dictionary,
 }
 
-/// How a model with these arguments is called with these inputs, each with whether it holds strings.
+/// Maps these inputs, each with whether it holds strings, to a model's arguments.
 ///
 /// # Errors
-/// `InvalidArg`, which names the input or the argument that is left.
+/// `InvalidArg`, which names the unmatched input or argument.
 pub(crate) fn call(inputs: &[(&str, bool)], arguments: &[Argument]) -> Result<Call> {
     let names: Vec<_> = arguments.iter().map(|argument| format!("'{}'", argument.name)).collect();
     let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -104,14 +104,14 @@ pub(crate) fn call(inputs: &[(&str, bool)], arguments: &[Argument]) -> Result<Ca
     if let Some((argument, _)) = left {
         return Err(Error::invalid_arg(format!("the model's argument '{}' has no input", argument.name)));
     }
-    // Defaults at the end need not be passed.
+    // Trailing defaults need not be passed.
     while places.last().is_some_and(Option::is_none) {
         places.pop();
     }
     Ok(Call::Arguments(places))
 }
 
-/// Where each output is among a model's results that have no names.
+/// The position of each output among a model's unnamed results.
 ///
 /// # Errors
 /// Two outputs are the same result.

@@ -1,4 +1,4 @@
-//! Turns a model's configuration into how it is run. Names and meaning of the parameters are those of Triton's backend.
+//! Reads the parameters of a model's configuration. Names and meaning are those of Triton's backend.
 
 use std::num::NonZeroUsize;
 
@@ -12,11 +12,11 @@ pub(crate) struct Options {
     pub(crate) run: RunOptions,
     /// `ENABLE_WEIGHT_SHARING`: the instances share one module.
     pub(crate) shares_weights: bool,
-    /// `INTER_OP_THREAD_COUNT`, if it is set: threads of the process that run parts of models side by side.
+    /// `INTER_OP_THREAD_COUNT`, if set: threads of the process that run parts of models in parallel.
     pub(crate) inter_op_threads: Option<i32>,
 }
 
-/// Parameters that are taken and have no effect: they concern GPUs, or choose among compilers of which one is left.
+/// Parameters that are accepted without effect: they concern GPUs, or choose among compilers of which only one remains.
 const WITHOUT_EFFECT: [&str; 6] = [
     "DISABLE_CUDNN",
     "ENABLE_CACHE_CLEANING",
@@ -32,7 +32,7 @@ pub(crate) fn without_effect(config: &ModelConfig) -> Vec<&'static str> {
 }
 
 impl Options {
-    /// Reads a configuration. By default the instances share the processors: each has an equal share of them as threads.
+    /// Reads a configuration. By default, the instances share the processors equally.
     ///
     /// # Errors
     /// `InvalidArg` for an invalid parameter, by name.

@@ -12,7 +12,7 @@ use crate::compile::CompileError;
 /// The class.
 const SOURCE: &str = include_str!("model.py");
 
-/// A file with the class, in the user's cache.
+/// Writes the class to a file in the user's cache, and returns its path.
 ///
 /// # Errors
 /// It cannot be written.
@@ -20,7 +20,7 @@ pub fn class_file() -> Result<PathBuf, CompileError> {
     let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);
-    // A folder of its own: what is beside the class can be imported.
+    // A separate folder, because files beside the class can be imported.
     let folder = folder.join(format!("python-{:016x}", hasher.finish()));
     let (file, part) = (folder.join("model.py"), folder.join(format!("part-{}", process::id())));
     let kept = |error| CompileError::Cache(format!("{}: {error}", folder.display()));

@@ -14,14 +14,13 @@ use nereid_dylib::{Binding, InUse, LoadError, open};
 use crate::compile::{self, CompileError};
 use crate::naming::{Argument, Kind};
 
-/// The type of strings, which are no tensors to libtorch.
+/// The type of strings, which are not tensors in libtorch.
 const STRINGS: i32 = -1;
 
-/// An argument that keeps its default.
+/// An argument with its default value.
 const ABSENT: i32 = -2;
 
-/// libtorch's numbers of the types of elements, the same in all releases. Unsigned numbers of more than 8 bits came with
-/// 2.3.
+/// libtorch's numbers of element types, the same in all releases. Unsigned numbers of more than 8 bits exist since 2.3.
 const TYPES: [(DataType, i32); 14] = [
     (DataType::Uint8, 0),
     (DataType::Int8, 1),
@@ -45,7 +44,7 @@ pub enum OpenError {
     /// The dynamic loader rejects the library or the shim.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// There is no shim for it.
+    /// No shim is available for it.
     #[error(transparent)]
     NoShim(#[from] CompileError),
     /// The shim lacks a function.
@@ -92,7 +91,7 @@ struct RawOutput {
     text_count: usize,
 }
 
-/// How a model is run.
+/// Options of a run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunOptions {
@@ -125,22 +124,22 @@ struct Api {
 /// libtorch, opened with its shim. It stays open for the life of the process.
 pub struct Torch {
     api: Api,
-    /// How many threads run parts of models side by side, once a model has said so.
+    /// The number of threads that run parts of models in parallel, once a model has set it.
     inter_op_threads: OnceLock<Result<i32, String>>,
 }
 
 impl Torch {
-    /// Loads libtorch's library `libtorch_cpu.so`, and the shim for it, which is compiled if there is none.
+    /// Loads the library `libtorch_cpu.so`, and the shim for it, which is compiled if necessary.
     ///
     /// # Errors
-    /// Why this library cannot be used.
+    /// The reason why this library cannot be used.
     pub fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
         let _in_use = InUse::new();
-        // SAFETY: loading runs the library's initialisers. It is the file that the operator names or installed as
-        // libtorch, and trusted as such, as any backend library is.
+        // SAFETY: loading runs the library's initialisers. The operator named or installed this file as libtorch, and
+        // it is trusted like any backend library.
         let library = unsafe { open(path, Binding::Lazy) }?;
         let shim = compile::shim(path)?;
-        // SAFETY: it was compiled from our source into a folder that nobody else can write to.
+        // SAFETY: it was compiled from our source into a folder that only this user can write to.
         let compiled = unsafe { open(&shim, Binding::Lazy) }?;
         macro_rules! function {
             ($name:literal) => {
@@ -162,12 +161,13 @@ impl Torch {
         Ok(Arc::new(Self { api, inter_op_threads: OnceLock::new() }))
     }
 
-    /// Sets how many threads run parts of models side by side: one number for the process, which the first call chooses.
+    /// Sets the number of threads that run parts of models in parallel. The process has one such number, which the
+    /// first call sets.
     ///
     /// # Errors
-    /// Another number counts, or libtorch takes none any more.
+    /// Another number is set already, or libtorch no longer accepts one.
     pub(crate) fn set_inter_op_threads(&self, count: i32) -> Result<(), String> {
-        // SAFETY: it takes any number, and reports those that it refuses.
+        // SAFETY: the function accepts any number, and reports those that it refuses.
         let set = || self.check(unsafe { (self.api.set_inter_op_threads)(count) }).map(|()| count);
         match self.inter_op_threads.get_or_init(set) {
             Ok(chosen) if *chosen == count => Ok(()),
@@ -176,12 +176,12 @@ impl Torch {
         }
     }
 
-    /// The outcome of a call: what libtorch says of an error, on one line.
+    /// The result of a call; errors are libtorch's message, on one line.
     fn check(&self, error: *mut c_char) -> Result<(), String> {
         if error.is_null() {
             return Ok(());
         }
-        // SAFETY: an error is a text that ends with a zero byte, and the caller's to free.
+        // SAFETY: an error is a string that ends with a zero byte, and that the caller frees.
         let text = unsafe {
             let text = CStr::from_ptr(error).to_string_lossy().into_owned();
             (self.api.free_text)(error);
@@ -199,7 +199,7 @@ pub(crate) struct Module {
     _in_use: InUse,
 }
 
-// SAFETY: a module belongs to no thread.
+// SAFETY: a module is not bound to a thread.
 unsafe impl Send for Module {}
 // SAFETY: libtorch documents that a module may run in several threads at once.
 unsafe impl Sync for Module {}
@@ -215,10 +215,10 @@ pub(crate) struct Input<'a> {
 
 /// The contents of an input.
 pub(crate) enum InputValue<'a> {
-    /// The address of elements that fit the shape and are aligned.
+    /// The address of aligned elements that match the shape.
     Elements(*mut u8),
     Texts(&'a [Vec<u8>]),
-    /// None: the argument has its default.
+    /// The argument keeps its default.
     Absent,
 }
 
@@ -242,37 +242,37 @@ impl Module {
     /// Reads a model's file.
     ///
     /// # Errors
-    /// What libtorch says of it.
+    /// libtorch's message.
     pub(crate) fn load(torch: &Arc<Torch>, path: &Path) -> Result<Self, String> {
         let in_use = InUse::new();
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
         let mut model = ptr::null_mut();
-        // SAFETY: the path lives, and the place is valid to write.
+        // SAFETY: the path is alive, and the result pointer is valid for writes.
         torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) })?;
         let model = NonNull::new(model).ok_or("libtorch returned no model")?;
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
     }
 
-    /// The arguments of its `forward`.
+    /// The arguments of its method `forward`.
     ///
     /// # Errors
-    /// It has none, for example.
+    /// The model has no such method, for example.
     pub(crate) fn arguments(&self) -> Result<Vec<Argument>, String> {
         let mut arguments: Vec<Argument> = Vec::new();
         let context: *mut Vec<Argument> = &raw mut arguments;
-        // SAFETY: the model lives, and the context is what the function expects, for as long as the call lasts.
+        // SAFETY: the model is alive, and the context has the type that the function expects and outlives the call.
         let error = unsafe { (self.torch.api.arguments)(self.model.as_ptr(), context.cast(), on_argument) };
         self.torch.check(error)?;
         Ok(arguments)
     }
 
-    /// Runs it on its arguments in order, or on the entries of its one dictionary. Gives its results in order.
+    /// Runs it on its arguments in order, or on the entries of its single dictionary. Returns its results in order.
     ///
     /// # Errors
-    /// What the model throws, or libtorch.
+    /// An exception of the model or of libtorch.
     ///
     /// # Safety
-    /// Addresses of elements are valid while this runs, and may be written where the model [writes](Argument::is_written)
+    /// The addresses of elements are valid during the call, and writable where the model [writes](Argument::is_written)
     /// to the argument.
     pub(crate) unsafe fn run(
         &self,
@@ -307,8 +307,9 @@ impl Module {
         let raw: Vec<_> = raw.collect();
         let mut outputs: Vec<Output> = Vec::new();
         let context: *mut Vec<Output> = &raw mut outputs;
-        // SAFETY: model, options, inputs and what these point to live, and the context is what the function expects, for as
-        // long as the call lasts. The caller states that elements fit their shapes, and may be written where the model does.
+        // SAFETY: model, options, inputs and the data that they point to are alive, and the context has the type that
+        // the function expects and outlives the call. The caller states that elements match their shapes, and are
+        // writable where the model writes.
         self.torch.check(unsafe {
             (self.torch.api.run)(
                 self.model.as_ptr(),
@@ -326,7 +327,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: made by the shim, and freed once.
+        // SAFETY: the shim made it, and it is freed once.
         unsafe { (self.torch.api.free)(self.model.as_ptr()) };
     }
 }
@@ -335,10 +336,10 @@ fn number(data_type: DataType) -> i32 {
     TYPES.iter().find(|(known, _)| *known == data_type).map_or(ABSENT, |(_, number)| *number)
 }
 
-/// Takes an argument of a model.
+/// Collects an argument of a model.
 ///
 /// # Safety
-/// Called by the shim, with the context of [`Module::arguments`] and a name that ends with a zero byte.
+/// The shim calls it with the context of [`Module::arguments`] and a name that ends with a zero byte.
 unsafe extern "C" fn on_argument(
     context: *mut c_void,
     name: *const c_char,
@@ -359,14 +360,14 @@ unsafe extern "C" fn on_argument(
     arguments.push(Argument { name, kind, is_required: is_required != 0, is_written: is_written != 0 });
 }
 
-/// Takes a result of a run, which is copied.
+/// Copies a result of a run.
 ///
 /// # Safety
-/// Called by the shim, with the context of [`Module::run`] and an output that lives until it returns.
+/// The shim calls it with the context of [`Module::run`] and an output that lives until it returns.
 unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
     // SAFETY: the context is the one given to the call, and the output lives until this function returns.
     let (outputs, output) = unsafe { (&mut *context.cast::<Vec<Output>>(), &*output) };
-    // SAFETY: lists have as many entries as the output says, and names end with a zero byte. Empty lists may be null.
+    // SAFETY: lists have the stated number of entries, and names end with a zero byte. Empty lists may be null.
     let (shape, data, texts) = unsafe {
         (
             list(output.dims, output.rank),
@@ -379,7 +380,7 @@ unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
         unsafe { CStr::from_ptr(output.name) }.to_string_lossy().into_owned()
     });
     let contents = if output.data_type == STRINGS {
-        // SAFETY: as above, of each text.
+        // SAFETY: as above, for each string.
         OutputContents::Texts(
             texts.iter().map(|text| unsafe { list(text.data, text.length) }.to_vec()).collect(),
         )
@@ -392,7 +393,7 @@ unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
     outputs.push(Output { name, data_type, shape: shape.iter().copied().collect(), contents });
 }
 
-/// A list of C's.
+/// A C array as a slice.
 ///
 /// # Safety
 /// It has that many entries, which outlive the result, unless it is empty.

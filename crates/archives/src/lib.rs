@@ -1,10 +1,10 @@
-//! Unpacks archives: tar files, compressed by gzip, zstd or not, and zip files.
+//! Unpacks archives: tar files, plain or compressed with gzip or zstd, and zip files.
 //!
-//! Whatever an archive holds, nothing is written outside the folder: names stay in it, nothing is written through a link
-//! that leads out, and there are no special files, owners, set-user-id bits or extended attributes. A relative link that leads
-//! out is refused, because it means another thing at every place; so is an absolute one, unless [`Links::Absolute`] allows it.
+//! No archive can write outside the folder: names stay in it, nothing is written through a link that leads out, and
+//! special files, owners, set-user-id bits and extended attributes are not created. A relative link that leads out is
+//! refused, because its target depends on the place; so is an absolute one, unless [`Links::Absolute`] allows it.
 //!
-//! Knows nothing of what is in an archive, and of where it comes from.
+//! Does not know the contents of archives, or where they come from.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub struct ArchiveLimits {
 }
 
 impl Default for ArchiveLimits {
-    /// Several times what the largest environments and models have.
+    /// Several times the size of the largest environments and models.
     fn default() -> Self {
         Self { bytes: 100 << 30, entries: 2_000_000 }
     }
@@ -40,13 +40,13 @@ impl Default for ArchiveLimits {
 /// Which symbolic links are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Those that stay in the folder.
+    /// Links that stay in the folder.
     Inside,
-    /// Absolute ones as well, as a virtual environment's interpreter is one.
+    /// Absolute links as well, such as the interpreter's in a virtual environment.
     Absolute,
 }
 
-/// How an archive is written.
+/// The format of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A tar file.
@@ -60,10 +60,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of a file, by how it begins. The file is then read from its beginning on.
+    /// Detects the format of a file by its first bytes, and rewinds it.
     ///
     /// # Errors
-    /// It cannot be read, or what it is instead.
+    /// The file cannot be read, or has another format, which the error names.
     pub fn of(file: &mut File) -> Result<Self, String> {
         const TAR: usize = 257;
         let mut start = Vec::new();
@@ -90,12 +90,12 @@ impl Format {
     }
 }
 
-/// Unpacks an archive of any format into a folder, which need not be empty: files take the place of those that are there. With
-/// `only`, what is not below that folder of a tar file is passed over, whatever it is.
+/// Unpacks an archive of any format into a folder, which need not be empty: existing files are replaced. With `only`,
+/// entries of a tar file outside that folder are skipped, whatever they are.
 ///
 /// # Errors
-/// It is no archive, is larger than the limits, has an entry that is refused, or cannot be written. The folder may then hold a
-/// part of it.
+/// The file is not an archive, exceeds the limits, has a refused entry, or cannot be written. The folder may then
+/// contain a part of it.
 pub fn unpack(
     mut file: File,
     folder: &Path,

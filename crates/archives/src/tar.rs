@@ -12,13 +12,14 @@ use crate::{ArchiveLimits, Links};
 /// Largest entry that only describes the next one, such as a long name, in bytes. The reader keeps it in memory.
 const DESCRIPTION_LIMIT: u64 = 1 << 20;
 
-/// How often progress is reported.
+/// The interval between progress reports.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Reads all of a tar file before anything is written: the kinds of its entries and their sizes, whose sum is returned.
+/// Reads a tar file completely before anything is written: checks the kinds of its entries, and returns the sum of
+/// their sizes.
 ///
 /// # Errors
-/// It is no tar file, is larger than the limits, or has an entry that is refused.
+/// It is not a tar file, exceeds the limits, or has a refused entry.
 pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits, only: Option<&Path>) -> Result<u64, String> {
     let mut archive = Archive::new(reader);
     let (mut bytes, mut entries) = (0_u64, 0_u64);
@@ -53,10 +54,10 @@ fn is_kept(kind: EntryType) -> bool {
     kind.is_file() || kind.is_contiguous() || kind.is_dir() || kind.is_symlink() || kind.is_hard_link()
 }
 
-/// Unpacks a tar file into an empty folder, and reports now and then how many bytes are there.
+/// Unpacks a tar file into an empty folder, and reports the progress in bytes.
 ///
 /// # Errors
-/// It has an entry that is refused, or cannot be written. The folder may then hold a part of it.
+/// It has a refused entry, or cannot be written. The folder may then contain a part of it.
 pub fn unpack_tar(
     reader: impl Read,
     folder: &Path,
@@ -64,12 +65,12 @@ pub fn unpack_tar(
     only: Option<&Path>,
     progress: &dyn Fn(u64),
 ) -> Result<(), String> {
-    // The reader of archives compares with this path.
+    // The library compares paths with this one.
     let folder = folder.canonicalize().map_err(|error| error.to_string())?;
     let mut archive = Archive::new(reader);
     archive.set_preserve_permissions(false);
     archive.set_preserve_ownerships(false);
-    // Compiled files of Python hold the times of their sources.
+    // Compiled Python files contain the times of their sources.
     archive.set_preserve_mtime(true);
     let mut done = 0;
     let mut reported = Instant::now();
@@ -91,7 +92,7 @@ pub fn unpack_tar(
         }
         if kind.is_symlink() || kind.is_hard_link() {
             let target = entry.link_name().map_err(of_format)?.unwrap_or_default().into_owned();
-            // A hard link's target is a name in the archive.
+            // The target of a hard link is a name in the archive.
             let from = if kind.is_symlink() { path.parent().unwrap_or(Path::new("")) } else { Path::new("") };
             let is_absolute = kind.is_symlink() && target.is_absolute() && links == Links::Absolute;
             if !is_absolute && depth(&from.join(&target)).is_none() {
@@ -104,7 +105,7 @@ pub fn unpack_tar(
         }
         done += entry.size();
         if kind.is_dir() {
-            // Folders get this user's usual mode, so that they can be filled and removed.
+            // Folders get the user's default mode, so that they can be filled and removed.
             make_folder(&folder, &path)?;
         } else if !entry.unpack_in(&folder).map_err(of_format)? {
             return Err(format!("'{}' leads out of the folder", path.display()));
@@ -117,7 +118,7 @@ pub fn unpack_tar(
     Ok(())
 }
 
-/// Whether an entry is below a folder of the archive, however its path is written.
+/// Whether an entry is below a folder of the archive, in any spelling of its path.
 fn is_below(path: &Path, folder: Option<&Path>) -> bool {
     let Some(folder) = folder else { return true };
     let is_named = |part: &Component<'_>| !matches!(part, Component::CurDir | Component::RootDir);
@@ -125,7 +126,7 @@ fn is_below(path: &Path, folder: Option<&Path>) -> bool {
     folder.components().all(|part| parts.next() == Some(part))
 }
 
-/// How deep a path is below the folder that it is relative to; nothing for an absolute path, and for one that leads out.
+/// The depth of a relative path; `None` for an absolute path, and for one that leads out.
 pub(crate) fn depth(path: &Path) -> Option<usize> {
     let mut depth = 0_usize;
     for component in path.components() {
@@ -158,7 +159,7 @@ pub(crate) fn make_folder(root: &Path, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The reader of archives puts what it did before the cause.
+/// The library's error message names its operation before the cause.
 fn of_format(error: io::Error) -> String {
     match error.get_ref().and_then(std::error::Error::source) {
         Some(cause) => format!("{error}: {cause}"),

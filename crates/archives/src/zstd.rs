@@ -1,17 +1,17 @@
-//! Reads what zstd has compressed.
+//! Decompresses zstd.
 //!
-//! The decoder knows one frame. Files have any number of them, and frames that are to be skipped: tools that fetch parts of layers
-//! write both.
+//! The decoder handles a single frame. Files may have any number of frames, including skippable ones: tools that fetch
+//! layers in parts write both.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Every frame, one after the other, decompressed.
+/// All frames, decompressed in sequence.
 pub(crate) struct Zstd<R> {
     source: BufReader<R>,
-    /// Keeps as much of a frame as later blocks refer to. It refuses frames that need over 128 MiB.
+    /// Keeps the part of a frame that later blocks refer to. Refuses frames that need over 128 MiB.
     decoder: FrameDecoder,
     is_in_frame: bool,
 }
@@ -25,7 +25,7 @@ impl<R: Read> Zstd<R> {
         }
     }
 
-    /// Goes on to the next frame that is not skipped; `false` if there is none.
+    /// Advances to the next frame that is not skippable; returns `false` at the end.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -88,7 +88,7 @@ mod tests {
         compress_to_vec(contents, CompressionLevel::Fastest)
     }
 
-    /// A frame that readers skip.
+    /// A skippable frame.
     fn skipped(length: u32) -> Vec<u8> {
         let head = [0x184D_2A53_u32.to_le_bytes(), length.to_le_bytes()].concat();
         [head, vec![7; length as usize]].concat()
@@ -106,7 +106,7 @@ mod tests {
         let all = [skipped(9), frame(b"ab"), frame(b""), skipped(0), frame(&long), skipped(100_000)].concat();
         assert_eq!(read(&all).unwrap(), [b"ab", long.as_slice()].concat());
         assert_eq!(read(b"").unwrap(), b"");
-        // Cut anywhere but between two frames.
+        // Truncated anywhere except between two frames.
         for end in [1, 5, 16, 20, all.len() - 1] {
             assert!(read(&all[..end]).is_err(), "{end}");
         }

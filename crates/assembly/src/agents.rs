@@ -13,17 +13,17 @@ use nereid_triton_host::LibraryAgents;
 
 use crate::repositories::LazyClouds;
 
-/// Which agents there are, and which see models that name none.
+/// The available agents, and the default ones.
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// The folder with a folder for each installed agent, if one was named. What is there goes before the built-in ones.
+    /// The folder of installed agents, if one was named. Its agents take precedence over the built-in ones.
     pub directory: Option<PathBuf>,
-    /// The agents of models that name none, in their order.
+    /// The agents of models that name none, in order.
     pub defaults: Vec<AgentDefault>,
 }
 
 impl AgentConfig {
-    /// Why a model could not be seen by this agent, if it could not. No library is loaded.
+    /// The reason why this agent is unavailable, if it is. Loads no library.
     pub fn refuses(&self, agent: &NamedAgent) -> Option<String> {
         let clouds = Arc::new(LazyClouds::new(CloudOptions::default()));
         let all = AllAgents::new(self.directory.clone(), clouds, MetricRegistry::default());
@@ -38,14 +38,14 @@ impl AgentConfig {
 /// The names of the built-in agents.
 const BUILT_IN: [&str; 2] = ["checksum", "dragonfly"];
 
-/// Where Triton's agents are installed, unless an option says otherwise.
+/// Triton's default folder of agents.
 const DIRECTORY: &str = "/opt/tritonserver/repoagents";
 
 /// All agents of a server.
 pub(crate) struct AllAgents {
-    /// Those in the folder that was named.
+    /// Agents in the named folder.
     named: Option<LibraryAgents>,
-    /// Those that are installed for Triton.
+    /// Agents in Triton's default folder.
     installed: LibraryAgents,
     dragonfly: DragonflyRoutes,
     clouds: Arc<LazyClouds>,

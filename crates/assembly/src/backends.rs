@@ -19,7 +19,7 @@ use crate::python;
 use crate::pytorch;
 use crate::tensorflow;
 
-/// Backends that only a library built for Triton brings, and what to install.
+/// Backends that are available only as libraries built for Triton, and what to install.
 const MISSING: &[(&str, &str)] = &[
     (
         "tensorrt",
@@ -33,15 +33,15 @@ const MISSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// The backends on libraries that are loaded when the first model needs them, and whether their models complete
+/// The backends on framework libraries, with whether their models complete configurations.
 /// configurations.
 const LAZY: &[(&str, bool)] =
     &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false), ("caffe2", true)];
 
-/// Opens one of the backends on libraries, in this process.
+/// Opens a backend on a framework library, in this process.
 ///
 /// # Errors
-/// There is no library that can be used.
+/// No usable library was found.
 pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backend>> {
     let (settings, directory) = (config.settings_of(name), &config.directory);
     match name {
@@ -59,10 +59,10 @@ pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backen
 pub struct BackendsConfig {
     /// The folder with a folder for each installed backend.
     pub directory: PathBuf,
-    /// Settings. Of the same ones, the last counts.
+    /// Settings. Of duplicates, the last one applies.
     pub settings: Vec<BackendSetting>,
-    /// The program of processes that host a backend, as [`host`](crate::host) does: `nereid` itself, where this process runs
-    /// it.
+    /// The program for processes that host a backend, as [`host`](crate::host) does: `nereid` itself, if this process
+    /// runs it.
     pub program: Option<PathBuf>,
 }
 
@@ -78,20 +78,20 @@ pub struct BackendSetting {
 }
 
 impl BackendsConfig {
-    /// The settings of a backend: its own go before those for all.
+    /// The settings of a backend: its own take precedence over those for all.
     pub fn settings_of(&self, backend: &str) -> BackendSettings {
         let for_all = self.settings.iter().filter(|setting| setting.backend.is_none());
         let its_own = self.settings.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
-        // Of the same key, the last one counts.
+        // Of duplicates, the last one applies.
         for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
     }
 }
 
 /// The backends of a server.
 pub struct InstalledBackends {
-    /// All of them, as a server takes them.
+    /// All of them, as the server's registry.
     pub registry: Backends,
-    /// Those that are libraries, built for Triton.
+    /// The libraries built for Triton.
     pub libraries: Arc<LibraryBackends>,
 }
 
@@ -118,7 +118,7 @@ impl InstalledBackends {
         })?);
         let mut registry = Backends::default();
         registry.register("identity", Arc::new(IdentityBackend));
-        // Which libraries there are shows when the first model needs one, so a server without any looks for none.
+        // Frameworks are searched when the first model needs one, so a server without such models searches for none.
         for (name, completes_config) in LAZY {
             let config = config.clone();
             let capabilities =
@@ -138,11 +138,11 @@ impl InstalledBackends {
     }
 }
 
-/// Which of the machine's GPUs the models of each backend may use: all, if the backend uses any.
+/// The GPUs that models of each backend may use: all, if the backend uses any.
 pub(crate) fn gpus(machine: &[i32], backends: &Backends) -> nereid_repository::Gpus {
     let (machine, backends) = (machine.to_vec(), backends.clone());
     nereid_repository::Gpus::new(move |backend| {
-        // The answer may take loading a library, so it is not asked for without need.
+        // The answer may require loading a library, so it is computed only if needed.
         if !machine.is_empty() && backends.runs_on_gpus(backend) { machine.clone() } else { Vec::new() }
     })
 }

@@ -1,4 +1,4 @@
-//! What a server is built from.
+//! The configuration of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::platform::PlatformConfig;
 pub struct Config {
     /// The model repositories: folders, or addresses in clouds such as `s3://bucket/models`.
     pub repositories: Vec<PathBuf>,
-    /// How repositories in clouds are reached, and where their files are kept.
+    /// How to reach repositories in clouds, and where to cache their files.
     pub clouds: CloudOptions,
     /// The repository agents.
     pub agents: AgentConfig,
@@ -33,11 +33,12 @@ pub struct Config {
     pub reading: ReadOptions,
     /// The models to load at start; `None` for all.
     pub models_at_start: Option<Vec<String>>,
-    /// How the repositories are polled, if they are.
+    /// How the repositories are polled; `None` for never.
     pub poll: Option<PollConfig>,
-    /// The server itself. `gpus` and `gpu_limits` are those of `platform`, `metrics` those of the process; without a `trace_store`, `trace` says where traces go.
+    /// The server itself. `gpus` and `gpu_limits` come from `platform`, `metrics` from the process; without a
+    /// `trace_store`, `trace` configures one.
     pub server: ServerOptions,
-    /// Where responses are cached, if they are. `server.response_cache` is made of it.
+    /// The response cache, if any. It becomes `server.response_cache`.
     pub response_cache: Option<CacheConfig>,
     /// Backends and GPUs.
     pub platform: PlatformConfig,
@@ -45,15 +46,15 @@ pub struct Config {
     pub client_shared_memory: bool,
     /// The collector of traces in mode `opentelemetry`, unless the settings of `server.trace` name another.
     pub collector: CollectorOptions,
-    /// Which metrics are exposed. GPUs are among them only if there are some.
+    /// Which metrics are exposed. Those of GPUs only if there are GPUs.
     pub metrics: MetricsOptions,
-    /// When the load is reported to clients, if it is.
+    /// When load reports are sent to clients; `None` for never.
     pub load_reports: Option<Reporting>,
-    /// Where clients are served, and in which protocols.
+    /// The faces: addresses and protocols.
     pub faces: Vec<Box<dyn Face>>,
 }
 
-/// The version that the server reports. Clients compare its name with Triton's, so that this tells which server it is.
+/// The version that the server reports. Clients compare the name with Triton's, so the version identifies this server.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+nereid");
 
 impl Default for Config {
@@ -91,20 +92,20 @@ impl Default for Config {
 pub struct PollConfig {
     /// The time between two polls.
     pub interval: Duration,
-    /// Whether a change that the file system reports starts a poll, too.
+    /// Whether changes that the file system reports start a poll, too.
     pub watch: bool,
 }
 
-/// What belongs to the process that a server runs in.
+/// The parts of the process that a server uses.
 #[derive(Clone, Default)]
 pub struct Process {
     /// Runs the faces. Without one, the server starts a runtime of its own.
     pub runtime: Option<Handle>,
     /// The settings of the process's log, which clients may read and change.
     pub log: Arc<LogControl>,
-    /// Lets clients register system shared memory; without it they are refused.
+    /// Lets clients register system shared memory; without it, registrations are refused.
     pub memory_faults: Option<FaultHandler>,
-    /// The metrics that native backends keep. Triton's C interface keeps them for the process, not for a server: see
+    /// The metrics of native backends. Triton's C interface keeps them for the process, not for a server: see
     /// `nereid_triton_host::metric_registry`.
     pub backend_metrics: MetricRegistry,
 }

@@ -23,18 +23,18 @@ pub enum StartError {
         host: String,
         /// The address's port.
         port: u16,
-        /// What the system reports.
+        /// The system's error.
         source: io::Error,
     },
-    /// The files of TLS cannot be used.
+    /// The TLS files cannot be used.
     #[error("cannot serve {protocol} with TLS: {source}")]
     Tls {
         /// The face's protocol.
         protocol: &'static str,
-        /// What is wrong with them.
+        /// The reason.
         source: Box<TlsError>,
     },
-    /// The driver library that the configuration names cannot be loaded.
+    /// The driver library named in the configuration cannot be loaded.
     #[error(transparent)]
     Driver(CudaError),
     /// The backends could not be set up.
@@ -46,21 +46,21 @@ pub enum StartError {
     /// A model repository cannot be opened.
     #[error("{0}")]
     Repository(String),
-    /// Traces cannot go where the configuration says.
+    /// Traces cannot be written or sent as configured.
     #[error("{0}")]
     Traces(String),
 }
 
-/// Why a server did not stop in order.
+/// Why a server did not stop cleanly.
 #[derive(Debug, Error)]
 pub enum StopError {
     /// Requests were still in progress.
     #[error("requests were still in progress after {} seconds", .0.as_secs())]
     Deadline(Duration),
-    /// Clients had not ended their sequences, nor were these idle for too long.
+    /// Sequences had neither ended nor exceeded their idle time.
     #[error("sequences were still open after {} seconds", .0.as_secs())]
     Sequences(Duration),
-    /// Backends had not ended.
+    /// Backends had not finished.
     #[error("models were still being unloaded after {} seconds", .0.as_secs())]
     Models(Duration),
     /// A task of the server panicked.

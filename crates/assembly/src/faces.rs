@@ -1,6 +1,6 @@
-//! Where clients are served: each face is an address, and what answers there.
+//! Faces: an address with a protocol that answers there.
 //!
-//! A further face is one more type that implements [`Face`], in a file of its own.
+//! A new face is one more type that implements [`Face`], in its own file.
 
 mod grpc;
 mod http;
@@ -33,42 +33,43 @@ pub use self::sagemaker::SageMaker;
 pub use self::vertex_ai::VertexAi;
 use crate::error::StartError;
 
-/// Ends when the last connection of a face is closed.
+/// Completes when the last connection of a face is closed.
 pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What faces answer from.
+/// The parts of the server that faces use.
 #[derive(Clone)]
 pub struct FaceContext {
     /// The server.
     pub server: Arc<Server>,
-    /// The shared memory that clients register, common to all protocols.
+    /// The shared memory that clients register, shared by all protocols.
     pub regions: Arc<Regions>,
     /// The settings of the log.
     pub log: Arc<LogControl>,
-    /// Where the models come from.
+    /// The source of models.
     pub source: Repositories,
-    /// The text of the server's metrics.
+    /// Renders the server's metrics.
     pub exposition: Arc<Exposition>,
-    /// The connections of all faces. An idle one makes room when descriptors run out.
+    /// The connections of all faces. Idle ones are closed when descriptors run out.
     pub connections: Connections,
-    /// The load of the server, if it is reported.
+    /// Measures the server's load, if it is reported.
     pub load_reports: Option<LoadReports>,
-    /// Cancelled when the server begins to stop. Requests in progress and open sequences go on; what does not serve them may
+    /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; everything else may
     /// end.
     pub closing: CancellationToken,
-    /// Cancelled when nothing is in progress any more: the face accepts no further connections, and ends those it has.
+    /// Cancelled when no request is in progress any more: the face accepts no new connections, and closes the open
+    /// ones.
     pub shutdown: CancellationToken,
 }
 
 impl FaceContext {
-    /// Options of a face on HTTP, with what is the server's.
+    /// Completes the options of an HTTP face with the server's parts.
     fn http_options(&self, options: HttpOptions) -> HttpOptions {
         let Self { regions, log, load_reports, .. } = self.clone();
         HttpOptions { regions, log, load_reports, ..options }
     }
 
-    /// When connections of a face on HTTP end. New ones are for the servers that go on; those that are open may be needed to end
-    /// what has begun.
+    /// When an HTTP face closes its connections. New connections belong to other servers; open ones may be needed to
+    /// finish sequences.
     fn http_end(&self) -> End {
         End { closing: self.closing.clone(), shutdown: self.shutdown.clone() }
     }
@@ -76,16 +77,16 @@ impl FaceContext {
 
 /// A way for clients to reach the server.
 pub trait Face: Send {
-    /// The name of its protocol, for people.
+    /// The name of its protocol, for messages.
     fn protocol(&self) -> &'static str;
 
-    /// What the log calls it once it listens; Triton's words where Triton has the face.
+    /// Its name in the log line that says it listens; Triton's words where Triton has the face.
     fn service(&self) -> &'static str;
 
-    /// Where it listens.
+    /// Its address.
     fn address(&self) -> &Address;
 
-    /// The files of TLS and the names of the protocols that clients may choose, where it takes TLS.
+    /// The TLS files, and the names of the protocols for ALPN, if it uses TLS.
     fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
         None
     }
@@ -95,7 +96,7 @@ pub trait Face: Send {
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving;
 }
 
-/// A face that holds its address. Nobody can connect yet.
+/// A bound face, which accepts no connections yet.
 pub(crate) struct BoundFace {
     face: Box<dyn Face>,
     socket: Bound,
@@ -112,7 +113,7 @@ impl BoundFace {
         Ok(Self { face, socket, tls })
     }
 
-    /// Begins to answer.
+    /// Starts to answer.
     pub(crate) fn serve(self, runtime: &Handle, context: FaceContext) -> Result<ServedFace, StartError> {
         let _guard = runtime.enter();
         let Self { face, socket, tls } = self;
@@ -125,12 +126,12 @@ impl BoundFace {
     }
 }
 
-/// A face that answers.
+/// A running face.
 pub(crate) struct ServedFace {
     pub protocol: &'static str,
-    /// With the port that the system chose.
+    /// The address, with the port that the system chose.
     pub address: SocketAddr,
-    /// Ends after the shutdown, when the last connection is closed.
+    /// Completes after the shutdown, when the last connection is closed.
     pub task: JoinHandle<()>,
 }
 

@@ -17,12 +17,12 @@ use crate::error::StartError;
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which GPUs are used, and how much of their memory is set apart.
+/// Which GPUs are used, and how much of their memory is reserved.
 #[derive(Clone, Debug)]
 pub struct GpusConfig {
     /// NVIDIA's driver library.
     pub driver: DriverLibrary,
-    /// The compute capability that a GPU needs at least.
+    /// The lowest compute capability of a usable GPU.
     pub min_compute_capability: f64,
     /// How much memory backends may borrow.
     pub pools: PoolSizes,
@@ -41,13 +41,13 @@ impl Default for GpusConfig {
     }
 }
 
-/// Where NVIDIA's driver library is.
+/// The location of NVIDIA's driver library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DriverLibrary {
-    /// Where the system's loader finds it; without one, no GPU memory is used.
+    /// In the system loader's search path; without one, no GPU memory is used.
     #[default]
     System,
-    /// At this path, or under this name that the system's loader knows.
+    /// At this path, or under this name in the system loader's search path.
     At(String),
     /// It is not loaded: no GPU memory is used.
     Unused,
@@ -58,12 +58,12 @@ pub enum DriverLibrary {
 pub struct Gpus {
     /// Their numbers.
     pub numbers: Vec<i32>,
-    /// What their memory is used with, if the driver's library was loaded.
+    /// Access to their memory, if the driver's library was loaded.
     pub cuda: Option<Arc<Cuda>>,
 }
 
 impl Gpus {
-    /// How full they may be when a model is loaded. Where their driver was not loaded, nobody knows how full they are.
+    /// The share of their memory above which no model is loaded. Without the driver, their use is unknown.
     pub(crate) fn limits(&self, limits: &BTreeMap<i32, f64>) -> GpuLimits {
         let Some(cuda) = self.cuda.clone() else { return GpuLimits::default() };
         GpuLimits::new(limits.clone(), move |gpu| {
@@ -104,7 +104,7 @@ impl Gpus {
         }
     }
 
-    /// The memory of theirs that backends may borrow.
+    /// The pools of their memory for backends.
     pub(crate) fn pools(&self, sizes: &PoolSizes) -> Pools {
         self.cuda.as_ref().map_or_else(Pools::default, |cuda| Pools::new(cuda, &self.numbers, sizes))
     }
@@ -127,17 +127,17 @@ fn capable(cuda: &Cuda, least: f64) -> Vec<i32> {
     capable.map(|gpu| gpu.number).collect()
 }
 
-/// The numbers of the GPUs that the file system shows.
+/// The numbers of the GPUs that the file system lists.
 fn listed() -> Vec<i32> {
     let visible = env::var_os(VISIBLE).map(|names| names.to_string_lossy().into_owned());
     let count = visible_count(&uuids(Path::new(DRIVER)), visible.as_deref());
     (0..).take(count).collect()
 }
 
-/// The UUID of each GPU, in the order of their addresses; empty where the driver does not show it.
+/// The UUID of each GPU, in the order of their addresses; empty if the driver does not report it.
 fn uuids(driver: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(driver) else { return Vec::new() };
-    // By address, since the folder has no order of its own.
+    // Sorted by address, because folders are unordered.
     let gpus: BTreeSet<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let uuid = |gpu: &Path| {
         let information = fs::read_to_string(gpu.join("information")).ok()?;

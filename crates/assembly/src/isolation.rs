@@ -1,5 +1,5 @@
-//! Built-in backends that run in processes of their own, or whose models are tried there: the server's side, and what such a
-//! process runs.
+//! Built-in backends that are isolated in separate processes, or whose models are tried there: the server's side, and
+//! the code of those processes.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! Polls the repositories: in intervals, and if they are watched, as soon as the file system reports a change.
+//! Polls the repositories: at intervals and, if they are watched, as soon as the file system reports a change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::running::{LoadOutcome, outcome};
 /// A change is polled again after this long without a report: while a model is being copied, reports keep coming.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Polls the repositories for as long as it is awaited, from when the models were loaded at start: in intervals, and
-/// between them where `watched` folders change. A poll that takes long delays the next.
+/// Polls the repositories until dropped, once the models of the start are loaded: at intervals, and on changes in
+/// `watched` folders. A slow poll delays the next one.
 pub(crate) async fn run(
     server: Arc<Server>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
@@ -47,11 +47,10 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits for the next reason to poll: a change, or the end of the interval. With a change pending, until no more are
-/// reported.
+/// Waits for the next reason to poll: the end of the interval, or a change, once no more changes are reported.
 async fn wait(changes: &Notify, pending: bool, interval: Duration) {
     let quiet = async { while timeout(QUIET, changes.notified()).await.is_ok() {} };
-    // Either way, no longer than without a watch.
+    // In either case, at most the interval.
     let _ =
         if pending { timeout(interval, quiet).await } else { timeout(interval, changes.notified()).await };
 }
@@ -100,7 +99,7 @@ mod tests {
         let expected = QUIET * 6;
         assert!(start.elapsed().abs_diff(expected) < Duration::from_millis(20), "{:?}", start.elapsed());
         reporter.await.unwrap();
-        // Quiet that never comes is not waited for.
+        // The interval limits the wait for silence.
         let reporting = Arc::clone(&changes);
         let reporter = tokio::spawn(async move {
             loop {

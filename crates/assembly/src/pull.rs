@@ -1,4 +1,4 @@
-//! Brings the models of a repository that is elsewhere into a folder.
+//! Downloads the models of a remote repository into a folder.
 
 use std::fs;
 use std::io;
@@ -10,34 +10,34 @@ use nereid_core::{Progress, block_on};
 use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds};
 use nereid_repository::Fetch;
 
-/// What has arrived stays here until all of a model has, also when that fails: the next attempt goes on from there.
+/// Downloads are staged here until a model is complete, also after a failure, so that the next attempt resumes.
 const PARTS: &str = ".nereid-pull";
 
-/// How often progress is reported.
+/// The interval between progress reports.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Whether something is the address of a repository that is not on this machine.
+/// Whether an argument is the address of a remote repository.
 pub fn is_address(location: &Path) -> bool {
     location.to_str().is_some_and(|location| Address::parse(location).is_some())
 }
 
-/// How far a model is.
+/// The progress of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct PullProgress<'a> {
     /// The model.
     pub model: &'a str,
-    /// How many bytes are there.
+    /// Bytes received.
     pub fetched: u64,
-    /// How many there are, as far as is known.
+    /// Total bytes, as far as known.
     pub total: u64,
-    /// For how long it has been going on.
+    /// The time since the download began.
     pub elapsed: Duration,
 }
 
-/// Brings all models of a repository into a folder, and tells now and then how far it is. Gives their names.
+/// Downloads all models of a repository into a folder, with progress reports. Returns their names.
 ///
 /// # Errors
-/// It is no such address, cannot be read, or a model of the same name is in the folder.
+/// The address is invalid or cannot be read, or the folder already has a model of the same name.
 pub fn pull(
     address: &str,
     folder: &Path,
@@ -55,7 +55,7 @@ pub fn pull(
     let clouds = Clouds::new(CloudOptions { cache, ..options })?;
     let store = clouds.open(parsed.map_err(|error| error.to_string())?)?;
     let as_of = Instant::now();
-    // An archive arrives as a whole, before it is known what is in it.
+    // An archive is fetched as a whole before its contents are known.
     let progress = Progress::default();
     let prepared = reporting(address, &progress, report, || block_on(store.prepare(&progress, as_of)));
     prepared.map_err(|error| error.message().to_owned())?;
@@ -89,7 +89,7 @@ pub fn pull(
     Ok(models)
 }
 
-/// Does something while a thread tells how far it is.
+/// Runs a function while a thread reports progress.
 fn reporting<T>(
     model: &str,
     progress: &Progress,
@@ -115,7 +115,7 @@ fn reporting<T>(
     })
 }
 
-/// The files of caches are shared, and so cannot be written. These are nobody else's.
+/// Files of the cache are shared, and so read-only. The downloaded ones are not.
 fn make_writable(folder: &Path) -> io::Result<()> {
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

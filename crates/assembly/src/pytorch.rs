@@ -7,11 +7,11 @@ use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, M
 use nereid_python::PythonBackend;
 use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, class_file, find};
 
-/// Opens the engine that the setting `engine` asks for: libtorch, as the setting `library` names it or as it is found, or the
-/// Python that the settings of backend `python` name. `directory` is where backends are installed.
+/// Opens the engine that the setting `engine` chooses: libtorch, which the setting `library` names or a search finds,
+/// or the Python of the settings of backend `python`. `directory` is where backends are installed.
 ///
 /// # Errors
-/// There is none that can be used, and what to do about it.
+/// No engine is available; the error says what to do.
 pub(crate) fn open(
     settings: &BackendSettings,
     python: &BackendSettings,
@@ -31,7 +31,7 @@ pub(crate) fn open(
     let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
     let torch = match Torch::open(&found.path) {
         Ok(torch) => torch,
-        // Nothing was found, then: no more than a name was left to try.
+        // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable(_)) if found.place == Place::System => {
             return Err(Error::unavailable(
                 "no libtorch was found: not by the setting 'library', nor in the backend directory, the active Python \
@@ -47,7 +47,7 @@ pub(crate) fn open(
     Ok(Arc::new(TorchBackend::new(torch)))
 }
 
-/// TorchScript models in PyTorch's own Python.
+/// TorchScript models on PyTorch's own Python.
 struct InPython {
     python: PythonBackend,
     class: PathBuf,

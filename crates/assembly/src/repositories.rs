@@ -12,12 +12,12 @@ use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub source: Repositories,
-    /// Those that are folders on this machine.
+    /// Those in folders on this machine.
     pub folders: Vec<PathBuf>,
     clouds: Arc<LazyClouds>,
 }
 
-/// What repositories in clouds share, made for the first one.
+/// The parts shared by repositories in clouds, made for the first one.
 pub(crate) struct LazyClouds {
     options: CloudOptions,
     made: Mutex<Option<Arc<Clouds>>>,
@@ -36,10 +36,10 @@ impl LazyClouds {
         Ok(Arc::clone(made.insert(Arc::new(Clouds::new(self.options.clone())?))))
     }
 
-    /// What is at an address in a cloud.
+    /// Opens the store at an address in a cloud.
     ///
     /// # Errors
-    /// It is no such address, or cannot be used.
+    /// The address is invalid, or its store cannot be used.
     pub(crate) fn open(&self, address: &str) -> Result<Arc<dyn Store>, String> {
         let parsed = Address::parse(address);
         let parsed = parsed.ok_or_else(|| {
@@ -54,10 +54,10 @@ impl LazyClouds {
 }
 
 impl Opened {
-    /// Opens the repositories. One that is given twice counts once. Nothing is read yet.
+    /// Opens the repositories. Duplicates count once. Reads nothing yet.
     ///
     /// # Errors
-    /// The first one that cannot be opened, and why.
+    /// The first repository that cannot be opened, and why.
     pub(crate) fn new(
         locations: &[PathBuf],
         options: CloudOptions,
@@ -79,17 +79,17 @@ impl Opened {
         Ok(Self { source: Repositories::over(stores, reading), folders, clouds })
     }
 
-    /// What repositories in clouds share.
+    /// The parts shared by repositories in clouds.
     pub(crate) fn clouds(&self) -> &Arc<LazyClouds> {
         &self.clouds
     }
 
-    /// How the repositories that are not on this machine are.
+    /// The states of the repositories that are not on this machine.
     pub(crate) fn status(&self) -> Vec<RepositoryStatus> {
         self.clouds.made().iter().flat_map(|clouds| clouds.status()).collect()
     }
 
-    /// Removes the files that were sent and fetched, also those still in use. To be called when no model is loaded any more.
+    /// Removes sent and fetched files, even those in use. Call it once no model is loaded.
     pub(crate) fn remove_files(&self) {
         self.source.remove_sent_files();
         if let Some(clouds) = &*self.clouds.made() {
@@ -107,12 +107,12 @@ impl Registration {
         Self(opened.clone())
     }
 
-    /// Adds the repository in a folder or at an address, with all its models. `names` has the models that are not called as
-    /// their folders are: name, then folder.
+    /// Adds the repository in a folder or at an address, with all its models. `names` maps names of models to their
+    /// folders, where they differ.
     ///
     /// # Errors
-    /// `InvalidArg` if it cannot be read or a name cannot be a model's; `AlreadyExists` if the repository is there or another
-    /// one was registered under one of these names.
+    /// `InvalidArg` if it cannot be read or a name is not valid for a model; `AlreadyExists` if the repository is
+    /// present or another one was registered under one of these names.
     pub async fn add(&self, location: &Path, names: &BTreeMap<String, String>) -> Result<(), Error> {
         self.0.source.register_all(self.open(location)?, names).await
     }
@@ -137,7 +137,7 @@ impl Registration {
     }
 }
 
-/// Says which addresses are not known, instead of that there is no such folder.
+/// Reports unknown addresses as such, and not as missing folders.
 fn check_scheme(location: &Path) -> Result<(), String> {
     let Some((scheme, _)) = location.to_str().and_then(|location| location.split_once("://")) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Where traces go: the settings, made into what takes traces.
+//! Makes the store of traces from the settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use nereid_core::{TraceMode, TraceSettings, TraceStore};
 use nereid_trace::{Collector, CollectorOptions, TraceFiles};
 
-/// What takes traces in the mode of these settings; `None` if nothing can. A collector is the one of `options`, as far as
-/// the settings say nothing else.
+/// The store for the mode of these settings; `None` if they configure none. `options` configures the collector, except
+/// where the settings do.
 ///
 /// # Errors
-/// Which setting of the mode is wrong.
+/// The invalid setting of the mode.
 pub(crate) fn store(
     settings: &TraceSettings,
     options: CollectorOptions,
 ) -> Result<Option<Arc<dyn TraceStore>>, String> {
     Ok(match settings.mode {
-        // Without a file now there is none later, and settings that trace are refused.
+        // The file cannot be set later, so settings that trace are refused without one.
         TraceMode::Triton if settings.file.is_empty() => None,
         TraceMode::Triton => Some(Arc::new(TraceFiles::new(&settings.file))),
         TraceMode::OpenTelemetry => {

@@ -84,7 +84,7 @@ impl Error {
         cancelled => Cancelled,
     }
 
-    /// Why a model's file could not be read, with a hint where one like it is there.
+    /// Why a model's file could not be read, with a hint if a similar file exists.
     pub fn cannot_read(path: &Path, error: &FileError) -> Self {
         let message = format!("cannot read {}: {error}", path.display());
         match error {

@@ -20,7 +20,7 @@ pub trait ResponseSink: Any + Send + Sync {
     /// Takes an answer, or none; after `last` no other follows.
     fn deliver(&self, answer: Option<Answer>, last: bool);
 
-    /// The sink behind this one, if there is any: it hears all that this one does not take for itself.
+    /// The next sink, if any: it receives everything that this one does not handle.
     fn next(&self) -> Option<&dyn ResponseSink> {
         None
     }

@@ -1,4 +1,4 @@
-//! A device for tests: its memory has addresses that the CPU cannot read.
+//! A device for tests, whose memory the CPU cannot read directly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Checks model repositories, without loading a model unless that is asked for.
+//! Checks model repositories, by default without loading a model.
 //!
 //! Every configuration is read as the server reads it, and every broken rule is reported with its place; folders are
 //! checked for missing and unused files. What only a model's own file can tell is left to its backend: [`complete`]

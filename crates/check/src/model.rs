@@ -23,7 +23,7 @@ pub(crate) struct CheckedFolder {
     pub path: PathBuf,
     /// The versions that would be served, ascending.
     pub versions: Vec<i64>,
-    /// The configuration, unless there is none to go on with.
+    /// The configuration; `None` if it is unusable.
     pub config: Option<CheckedConfig>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn check(
     CheckedFolder { name: name.to_owned(), path: folder.to_owned(), versions: served, config }
 }
 
-/// Whether the model names an agent that may put other files in the place of those that are here.
+/// Whether the model names an agent that may replace the files that are present.
 fn brings_files(config: &ModelConfig) -> bool {
     let own = own_agents(config).unwrap_or_default();
     own.iter().any(|agent| !["checksum", "dragonfly"].contains(&agent.name.as_str()))
@@ -159,7 +159,7 @@ fn same_ending<'a>(filename: &str, names: &[&'a str]) -> Option<&'a str> {
     same.next().filter(|_| same.next().is_none())
 }
 
-/// Checks that the files are there that the configuration names.
+/// Checks that the files exist that the configuration names.
 fn check_named_files(
     folder: &Path,
     config: &CheckedConfig,
@@ -234,7 +234,7 @@ fn check_strays(
     }
 }
 
-/// The version that a name stands for which is none, such as `01`, `v2` or `1.0`.
+/// The version that an invalid name probably means, such as `01`, `v2` or `1.0`.
 fn likely_version(name: &str) -> Option<u64> {
     let name = name.to_ascii_lowercase();
     let number = ["version", "v"].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);

@@ -1,7 +1,7 @@
 //! The registry of backends: those registered by name, and where to find others.
 //!
-//! A name has one entry. It holds a backend, or the reason why there is none, or how to build one when it is first
-//! needed. So the place of registration decides whether a backend can be used, and no other code checks.
+//! A name has one entry: a backend, a function that builds one on first use, or the reason why it is unavailable. So
+//! registration decides whether a backend can be used, and no other code checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ pub struct Backends {
 type Build = dyn Fn() -> Result<Arc<dyn Backend>> + Send + Sync;
 
 struct Entry {
-    /// Known without building the backend; `None` if there is none.
+    /// Known without building the backend; `None` if it is unavailable.
     completes_config: Option<bool>,
     backend: OnceLock<Result<Arc<dyn Backend>>>,
     build: Box<Build>,
@@ -43,7 +43,7 @@ impl Backends {
         self.insert(name, Some(completes_config), Box::new(build));
     }
 
-    /// Registers the reason why there is no backend of that name. Its models fail to load with it.
+    /// Registers the reason why a backend is unavailable. Its models fail to load with that reason.
     pub fn refuse(&mut self, name: impl Into<String>, reason: Error) {
         self.insert(name, None, Box::new(move || Err(reason.clone())));
     }
@@ -53,7 +53,7 @@ impl Backends {
         self.entries.insert(name.into(), Arc::new(entry));
     }
 
-    /// Where backends come from that are not registered, and those that models bring along.
+    /// Sets the finder of installed backends, and of those in models' folders.
     pub fn set_finder(&mut self, finder: Arc<dyn BackendFinder>) {
         self.finder = Some(finder);
     }
@@ -63,22 +63,22 @@ impl Backends {
         self.entries.keys().map(String::as_str)
     }
 
-    /// Whether models of that backend complete configurations; `None` for a backend that is not registered or refuses.
+    /// Whether models of that backend complete configurations; `None` if it is not registered or unavailable.
     pub fn completes_config(&self, name: &str) -> Option<bool> {
         self.entries.get(name)?.completes_config
     }
 
-    /// Whether models of that backend can run on GPUs. Builds the backend, so it is worth asking only where there is a GPU.
+    /// Whether models of that backend can run on GPUs. Builds the backend, so call it only if there is a GPU.
     pub fn runs_on_gpus(&self, name: &str) -> bool {
         let backend = self.entries.get(name).and_then(|entry| entry.backend().ok());
         backend.is_some_and(|backend| backend.capabilities().runs_on_gpus)
     }
 
-    /// Chooses the backend for a model: the one that the model brings along, or else the registered one, or else an
-    /// installed one. An installed backend also replaces a registered one that refuses.
+    /// Chooses the backend for a model: the one in the model's folder, else the registered one, else an installed one.
+    /// An installed backend also replaces an unavailable one.
     ///
     /// # Errors
-    /// `InvalidArg` if there is none; otherwise why the backend cannot be used.
+    /// `InvalidArg` if none is found; otherwise the reason why the backend cannot be used.
     pub fn select(&self, model: &ModelContext) -> Result<Arc<dyn Backend>> {
         let name = name_of(model)?;
         let (found, entry) = (self.find(model), self.entries.get(name));
@@ -160,11 +160,11 @@ impl Entry {
     }
 }
 
-/// What the finder has for a model.
+/// The finder's result for a model.
 enum Found {
     WithModel(Arc<dyn Backend>),
     Installed(Arc<dyn Backend>),
-    /// And where it looked.
+    /// The places that were searched.
     Nothing(Option<String>),
 }
 

@@ -83,7 +83,7 @@ impl Caller {
         self
     }
 
-    /// An ensemble, whose own request holds what there is to hold.
+    /// An ensemble, whose own request holds the permits.
     pub(crate) fn ensemble(computed: &Arc<Computed>) -> Self {
         Self { computed: Some(Arc::clone(computed)), ..Self::default() }
     }

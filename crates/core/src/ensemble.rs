@@ -118,7 +118,7 @@ impl Executor for Graph {
         true
     }
 
-    /// A request goes on with a sequence here if it does so in a member.
+    /// A request continues a sequence here if it continues one in a member.
     fn goes_on(&self, sequence: &CorrelationId) -> bool {
         let Some(models) = self.shared.models.upgrade().map(|models| models.load_full()) else {
             return false;

@@ -56,7 +56,7 @@ pub(crate) trait Executor: Send + Sync {
         Vec::new()
     }
 
-    /// How many [members](Self::members) it has where all of them are there.
+    /// The number of its [members](Self::members), if all of them are loaded.
     fn member_count(&self) -> usize {
         0
     }
@@ -71,17 +71,17 @@ pub(crate) trait Executor: Send + Sync {
         false
     }
 
-    /// Whether clients may go on with a sequence here.
+    /// Whether clients may continue a sequence here.
     fn has_sequences(&self) -> bool {
         false
     }
 
-    /// Calls `done` once no client can go on with a sequence here, perhaps at once. Only the latest one is called.
+    /// Calls `done` once no client can continue a sequence here, perhaps at once. Only the latest callback is called.
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         done();
     }
 
-    /// No client can go on with its sequence any more.
+    /// No client can continue its sequence any more.
     fn end_sequences(&self) {}
 }
 

@@ -77,6 +77,6 @@ pub(crate) fn in_place<T: Send>(placement: &Placement, act: impl FnOnce() -> Res
         placement.apply().map_err(refused)?;
         act()
     };
-    // A panic goes on here, as it does where no thread is needed.
+    // Propagates a panic, as without a thread.
     thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }

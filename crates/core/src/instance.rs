@@ -127,7 +127,7 @@ fn create(model: &dyn nereid_backend_api::Model, instances: Vec<Placed>) -> Resu
     thread::scope(|scope| {
         let create = |instance| scope.spawn(move || create(instance));
         let threads: Vec<_> = instances.into_iter().map(create).collect();
-        // All of them are waited for; a panic goes on here, as it does where there is one thread.
+        // Joins all of them, then propagates a panic, as with a single thread.
         let created: Vec<_> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
@@ -170,7 +170,7 @@ impl Slot {
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 impl Pool {
-    /// Makes all instances but those that are `kept` from a pool of the same model. If one fails, none is left.
+    /// Creates all instances except those `kept` from a pool of the same model. If one fails, none remains.
     pub(crate) fn new(
         model: Arc<dyn nereid_backend_api::Model>,
         instances: Vec<Placed>,
@@ -239,7 +239,7 @@ impl Pool {
         self.cost.add(start.elapsed());
     }
 
-    /// Executes requests where the instance belongs. Nobody but `monitor` hears of it.
+    /// Executes requests where the instance belongs. Reports to `monitor` only.
     ///
     /// # Errors
     /// The system refuses the instance's place.
@@ -255,7 +255,7 @@ impl Pool {
         })
     }
 
-    /// Executes requests on the calling thread. Nobody but `monitor` hears of it.
+    /// Executes requests on the calling thread. Reports to `monitor` only.
     fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
         let slot = &self.slots[instance];
         let mut batch = Batch::new(requests, monitor);
@@ -266,7 +266,7 @@ impl Pool {
             }
         }
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
-        // A batch dropped by a panic answers its requests; the instance goes on with the next one.
+        // Dropping a batch after a panic answers its requests; the instance continues with the next batch.
         if catch_unwind(AssertUnwindSafe(|| executing.execute(batch))).is_err() {
             tracing::error!("instance '{}' panicked; its requests were answered with an error", slot.name());
         }

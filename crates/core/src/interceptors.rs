@@ -41,7 +41,7 @@ pub trait Interceptor: Send + Sync {
     reason = "it lives on the stack, where a box would cost each request an allocation"
 )]
 pub enum Step {
-    /// It goes on: to the next interceptor, and behind the last to the queue.
+    /// The request continues: to the next interceptor, or after the last one to the queue.
     Proceed(Request),
     /// The interceptor has answered it, or will.
     Answered,
@@ -177,7 +177,7 @@ impl Gate {
         ResponseStream::at(inflight, Place::Waiting(waiting))
     }
 
-    /// The request when it may be queued; `None` if it was answered before, be it because nobody waits for it any more.
+    /// The request when it may be queued; `None` if it was answered or cancelled before.
     async fn outcome(
         &self,
         inflight: &InFlight,

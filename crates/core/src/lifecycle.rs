@@ -193,7 +193,7 @@ impl LifeCycle {
         self.change(|table| table.require(id));
     }
 
-    /// Serves what `spec` says, or keeps serving what there is if that fails.
+    /// Serves the versions of `spec`. If that fails, keeps serving the current ones.
     fn apply(self: &Arc<Self>, spec: ModelSpec, anew: bool, served: Option<&Fingerprint>) -> Result<()> {
         let id = &spec.id;
         if spec.versions.is_empty() {

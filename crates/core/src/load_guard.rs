@@ -1,4 +1,4 @@
-//! Who hears what becomes of the files that a model is loaded from.
+//! Notifies sources of the fate of the files that a model is loaded from.
 
 use std::fmt;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ use crate::statistics::ModelStatistics;
 pub enum Work {
     /// Requests are in progress.
     Requests,
-    /// No request is in progress, but clients may go on with sequences.
+    /// No request is in progress, but clients may continue sequences.
     Sequences,
     /// There is none.
     Nothing,
@@ -69,7 +69,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Whether this has other instances of the model that `other` has, whose sequences go on there.
+    /// Whether this has other instances of the model that `other` has, whose sequences continue there.
     pub(crate) fn follows(&self, other: &Arc<Self>) -> bool {
         self.predecessor.load().as_ref().is_some_and(|predecessor| Arc::ptr_eq(predecessor, other))
     }
@@ -88,18 +88,18 @@ impl Model {
         }));
     }
 
-    /// Calls `done` once no client can go on with a sequence here.
+    /// Calls `done` once no client can continue a sequence here.
     pub(crate) fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         let executor = Arc::clone(&self.executor);
         let queued = move || executor.when_sequences_end(done);
-        // A request that goes on with one may not be in the queue yet.
+        // A request that continues one may not be queued yet.
         match &self.gate {
             Some(gate) => gate.when_empty(Box::new(queued)),
             None => queued(),
         }
     }
 
-    /// No client can go on with its sequence any more, here or where it began.
+    /// No client can continue its sequence any more, here or where it began.
     pub(crate) fn end_sequences(&self) {
         self.executor.end_sequences();
         if let Some(predecessor) = self.predecessor.swap(None) {
@@ -122,7 +122,7 @@ impl Model {
         self.retirement.then(afterwards);
     }
 
-    /// Who has the sequence that a request goes on with, if that began before the instances were changed.
+    /// The holder of the sequence that a request continues, if it began before the instances were changed.
     fn holder(&self, request: &InferRequest) -> Option<Arc<Self>> {
         if self.sequence_checks.is_none() || request.sequence.start {
             return None;
@@ -265,13 +265,13 @@ impl Model {
         Ok(stream)
     }
 
-    /// Whether a request goes on with a sequence that has begun.
+    /// Whether a request continues a sequence that has begun.
     pub(crate) fn goes_on(&self, request: &InferRequest) -> bool {
         let id = &request.correlation_id;
         *id != CorrelationId::None && !request.sequence.start && self.has_sequence(id)
     }
 
-    /// Whether clients may go on with that sequence here, or where it began.
+    /// Whether clients may continue that sequence here, or where it began.
     pub(crate) fn has_sequence(&self, id: &CorrelationId) -> bool {
         self.executor.goes_on(id)
             || self.gate.as_ref().is_some_and(|gate| gate.holds(id))
@@ -302,7 +302,7 @@ impl Model {
         trace.trace().report_tensors(TensorActivity::QueueInput, &request.inputs);
     }
 
-    /// Takes a request out of the queue that nobody waits for any more.
+    /// Removes a cancelled request from the queue.
     pub(crate) fn forget(&self, ticket: Ticket) {
         self.executor.cancel(ticket);
     }

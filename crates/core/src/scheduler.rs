@@ -60,17 +60,17 @@ pub trait Scheduler: Send + Sync {
         false
     }
 
-    /// Whether clients may go on with a sequence here.
+    /// Whether clients may continue a sequence here.
     fn has_sequences(&self) -> bool {
         false
     }
 
-    /// Calls `done` once no client can go on with a sequence here, perhaps at once. Only the latest one is called.
+    /// Calls `done` once no client can continue a sequence here, perhaps at once. Only the latest callback is called.
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         done();
     }
 
-    /// No client can go on with its sequence any more.
+    /// No client can continue its sequence any more.
     fn end_sequences(&self) {}
 }
 
@@ -130,7 +130,7 @@ pub(crate) enum Refusal {
     Full(usize),
     /// It waited longer than it may.
     Expired,
-    /// Nobody waits for the answer any more.
+    /// The request was cancelled.
     Cancelled,
     /// The limit of sequences that wait for a slot is reached.
     BacklogFull(usize),

@@ -215,7 +215,7 @@ impl Server {
             && self.models().ready().any(|model| model.executor().reports_readiness())
     }
 
-    /// Whether the server works, be it ready or not. It does not where its source cannot be read at start.
+    /// Whether the server is live, ready or not. It is not live if its source cannot be read at start.
     pub fn is_live(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }

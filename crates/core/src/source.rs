@@ -29,7 +29,7 @@ pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + '
 /// A source that is far away need not be asked about each model: what it learned at `as_of` or later is new enough. So a poll
 /// of many models costs the one listing that it begins with.
 pub trait ModelSource: Send + Sync {
-    /// The models that are there now, ascending by name, each name once.
+    /// The current models, ascending by name, each name once.
     ///
     /// # Errors
     /// The source cannot be read now.
@@ -77,11 +77,11 @@ pub trait FetchedModel: Send {
     /// Reads the model. It may block.
     ///
     /// # Errors
-    /// What is wrong with its description; `NotFound` if it has none, so that it is not a model.
+    /// The problem with its description; `NotFound` if it has none, and so is not a model.
     fn read(self: Box<Self>) -> Result<ModelSpec>;
 }
 
-/// A name in a source, and the models it stands for.
+/// A name in a source, and the models that it denotes.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The name.

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn no_call_of_many_threads_is_missed() {
-        // Each call adds to what there is before it wakes; the last poll has to see all of it.
+        // Each call adds work before it wakes the task; the last poll must see all of it.
         const THREADS: usize = 4;
         const CALLS: usize = 5_000;
         let (there, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -41,7 +41,7 @@ pub trait TraceStream: Send + Sync {
     /// A request is going to be traced, perhaps as part of a `parent` that its client sent. `last` says that no
     /// further one is, unless the settings change: the requested number was counted.
     ///
-    /// What is given hears of the request until it is dropped.
+    /// The sampled trace receives events of the request until it is dropped.
     fn begin(&self, parent: Option<TraceParent>, last: bool) -> Arc<dyn TraceSink>;
 }
 

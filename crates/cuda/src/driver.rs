@@ -16,7 +16,7 @@ pub(crate) type RawContext = *mut c_void;
 #[derive(Clone, Copy)]
 pub(crate) struct RawIpcHandle(pub [u8; 64]);
 
-/// The attributes of a device that are asked for, by the driver's numbers.
+/// The attributes of a device that we query, by the driver's numbers.
 pub(crate) const CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const CAPABILITY_MINOR: c_int = 76;
 /// Memory of another GPU is made reachable when it is first used.

@@ -2,7 +2,7 @@
 
 use nereid_backend_api::Error;
 
-/// Why a GPU cannot be used, or did not do what it was asked for.
+/// Why a GPU cannot be used, or an operation on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// The driver library is missing or is something else.
@@ -33,7 +33,7 @@ pub enum CudaError {
         /// How many there are.
         count: usize,
     },
-    /// More was asked for than there is.
+    /// The request exceeds the available memory.
     #[error("{asked} bytes requested from memory of {available} bytes")]
     TooLong {
         /// Bytes asked for.

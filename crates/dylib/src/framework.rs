@@ -107,7 +107,7 @@ impl Framework {
     /// The library in a folder: the one without a version in its name, or else the newest.
     fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
         let unversioned = format!("{}{DLL_SUFFIX}", self.library);
-        // Helpers such as `libonnxruntime_providers_shared.so` go on otherwise.
+        // Helpers such as `libonnxruntime_providers_shared.so` continue differently.
         let start = format!("{}.", self.library);
         let newest = names(folder)
             .filter(|name| name.starts_with(&start) && name.contains(DLL_SUFFIX))

@@ -22,17 +22,17 @@ struct Configured<'a> {
 enum Dims<'a> {
     /// These behind the batch dimension; where they have -1, so must the graph.
     Exactly(&'a [i64]),
-    /// A single one, over the elements of all requests.
+    /// A single dimension, over the elements of all requests.
     Ragged,
     /// These behind the batch dimension, where -1 matches any size.
     Matching(&'a [i64]),
-    /// Nothing: only the parts that requests get have the configured dimensions.
+    /// Nothing: only the slices that requests get have the configured dimensions.
     Any,
 }
 
 impl Signature {
-    /// What a configuration lists, for models whose files declare neither types nor dimensions. All of it then fits, and
-    /// what the model returns is held against it.
+    /// Takes the configured inputs and outputs, for models whose files declare neither types nor dimensions. They all
+    /// match, and the model's results are checked against them.
     ///
     /// # Errors
     /// `InvalidArg` that names an input or output without a type.
@@ -81,7 +81,7 @@ impl Signature {
 /// Checks that each configured input exists and fits, and that each input that the graph needs is configured.
 ///
 /// # Errors
-/// `InvalidArg` that names the input and what would be right.
+/// `InvalidArg` that names the input and what it should be.
 pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signature: &Signature) -> Result<()> {
     let batching = config.max_batch_size > 0;
     for input in &config.input {
@@ -124,11 +124,11 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
     }))
 }
 
-/// Checks the configured outputs and returns them in their order, followed by those that only replace states. They may be
-/// fewer than the graph has, even none: responses then have no outputs.
+/// Checks the configured outputs and returns them in order, followed by those that only update states. The
+/// configuration may list only some of the graph's outputs, or none: responses then have no outputs.
 ///
 /// # Errors
-/// `InvalidArg` that names the output and what would be right.
+/// `InvalidArg` that names the output and what it should be.
 pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec<Output>> {
     let batching = config.max_batch_size > 0;
     let batch_outputs = BatchOutput::all(config)?;

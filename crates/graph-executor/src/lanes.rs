@@ -1,6 +1,6 @@
-//! An instance that executes several batches at once, for engines of which one at a time leaves processors idle.
+//! An instance that executes several batches at once, for engines that leave processors idle with a single batch.
 //!
-//! Knows nothing of what its lanes execute.
+//! Does not know what its lanes execute.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,17 +9,17 @@ use std::thread::{Builder, JoinHandle};
 
 use nereid_backend_api::{Batch, Error, Instance, Result};
 
-/// Executes each batch in the first of its lanes that is free. While none is, the caller waits.
+/// Executes each batch in the first free lane. While none is free, the caller waits.
 ///
-/// Batches may end in another order than they came in, so it is not for models whose requests build on each other.
+/// Batches may complete out of order, so it is not for models whose requests depend on each other.
 pub struct Lanes {
-    /// `None` once the lanes are to end. Takes a batch only when a lane is there to execute it.
+    /// `None` once the lanes should end. Accepts a batch only when a lane is free.
     batches: Option<SyncSender<Batch>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Lanes {
-    /// With a thread for each of these instances.
+    /// Starts a thread for each of these instances.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -41,7 +41,7 @@ impl Lanes {
 impl Instance for Lanes {
     fn execute(&mut self, batch: Batch) {
         if let Some(batches) = &self.batches {
-            // It fails only if all lanes are gone; the batch is then dropped, which fails its requests.
+            // Sending fails only if all lanes are gone; then the batch is dropped, which fails its requests.
             let _ = batches.send(batch);
         }
     }
@@ -51,7 +51,7 @@ impl Drop for Lanes {
     fn drop(&mut self) {
         self.batches = None;
         for thread in self.threads.drain(..) {
-            // A lane's panic was caught, and reported.
+            // A lane's panic was caught and reported.
             let _ = thread.join();
         }
     }
@@ -59,10 +59,10 @@ impl Drop for Lanes {
 
 fn run(batches: &Mutex<Receiver<Batch>>, mut instance: Box<dyn Instance>) {
     loop {
-        // One lane waits for a batch, and the others for it to get one.
+        // One lane waits for a batch while the others wait for the lock.
         let batch = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(batch) = batch else { return };
-        // The requests of a batch that panics are failed as it is dropped.
+        // A batch that panics is dropped, which fails its requests.
         let _ = catch_unwind(AssertUnwindSafe(|| instance.execute(batch)));
     }
 }

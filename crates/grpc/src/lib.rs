@@ -79,7 +79,7 @@ pub(crate) struct Face {
 }
 
 impl Face {
-    /// What messages in memory may take: no limit for those that are counted elsewhere.
+    /// The limit for messages in memory; none for those that are counted elsewhere.
     pub fn body_budget(&self, counts: bool) -> &BodyBudget {
         if counts { self.server.bodies() } else { &BodyBudget::UNLIMITED }
     }

@@ -106,7 +106,7 @@ pub async fn decompress(body: RequestBody, limit: Limit, budget: &BodyBudget) ->
     }
     let (turn, budget) = (budget.turn_to_decompress().await, budget.clone());
     let task = spawn_blocking(move || {
-        // Kept to the end, even if nobody waits any more.
+        // Counted until the end, even if the caller is gone.
         let _turn = turn;
         decompressed(body, limit, &budget)
     });

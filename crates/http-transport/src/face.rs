@@ -98,7 +98,7 @@ impl Call<'_> {
     }
 
     /// Marks that the server still works on this request: nothing is expected from the client until the mark is dropped.
-    /// For streams, which go on after [`Face::perform`] has returned.
+    /// For streams, which continue after [`Face::perform`] has returned.
     pub fn busy(&self) -> Busy {
         self.pace.busy()
     }

@@ -44,7 +44,7 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The parameters in order, as they stand in the path.
+    /// The parameters, in the order of the path.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
         let (mut segments, mut patterns) = (Some(self.path), Some(self.pattern));
         std::iter::from_fn(move || {

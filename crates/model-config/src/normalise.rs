@@ -67,7 +67,7 @@ fn fill_scheduling(config: &mut ModelConfig) {
 
 fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
     if config.instance_group.is_empty() {
-        // The group that nobody asked for has the model's name alone, without a number.
+        // The default group has the model's name alone, without a number.
         let name = config.name.clone();
         config.instance_group.push(ModelInstanceGroup { name, ..ModelInstanceGroup::default() });
     }

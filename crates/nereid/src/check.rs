@@ -1,4 +1,4 @@
-//! `nereid check`: prints what a check of model repositories finds.
+//! `nereid check`: prints the findings of a check of model repositories.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use crate::hosting;
 use crate::options::CheckOptions;
 
-/// Prints what it finds. Fails where a model, or a repository, would not load.
+/// Prints the findings. Fails if a model or a repository would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     match check(options) {
         Ok((text, code)) => {
-            // Its reader may stop early, as `head` does.
+            // The reader may close the pipe early, as `head` does.
             let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
             code
         }
@@ -31,7 +31,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 /// What to print, and how to exit.
 fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let reading = options.configurations.read_options();
-    // No model is loaded, so no memory is set apart.
+    // No model is loaded, so no memory is reserved.
     let mut config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
     config.backends.program = Some(hosting::PROGRAM.into());
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
@@ -58,7 +58,7 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     Ok((fetched.named(text), if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
-/// Repositories as folders: those that are elsewhere are in temporary ones.
+/// Repositories as folders: remote ones are fetched to temporary folders.
 struct Fetched(Vec<(PathBuf, Option<TempDir>)>);
 
 impl Fetched {
@@ -81,7 +81,7 @@ impl Fetched {
         self.0.iter().map(folder).collect()
     }
 
-    /// The addresses of what was fetched, by folder.
+    /// The addresses of fetched repositories, by folder.
     fn origins(&self) -> BTreeMap<PathBuf, String> {
         let fetched = self.0.iter().filter_map(|(location, folder)| Some((location, folder.as_ref()?)));
         fetched
@@ -89,7 +89,7 @@ impl Fetched {
             .collect()
     }
 
-    /// A text in which repositories are called by their addresses.
+    /// Replaces folders of fetched repositories in a text by their addresses.
     fn named(&self, text: String) -> String {
         let origins = self.origins();
         origins

@@ -1,6 +1,5 @@
-//! The command: reads options, and runs a server, checks or pulls a repository, or prints completions; or hosts a backend for a
-//! server. It owns the process: log, signals and exit.
-//! Everything else is done by the crates it puts together.
+//! The command: reads options, and runs a server, checks or pulls a repository, prints completions, or hosts a backend
+//! for a server. It owns the process: log, signals and exit. Other crates do everything else.
 
 use std::env;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use nereid_protocol::LogControl;
 
 use crate::{check, completions, hosting, logging, options, pull, run};
 
-/// Runs the command line of this process, to its end.
+/// Runs the command line of this process to completion.
 pub(crate) fn main() -> ExitCode {
     let mut arguments = env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == nereid_assembly::HOST) {
@@ -39,7 +38,7 @@ pub(crate) fn main() -> ExitCode {
         // Threads that load or execute may still be running, in libraries whose destructors would wait for them.
         nereid_dylib::leave_now(1);
     }
-    // A load that was interrupted may still be running.
+    // An interrupted load may still be running.
     nereid_dylib::leave(0);
     ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! What this program does as a process that hosts a backend for a server: `nereid host-backend ...`, which only servers start.
+//! Hosts a backend for a server: `nereid host-backend ...`, which only servers start.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,13 +13,13 @@ use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The program of such a process: the file of this one, even if another has taken its name.
+/// The program of such a process: this process's own file, even if the file was replaced since.
 pub(crate) const PROGRAM: &str = "/proc/self/exe";
 
 /// Runs until the server ends it. `arguments` are those after the first.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     start_log();
-    // It is here because the library may crash; what it would leave behind is as large as its models.
+    // The library may crash here, and a core dump would be as large as the models.
     let Rlimit { maximum, .. } = getrlimit(Resource::Core);
     if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum }) {
         tracing::warn!("cannot turn core dumps off: {error}");
@@ -32,7 +32,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     nereid_dylib::leave_now(outcome.is_err().into())
 }
 
-/// Prints for the server, which adds time and place: information to standard output, everything worse to standard error.
+/// Log lines for the server, which adds time and place: information to standard output, warnings and errors to standard
+/// error.
 fn start_log() {
     let informs = std::env::var_os(nereid_assembly::HOST_INFORMS).is_some();
     let is_wanted = move |metadata: &Metadata<'_>| {

@@ -25,12 +25,12 @@
 //!   asked to [listen](Builder::listen).
 //! - A [`Request`] is answered by [one response](Server::infer) or, by models that send several, a
 //!   [stream](Server::infer_stream).
-//! - Nothing here belongs to the process: no signal is handled, no log is started, and there may be several servers. What
-//!   a server has to say are events of the crate `tracing`, for the subscriber of your program.
+//! - Nothing here belongs to the process: no signal handlers, no log, and there may be several servers. Servers log
+//!   through the crate `tracing`, to your program's subscriber.
 //! - Futures run on any executor; the server has threads of its own.
 //!
-//! A program that should load backends built for Triton, as shared libraries, has to export this crate's functions to
-//! them. Its `build.rs` says so:
+//! A program that loads backends built for Triton, as shared libraries, must export this crate's functions to them. Its
+//! `build.rs` says so:
 //!
 //! ```no_run
 //! println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=TRITON*");
@@ -60,13 +60,13 @@ pub use builder::{Builder, option_names};
 pub use inference::{Element, Request, Responses, elements, tensor};
 pub use server::Server;
 
-/// The `nereid` command with the arguments of this process: serves, or checks repositories. It owns the process: it starts
-/// the log, handles signals, and ends the process.
+/// The `nereid` command with the arguments of this process: serves, or checks repositories. It owns the process: it
+/// starts the log, handles signals, and ends the process.
 pub fn command() -> std::process::ExitCode {
     command::main()
 }
 
-/// What the C library is made of. Not part of the interface that stays the same.
+/// Internals for the C library. Not part of the stable interface.
 #[doc(hidden)]
 pub mod c {
     use std::process::ExitCode;

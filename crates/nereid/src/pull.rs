@@ -1,4 +1,4 @@
-//! `nereid pull`: brings models from elsewhere into a folder, with a bar on a terminal that shows how far they are.
+//! `nereid pull`: downloads models into a folder, with a progress bar on a terminal.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
@@ -10,12 +10,12 @@ use crate::options::PullOptions;
 /// The characters of a bar.
 const WIDTH: usize = 30;
 
-/// Prints the models that it brought.
+/// Prints the downloaded models.
 pub(crate) fn run(options: &PullOptions) -> ExitCode {
     let is_terminal = stderr().is_terminal();
     let report = |progress: PullProgress<'_>| {
         if is_terminal {
-            // A terminal that is gone is no failure.
+            // A closed terminal is not a failure.
             let _ = write!(stderr(), "\r\x1b[K{}", line(progress));
         }
     };
@@ -26,7 +26,7 @@ pub(crate) fn run(options: &PullOptions) -> ExitCode {
     match outcome {
         Ok(models) => {
             for model in models {
-                // Its reader may stop early, as `head` does.
+                // The reader may close the pipe early, as `head` does.
                 let _ = writeln!(std::io::stdout(), "{}", options.folder.join(model).display());
             }
             ExitCode::SUCCESS
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &PullOptions) -> ExitCode {
     }
 }
 
-/// How far a model is, in one line.
+/// The progress of a model, on one line.
 fn line(progress: PullProgress<'_>) -> String {
     let PullProgress { model, fetched, total, elapsed } = progress;
     let share = u128::from(fetched) * WIDTH as u128 / u128::from(total.max(1));
@@ -70,7 +70,7 @@ mod tests {
             (0, 9_000_000, 1, 0, "0 of 9 MB, 0 MB/s"),
             (3_000_000, 9_000_000, 1, 10, "3 of 9 MB, 3 MB/s, 2 s left"),
             (9_000_000, 9_000_000, 3, 30, "9 of 9 MB, 3 MB/s, 0 s left"),
-            // More than was known.
+            // More than the expected total.
             (9_000_000, 3_000_000, 3, 30, "9 of 3 MB, 3 MB/s, 0 s left"),
         ] {
             let progress = PullProgress { model: "m", fetched, total, elapsed: Duration::from_secs(seconds) };

@@ -1,4 +1,4 @@
-//! Runs a server for as long as the process has no signal to stop.
+//! Runs a server until a signal stops the process.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::hosting;
 use crate::options::Options;
 use crate::signals;
 
-/// As many characters of a reason are in the table of models.
+/// The most characters of a reason in the table of models.
 const SHOWN: usize = 100;
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// Why it did not start, or that requests were still in progress at the end of the exit timeout.
+/// The server did not start, or requests were still in progress at the end of the exit timeout.
 pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String> {
     for advice in options.advice() {
         tracing::warn!("{advice}");
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
         let running = start(config, process).map_err(|error| error.to_string())?;
         serve(options, running, stop).await
     });
-    // A load that hangs, or a poll, may hold one of its threads.
+    // A load or a poll that hangs may hold one of its threads.
     runtime.shutdown_background();
     outcome
 }
@@ -78,7 +78,7 @@ async fn serve(options: &Options, running: Running, mut stop: oneshot::Receiver<
     }
 }
 
-/// Shows the models once those to load at start were loaded.
+/// Prints the models once those to load at start are loaded.
 fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
     let failures = match loaded {
         Ok(failures) => failures,
@@ -96,7 +96,7 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
     Ok(())
 }
 
-/// A reason on one line that fits a terminal. The whole was logged when the model failed.
+/// A reason on one line that fits a terminal. The log has the full text.
 fn shortened(reason: &str) -> String {
     let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN) {

@@ -1,4 +1,4 @@
-//! A server within a program: its life, its models and what they are asked.
+//! A server within a program: its life, its models and its requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +22,11 @@ use crate::builder::Builder;
 use crate::inference::{Request, Responses};
 use crate::options::Options;
 
-/// How often a server that stops looks whether something is in progress.
+/// The interval between checks for work in progress while the server stops.
 const WORK_CHECK: Duration = Duration::from_millis(10);
 
-/// An inference server that runs within this program. [`stop`](Self::stop) ends it in order; dropping it ends it at once.
+/// An inference server that runs within this program. [`stop`](Self::stop) shuts it down gracefully; dropping it ends
+/// it at once.
 pub struct Server {
     core: Arc<Core>,
     registration: Registration,
@@ -33,12 +34,12 @@ pub struct Server {
     cuda: Option<Arc<Cuda>>,
     addresses: Vec<(&'static str, SocketAddr)>,
     exit_timeout: Mutex<Duration>,
-    /// Taken by who stops it.
+    /// Taken by the thread that stops it.
     running: Mutex<Option<Running>>,
     runtime: OwnRuntime,
 }
 
-/// The threads that faces run on, and stops. They end with the server.
+/// The runtime of the faces and of stopping. It ends with the server.
 struct OwnRuntime(Option<Runtime>);
 
 impl OwnRuntime {
@@ -54,7 +55,7 @@ impl OwnRuntime {
 
 impl Drop for OwnRuntime {
     fn drop(&mut self) {
-        // Waits for nothing, so that it may happen on any thread.
+        // Does not block, so it may happen on any thread.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
@@ -76,7 +77,7 @@ impl Server {
     ) -> Result<Self> {
         let control = config.server.model_control;
         if control == ModelControl::Poll && config.faces.is_empty() {
-            // The program polls, whenever it likes to.
+            // The program calls `poll` itself.
             config.poll = None;
         }
         let runtime = OwnRuntime::new(threads)?;
@@ -95,25 +96,25 @@ impl Server {
         let loaded = running.loaded().await;
         *server.running() = Some(running);
         if let Err(error) = check(loaded, options.server.exit_on_error) {
-            // What it came to, the error says already.
+            // The error already says how stopping ended.
             let _ = server.stop().await;
             return Err(error);
         }
         Ok(server)
     }
 
-    /// Asks a model, and waits for its one response.
+    /// Sends a request, and waits for its single response.
     ///
     /// # Errors
-    /// Why there is no response: the model's failure, a request that does not fit the model, a model that is not served.
+    /// The model fails, the request does not match the model, or the model is not served.
     pub async fn infer(&self, request: Request) -> Result<Response> {
         self.infer_stream(request).await?.0.single().await
     }
 
-    /// Asks a model, which may answer several times.
+    /// Sends a request to a model that may send several responses.
     ///
     /// # Errors
-    /// What keeps the request from being queued. Failures later than that come through the stream.
+    /// The request cannot be queued. Later failures arrive through the stream.
     pub async fn infer_stream(&self, request: Request) -> Result<Responses> {
         let Request { model, version, mut inner } = request;
         inner.trace = self.core.trace().draw(&model, || None).map(RequestTrace::new);
@@ -121,23 +122,23 @@ impl Server {
         self.core.infer(&model, inner, Caller::default()).map(Responses)
     }
 
-    /// Whether requests are welcome and, unless `strict-readiness` is false, all models are ready.
+    /// Whether the server accepts requests and, unless `strict-readiness` is false, all models are ready.
     pub async fn is_ready(&self) -> bool {
         self.core.ready().await
     }
 
-    /// Whether a version of a model would answer requests; without a number, the one that the version policy serves.
+    /// Whether a version of a model is ready; without a number, the one that its version policy serves.
     ///
     /// # Errors
-    /// Why it would not.
+    /// The reason why it is not ready.
     pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
         self.core.model_ready(name, version).await
     }
 
-    /// Loads a model, or loads it again.
+    /// Loads or reloads a model.
     ///
     /// # Errors
-    /// Why it is not served, or that models are not controlled explicitly.
+    /// The reason why it is not served, or that models are not controlled explicitly.
     pub async fn load_model(&self, name: &str) -> Result<()> {
         self.core.peers_of_application().load(name, Overrides::default()).await
     }
@@ -150,8 +151,8 @@ impl Server {
         self.core.peers_of_application().unload(name, false).await
     }
 
-    /// Takes up what has changed in the repositories, with `model-control-mode` at `poll`. Blocks until changed models are
-    /// loaded. A change that is still going on is left to the next poll.
+    /// Polls the repositories, with `model-control-mode` at `poll`. Blocks until changed models are loaded. An
+    /// incomplete change waits for the next poll.
     ///
     /// # Errors
     /// `Unavailable` in other modes; otherwise why the repositories cannot be read.
@@ -159,7 +160,7 @@ impl Server {
         if self.core.options().model_control != ModelControl::Poll {
             return Err(Error::unavailable("polling is disabled"));
         }
-        // A change is taken up when two polls have seen the same of it.
+        // A change is applied when two polls have seen the same files.
         let again = self.core.poll(Duration::MAX)?;
         if again {
             self.core.poll(Duration::MAX)?;
@@ -167,11 +168,11 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a model repository, a folder or an address such as `s3://bucket/models`, with `model-control-mode` at `explicit`. `names` has the models that are not called as their
-    /// folders are: name, then folder.
+    /// Adds a model repository, a folder or an address such as `s3://bucket/models`, with `model-control-mode` at
+    /// `explicit`. `names` maps names of models to their folders, where they differ.
     ///
     /// # Errors
-    /// `Unsupported` in other modes; otherwise why it cannot be added.
+    /// `Unsupported` in other modes; otherwise the reason why it cannot be added.
     pub async fn register_repository(
         &self,
         location: impl AsRef<Path>,
@@ -197,7 +198,7 @@ impl Server {
         Err(Error::unsupported(format!("repository {what} needs model control mode EXPLICIT")))
     }
 
-    /// What the server says of itself, as KServe has it.
+    /// The server's metadata, as KServe defines it.
     ///
     /// # Errors
     /// None is known.
@@ -205,7 +206,7 @@ impl Server {
         json(&ServerMetadata::of(&self.core))
     }
 
-    /// What a model takes and returns, as KServe has it.
+    /// A model's metadata, as KServe defines it.
     ///
     /// # Errors
     /// The model is not served.
@@ -213,7 +214,7 @@ impl Server {
         json(&ModelMetadata::of(&self.core, name, version)?)
     }
 
-    /// The counts of a model's requests and executions, as Triton has it.
+    /// A model's statistics, in Triton's form.
     ///
     /// # Errors
     /// The model is not served.
@@ -221,7 +222,7 @@ impl Server {
         json(&Statistics::of(&self.core, name, version)?)
     }
 
-    /// The models of the repositories and their states, as Triton has it. It may read the repositories, and blocks meanwhile.
+    /// The repository index, in Triton's form. It may read the repositories, and blocks while it does.
     ///
     /// # Errors
     /// The repositories cannot be read.
@@ -238,21 +239,21 @@ impl Server {
         Ok(self.exposition.as_ref().ok_or_else(none)?.text(&self.core))
     }
 
-    /// The addresses that clients reach it at, by the names of the protocols; none unless it [listens](Builder::listen).
+    /// The addresses that it listens on, by protocol; empty unless it [listens](Builder::listen).
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         self.addresses.iter().copied()
     }
 
-    /// Sets the time that [`stop`](Self::stop) may take, which is `exit-timeout-secs` at first.
+    /// Sets the time that [`stop`](Self::stop) may take; initially `exit-timeout-secs`.
     pub fn set_exit_timeout(&self, timeout: Duration) {
         *self.exit_timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    /// Stops in order: refuses new requests, waits for those in progress, and unloads all models. A server that has stopped
-    /// stays as it is.
+    /// Stops gracefully: refuses new requests, waits for those in progress, and unloads all models. Has no effect on a
+    /// stopped server.
     ///
     /// # Errors
-    /// It takes longer than the exit timeout. It may be tried again.
+    /// Stopping takes longer than the exit timeout. Call it again to retry.
     pub async fn stop(&self) -> Result<()> {
         let limit = *self.exit_timeout.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.running().take();
@@ -263,7 +264,7 @@ impl Server {
         stopped.map_err(|error| Error::internal(error.to_string()))
     }
 
-    /// Waits for what a stop has left: it took too long, or another thread is at it.
+    /// Waits for an unfinished stop: one that timed out, or one on another thread.
     async fn finish(&self, limit: Duration) -> Result<std::result::Result<(), StopError>> {
         let (core, end) = (Arc::clone(&self.core), Instant::now().checked_add(limit));
         let finishing = self.runtime.get()?.spawn(async move {
@@ -281,7 +282,7 @@ impl Server {
         Ok(finishing.await.unwrap_or_else(|panic| Err(StopError::Task(panic.to_string()))))
     }
 
-    /// The server without its surroundings. For the C library: not part of the interface that stays the same.
+    /// The core server. For the C library: not part of the stable interface.
     #[doc(hidden)]
     pub fn core(&self) -> &Arc<Core> {
         &self.core
@@ -304,7 +305,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// An error if the server is of no use without what was not loaded.
+/// An error if failed loads should fail the start.
 fn check(loaded: LoadOutcome, exits_on_error: bool) -> Result<()> {
     match loaded {
         Ok(failures) if failures.is_empty() || !exits_on_error => Ok(()),

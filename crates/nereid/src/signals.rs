@@ -37,7 +37,7 @@ pub(crate) fn listen(exit_timeout: Duration) -> Result<oneshot::Receiver<()>, St
         let name = next(&mut terminate, &mut interrupt).await;
         limit_stop(exit_timeout);
         tracing::info!("received {name}: no new inference requests are accepted");
-        // Where nobody waits any more, the server is stopping for another reason.
+        // Without a receiver, the server is already stopping for another reason.
         let _ = first.send(());
         loop {
             let name = next(&mut terminate, &mut interrupt).await;

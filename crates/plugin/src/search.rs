@@ -1,10 +1,10 @@
-//! The folders in which a plugin's library is searched.
+//! The folders in which a plug-in's library is searched.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::library::PluginError;
 
-/// Folders, in the order in which they are searched.
+/// Folders, in search order.
 #[derive(Clone, Debug)]
 pub struct SearchPath {
     folders: Vec<PathBuf>,
@@ -20,20 +20,20 @@ pub struct Found {
 }
 
 impl SearchPath {
-    /// Folders to search in that order.
+    /// Searches these folders in order.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders }
     }
 
-    /// The folder of one plugin in the directory of its kind, such as `<cache-directory>/redis`.
+    /// The folder of one plug-in in the directory of its kind, such as `<cache-directory>/redis`.
     pub fn in_directory(directory: &Path, plugin: &str) -> Self {
         Self::new(vec![directory.join(plugin)])
     }
 
-    /// The first folder's file of that name.
+    /// Returns the first match for a file name.
     ///
     /// # Errors
-    /// Lists the folders; none of them has it.
+    /// No folder contains it; the error lists them.
     pub fn find(&self, file: &str) -> Result<Found, PluginError> {
         let found = self.folders.iter().find(|folder| is_file_name(file) && folder.join(file).is_file());
         match found {
@@ -43,7 +43,7 @@ impl SearchPath {
     }
 }
 
-/// Whether a name is that of a file, rather than a path that leads out of its folder.
+/// Whether a name is that of a file, and not a path out of its folder.
 pub fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))

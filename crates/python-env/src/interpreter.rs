@@ -61,7 +61,7 @@ impl Interpreter {
         Environment { interpreter: self.program, version: self.version, variables, origin, in_use: None }
     }
 
-    /// The program in an environment's folder. A link that leads nowhere counts: the environment is damaged then.
+    /// The program in an environment's folder. A dangling link counts, too: it means that the environment is damaged.
     pub(crate) fn in_environment(folder: &Path) -> Option<PathBuf> {
         ["bin/python3", "bin/python"]
             .map(|name| folder.join(name))

@@ -53,7 +53,7 @@ impl AgentModel for Checked {
     }
 }
 
-/// Checks what one parameter asks for.
+/// Checks one parameter.
 fn check(folder: &Path, name: &str, value: &str) -> Result<()> {
     let Some((what, file)) = name.split_once(':').filter(|(_, file)| !file.is_empty()) else {
         return Err(Error::invalid_arg(format!("'{name}' is not of the form ALGORITHM:FILE")));
@@ -68,7 +68,7 @@ fn check(folder: &Path, name: &str, value: &str) -> Result<()> {
     check_file(folder, file, algorithm, value)
 }
 
-/// Checks that a file of the model has a digest, given in hexadecimal digits.
+/// Checks that a file of the model has this digest, in hexadecimal digits.
 fn check_file(folder: &Path, file: &str, algorithm: Algorithm, expected: &str) -> Result<()> {
     let path = model_files::inside(folder, file);
     let digest = path.and_then(|path| model_files::open(&path)).map_err(|error| error.to_string());

@@ -1,8 +1,8 @@
-//! The agent `dragonfly`: brings the objects of clouds through the proxy of Dragonfly's daemon, which gets them from its peers
-//! and reads the bucket only for what none of them has.
+//! The agent `dragonfly`: fetches cloud objects through the proxy of Dragonfly's daemon, which gets them from its
+//! peers, and reads the bucket only if none of them has the object.
 //!
-//! The proxy gets plain requests for addresses with a signature, and the headers by which it knows which requests are for the same
-//! object. Facts: the proxy of `dragonfly-client`, and the agent of the Dragonfly project.
+//! The proxy gets plain requests for signed URLs, with headers that identify requests for the same object. The protocol
+//! is that of the proxy of `dragonfly-client`, and of the Dragonfly project's own agent.
 
 mod metrics;
 mod proxy;
@@ -22,27 +22,27 @@ use self::metrics::Fetched;
 use self::proxy::Proxy;
 pub use self::settings::DragonflySettings;
 
-/// A proxy that could not be reached is left alone for this long where objects may come from their buckets.
+/// An unreachable proxy is not tried for this long if buckets may replace it.
 const AWAY: Duration = Duration::from_secs(10);
 
-/// The daemons that models name, each with connections and counters of its own.
+/// The daemons that models name, each with its own connections and counters.
 pub struct DragonflyRoutes {
     registry: MetricRegistry,
-    /// The counters, from the first route on.
+    /// The counters, created with the first route.
     fetched: OnceLock<Arc<Fetched>>,
     routes: Mutex<BTreeMap<DragonflySettings, Arc<Dragonfly>>>,
 }
 
 impl DragonflyRoutes {
-    /// None yet. Bytes that arrive are counted in these metrics.
+    /// Starts without daemons. Fetched bytes are counted in these metrics.
     pub fn new(registry: MetricRegistry) -> Self {
         Self { registry, fetched: OnceLock::new(), routes: Mutex::default() }
     }
 
-    /// The route by the daemon that an agent's parameters name, or else the environment.
+    /// The route through the daemon that an agent's parameters name, or else the environment.
     ///
     /// # Errors
-    /// What is wrong with the parameters, or the file that they name.
+    /// The parameters, or the file that they name, are invalid.
     pub fn route(
         &self,
         parameters: &[(String, String)],
@@ -61,7 +61,7 @@ impl DragonflyRoutes {
             }
         };
         let route = Arc::new(Dragonfly::new(settings.clone(), fetched));
-        // Those that models do not use any more are forgotten.
+        // Drops daemons that no model uses any more.
         routes.retain(|_, route| Arc::strong_count(route) > 1);
         routes.insert(settings, Arc::clone(&route));
         Ok(route)
@@ -74,13 +74,13 @@ impl fmt::Debug for DragonflyRoutes {
     }
 }
 
-/// The way by one daemon.
+/// The route through one daemon.
 pub struct Dragonfly {
     name: String,
     proxy: Proxy,
     fallback: bool,
     fetched: Arc<Fetched>,
-    /// Until when the proxy is left alone, and why.
+    /// Until when the proxy is not tried, and why.
     away: Mutex<Option<(Instant, String)>>,
 }
 
@@ -95,7 +95,7 @@ impl Dragonfly {
         }
     }
 
-    /// Why the proxy is left alone now, if it is.
+    /// The reason why the proxy is not tried now, if so.
     fn away(&self) -> Option<String> {
         let away = lock(&self.away);
         let (_, reason) = away.as_ref().filter(|(until, _)| Instant::now() < *until)?;

@@ -1,8 +1,8 @@
-//! The built-in repository agents: [`Checksum`] checks a model's files before it is loaded, and [`Dragonfly`] brings the
-//! objects of clouds through a network of peers.
+//! The built-in repository agents: [`Checksum`] checks a model's files before it is loaded, and [`Dragonfly`] fetches
+//! cloud objects through a peer-to-peer network.
 //!
-//! Neither knows where models are kept: files are in a folder when they are checked, and a store that has objects says where they
-//! can be read.
+//! Neither knows where models are kept: files are in a folder when they are checked, and stores with objects provide
+//! their URLs.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Which repository agents see a model, and in what order.
+//! Chooses the repository agents of a model, and their order.
 //!
-//! A model's configuration names its agents. Where it names none, those count that the file `agents.pbtxt` of its repository
-//! names, and otherwise those that were given for the repository when the server was started.
+//! A model's configuration names its agents. Otherwise, those of the file `agents.pbtxt` in its repository apply, or
+//! those that the server's options name for the repository.
 
 mod chain;
 mod defaults;
@@ -22,13 +22,13 @@ use crate::store::Store;
 
 /// The agents of a server.
 pub trait Agents: Send + Sync {
-    /// The agent of that name, as these parameters have it.
+    /// The agent of that name, with these parameters.
     ///
     /// # Errors
-    /// There is none, it cannot be used, or not with these parameters.
+    /// The agent does not exist, or cannot be used with these parameters.
     fn agent(&self, name: &str, parameters: &[(String, String)]) -> Result<Agent>;
 
-    /// The store at an address in a cloud, to which an agent has sent a model.
+    /// The store at an address in a cloud, to which an agent has redirected a model.
     ///
     /// # Errors
     /// Not an address of a store.
@@ -37,9 +37,9 @@ pub trait Agents: Send + Sync {
 
 /// An agent.
 pub enum Agent {
-    /// Gets the actions of a model, and may put files of its own in place of the model's.
+    /// Receives a model's actions, and may replace its files.
     Hooks(Arc<dyn RepositoryAgent>),
-    /// It only brings the model's files.
+    /// Only fetches the model's files.
     Route(Arc<dyn Route>),
 }
 

@@ -1,5 +1,5 @@
-//! Repositories that come and go while the server runs: whole ones, and those for the sake of one model, which gets a name
-//! of its own.
+//! Repositories that are added and removed while the server runs: whole ones, and those for a single model, which gets
+//! a new name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use nereid_core::backend_api::{Error, ErrorCode, Result};
 use crate::model_folder::{ReadOptions, config_path, entries, is_ensemble, is_of_model};
 use crate::store::{LocalStore, RenamedStore, Store};
 
-/// The repositories that were registered, or removed, while the server runs.
+/// The repositories that were registered or removed while the server runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RegisteredStores(Arc<Mutex<State>>);
 
@@ -30,7 +30,7 @@ struct Registered {
 }
 
 impl State {
-    /// Adds a repository unless it is there, or one of its names is taken.
+    /// Adds a repository, unless it is present or one of its names is taken.
     fn add(&mut self, added: Registered, others: &[Arc<dyn Store>]) -> Result<()> {
         let location = added.store.location().to_owned();
         let is_there = self.registered.iter().any(|other| other.path == added.path)
@@ -81,7 +81,7 @@ impl RegisteredStores {
         self.lock().add(Registered { path, names, store }, others)
     }
 
-    /// Removes a repository that was registered. Whether there was one.
+    /// Removes a registered repository. Returns whether it existed.
     pub(crate) fn remove(&self, path: &Path) -> bool {
         let registered = &mut self.lock().registered;
         let before = registered.len();
@@ -89,7 +89,7 @@ impl RegisteredStores {
         registered.len() < before
     }
 
-    /// Removes a repository that was registered, or one of `others`. Whether there was one.
+    /// Removes a registered repository, or one of `others`. Returns whether it existed.
     pub(crate) fn remove_all(&self, location: &str, others: &[Arc<dyn Store>]) -> bool {
         if self.remove(Path::new(location)) {
             return true;
@@ -103,7 +103,7 @@ impl RegisteredStores {
         is_there
     }
 
-    /// The stores as they are now, with those of `others` that were not removed.
+    /// The current stores: the registered ones, and those of `others` that were not removed.
     pub(crate) fn stores(&self, others: &[Arc<dyn Store>]) -> Vec<Arc<dyn Store>> {
         let state = self.lock();
         let is_left =
@@ -117,7 +117,7 @@ impl RegisteredStores {
     }
 }
 
-/// The repository that a folder stands for, and the folder of its model there.
+/// The repository that a folder belongs to, and the folder of its model there.
 fn find_model(folder: &Path, options: &ReadOptions) -> Result<(PathBuf, String)> {
     let found = entries(folder).map_err(|error| error.context("cannot register a model repository"))?;
     if config_path(folder, options)?.exists() {

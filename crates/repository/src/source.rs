@@ -39,7 +39,7 @@ pub struct Repositories {
     agents: AgentSetup,
 }
 
-/// The agents, and those of models that name none.
+/// The agents, and the defaults for models that name none.
 #[derive(Clone)]
 struct AgentSetup {
     agents: Arc<dyn Agents>,
@@ -47,7 +47,7 @@ struct AgentSetup {
 }
 
 impl Repositories {
-    /// The repositories in these folders, whose models are read in this way. A path given twice counts once.
+    /// The repositories in these folders, with these options for reading models. Duplicate paths count once.
     pub fn new(paths: Vec<PathBuf>, options: ReadOptions) -> Self {
         let mut seen = BTreeSet::new();
         let paths = paths.into_iter().filter(|path| seen.insert(path.clone()));
@@ -66,7 +66,7 @@ impl Repositories {
         }
     }
 
-    /// Has agents see the models: those that a model names, and otherwise the default ones.
+    /// Runs these agents on models: those that a model names, or else the defaults.
     pub fn with_agents(self, agents: Arc<dyn Agents>, defaults: Vec<AgentDefault>) -> Self {
         Self { agents: AgentSetup { agents, defaults: Defaults::new(defaults) }, ..self }
     }
@@ -76,13 +76,13 @@ impl Repositories {
         Self { namespacing, ..self }
     }
 
-    /// What somebody may have meant otherwise: repositories without models, and files beside the folders of models.
+    /// Warns about probable mistakes: repositories without models, and files beside the folders of models.
     ///
-    /// What the stores learned at `as_of` or later is new enough.
+    /// What the stores learned at `as_of` or later is recent enough.
     pub fn oddities(&self, as_of: Instant) -> Vec<String> {
         let of_store = |store: &Arc<dyn Store>| {
             let location = store.location();
-            // Where it cannot be read, the loads say so.
+            // If it cannot be read, the loads report that.
             let entries = block_on(store.list("", as_of)).unwrap_or_default();
             let (folders, mut files): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.is_folder);
@@ -104,13 +104,13 @@ impl Repositories {
         self.stores.iter().flat_map(of_store).collect()
     }
 
-    /// Removes the files that came with load requests to servers that were killed.
+    /// Removes files that killed servers left behind, which came with load requests.
     pub fn remove_left_over_files(&self) {
         self.sent.remove_left_over();
     }
 
-    /// Removes the files that came with load requests, also those still in use. To be called when no model is loaded any
-    /// more, in case something still holds one.
+    /// Removes the files that came with load requests, even those in use. Call it once no model is loaded, in case
+    /// anything still holds one.
     pub fn remove_sent_files(&self) {
         self.sent.remove();
     }
@@ -129,17 +129,17 @@ impl Repositories {
         self.registered.add(folder, name, &self.stores, &self.options)
     }
 
-    /// Removes a repository that was registered. Its models are served until they are unloaded.
+    /// Removes a registered repository. Its models are served until they are unloaded.
     pub fn unregister(&self, path: &Path) {
         self.registered.remove(path);
     }
 
-    /// Adds a repository, with all its models, while the server runs. `names` has the models that are not called as their
-    /// folders are: name, then folder.
+    /// Adds a repository, with all its models, while the server runs. `names` maps names of models to their folders,
+    /// where they differ.
     ///
     /// # Errors
-    /// `InvalidArg` if it cannot be listed or a name cannot be a model's; `AlreadyExists` if the repository is there or
-    /// another one was registered under one of these names.
+    /// `InvalidArg` if it cannot be listed or a name is not valid for a model; `AlreadyExists` if the repository is
+    /// present or another one was registered under one of these names.
     pub async fn register_all(&self, store: Arc<dyn Store>, names: &BTreeMap<String, String>) -> Result<()> {
         if let Some(name) = names.keys().find(|name| !is_model_name(name)) {
             return Err(Error::invalid_arg(format!("'{name}' cannot be the name of a model")));
@@ -187,17 +187,17 @@ impl Repositories {
                 Err(_) => Some((store, false)),
             }
         };
-        // Side by side, so that one that is slow delays no other.
+        // In parallel, so that a slow repository does not delay others.
         let places = join_all(self.stores().filter(|_| is_model_name(name)).map(look)).await;
         let places: Vec<_> = places.into_iter().flatten().collect();
-        // What is away may have it. Those that have it do not wait for that.
+        // An unreachable repository may have it, too. Those that have it do not wait for that.
         let is_found = places.iter().any(|(_, is_readable)| *is_readable);
         let places = places.into_iter().filter(|(_, is_readable)| *is_readable || !is_found);
         let limit = if is_found || self.namespacing { usize::MAX } else { 1 };
         places.map(|(store, _)| store).take(limit).collect()
     }
 
-    /// What a name stands for that these repositories have.
+    /// The models that a name denotes in these repositories.
     fn ids(&self, name: &str, places: &[Arc<dyn Store>]) -> Result<Vec<ModelId>> {
         if self.namespacing {
             let id = |store: &Arc<dyn Store>| ModelId {
@@ -206,7 +206,7 @@ impl Repositories {
             };
             return Ok(places.iter().map(id).collect());
         }
-        // In one repository, a name cannot stand for several folders.
+        // In one repository, a name cannot denote several folders.
         if places.len() > 1 {
             return Err(not_unique(name, places));
         }
@@ -248,7 +248,7 @@ impl Repositories {
                 )));
             }
             let (path, guard, origin) = self.sent.keep(&id.name, overrides)?;
-            // It is loaded again when the repository's own model changes.
+            // It is reloaded when the repository's own model changes.
             let fingerprint = self.fingerprint_of(&id, as_of).await.unwrap_or_default();
             let fetched = Fetched { path, is_complete: true, guard };
             let files = ModelFiles {
@@ -270,7 +270,7 @@ impl Repositories {
         let fingerprint = fingerprint::of_model(&objects);
         let defaults = self.agents.defaults.of(&*store, as_of).await?;
         let route = self.route_of(&defaults)?;
-        // The configuration tells which versions are served; no others are fetched.
+        // The configuration selects the served versions; no others are fetched.
         let (folder, is_needed) = (&*id.name, &wanted::is_beside_versions);
         let fetched =
             store.fetch(Fetch { folder, is_needed, progress, as_of, route: route.as_ref() }).await?;
@@ -288,7 +288,7 @@ impl Repositories {
         self.seen_by_agents(files, fetched, Some((&store, &objects)), &defaults, progress, as_of).await
     }
 
-    /// Has the agents of a model see it, if it has any, and fetches what is still needed of it.
+    /// Runs a model's agents, if it has any, and fetches the files that are still missing.
     async fn seen_by_agents(
         &self,
         files: ModelFiles,
@@ -299,7 +299,7 @@ impl Repositories {
         as_of: Instant,
     ) -> Result<ModelFiles> {
         let (model, config) = (&*files.id.name, files.config.as_deref());
-        // Of a configuration that cannot be read, reading the model tells what is wrong.
+        // If the configuration cannot be read, reading the model reports the reason.
         let written = given_config(&fetched.path, config, &files.options).ok();
         let own = written.as_ref().and_then(own_agents);
         let (named, by) = match &own {
@@ -326,7 +326,7 @@ impl Repositories {
             as_of,
         };
         let seen = seeing.by(named).await?;
-        // The configuration that names the agents counts, whatever they bring along.
+        // The configuration that names the agents stays in effect, whatever they provide.
         let has_own = has_config(&fetched.path, &files.options)?;
         let config_folder = if has_own { fetched.path } else { seen.path.clone() };
         Ok(ModelFiles { path: seen.path, config_folder, guard: seen.guard, ..files })
@@ -354,7 +354,7 @@ impl Repositories {
         })
     }
 
-    /// The route of the default agents, if the first of them is one: the configuration comes by it, too.
+    /// The route of the default agents, if the first of them is one: the configuration is fetched through it, too.
     fn route_of(&self, defaults: &AgentsOfRepository) -> Result<Option<Arc<dyn Route>>> {
         let Some(first) = defaults.agents.first() else { return Ok(None) };
         match self.agents.agents.agent(&first.name, &first.parameters)? {
@@ -369,7 +369,7 @@ impl ModelSource for Repositories {
         Box::pin(async {
             let (mut places, as_of) = (BTreeMap::<String, Vec<Arc<dyn Store>>>::new(), Instant::now());
             let stores: Vec<_> = self.stores().collect();
-            // Side by side: of several that are away, each takes its time to fail.
+            // In parallel: each unreachable repository takes its time to fail.
             let names = join_all(stores.iter().map(|store| self.names(&**store, as_of))).await;
             for (store, names) in stores.iter().zip(names) {
                 for name in names? {
@@ -386,7 +386,7 @@ impl ModelSource for Repositories {
 
     fn find<'a>(&'a self, name: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<ModelId>> {
         Box::pin(async move {
-            // One repository without a namespace has it or not, which fetching tells.
+            // A single repository without a namespace has it or not, which fetching reveals.
             if !self.namespacing && self.stores().nth(1).is_none() {
                 return Ok(vec![ModelId::plain(name)]);
             }
@@ -405,7 +405,7 @@ impl ModelSource for Repositories {
             if let (Some(only), None) = (stores.next(), stores.next()) {
                 return only.prepare(progress, as_of).await;
             }
-            // Of several, one that is away holds up nobody but its own models.
+            // An unreachable repository delays only its own models.
             match self.place(id, as_of).await {
                 Ok(store) => store.prepare(progress, as_of).await,
                 Err(_) => Ok(()),
@@ -438,9 +438,9 @@ impl fmt::Debug for AgentSetup {
 struct ModelFiles {
     id: ModelId,
     path: PathBuf,
-    /// Where its configuration is.
+    /// The path of its configuration.
     config_folder: PathBuf,
-    /// A configuration in place of its own, as JSON.
+    /// A configuration that replaces its own, as JSON.
     config: Option<String>,
     options: ReadOptions,
     fingerprint: Fingerprint,

@@ -1,7 +1,7 @@
 //! Where a repository's files are kept: a folder on this machine, or objects in a bucket.
 //!
-//! A store knows names, sizes and contents, and nothing of models. Paths are relative to the store, with `/` between their
-//! parts; the store itself is the empty path.
+//! A store knows names, sizes and contents, but no models. Paths are relative to the store, with `/` between
+//! components; the empty path is the store itself.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -21,29 +21,28 @@ pub use self::local::LocalStore;
 pub(crate) use self::renamed::RenamedStore;
 use crate::route::Route;
 
-/// One repository's files. Implementations keep the rules of `store/conformance.rs`, which is part of their tests.
+/// One repository's files. Implementations follow the rules of `store/conformance.rs`, which their tests run.
 ///
-/// What a store learned at `as_of` or later is new enough: one that is far away need not ask again. A list of the store itself
-/// is always a new one.
+/// What a store learned at `as_of` or later is recent enough: a remote store need not ask again. A list of the store
+/// itself is always a new one.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// What the store is called in messages and as a namespace, such as `/models` or `s3://bucket/models`.
+    /// The store's name in messages and as a namespace, such as `/models` or `s3://bucket/models`.
     fn location(&self) -> &str;
 
-    /// What is right below a folder, in any order.
+    /// The entries of a folder, in any order.
     ///
     /// # Errors
     /// `NotFound` if there is no such folder, `Unavailable` if it cannot be read now.
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>>;
 
-    /// Everything below a folder at any depth, ascending by path, each after the folder it is in. Files that editors leave
-    /// behind (`.name`, `name~`) are passed over.
+    /// Everything below a folder at any depth, in ascending order of paths, each entry after its parent. Editors'
+    /// temporary files (`.name`, `name~`) are skipped.
     ///
     /// # Errors
     /// As [`list`](Self::list).
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>>;
 
-    /// Brings what has to be on this machine before any question can be answered, and reports how far that is. Most stores need
-    /// nothing.
+    /// Fetches what the store needs before it can answer any question, and reports progress. Most stores need nothing.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -51,18 +50,18 @@ pub trait Store: Send + Sync + fmt::Debug {
         Box::pin(async { Ok(()) })
     }
 
-    /// Makes what is below a folder available as a folder on this machine. What is there already need not be copied.
+    /// Makes a folder's contents available as a local folder. Local files need not be copied.
     ///
     /// # Errors
     /// As [`list`](Self::list).
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched>;
 
-    /// Where a folder is, for those who look at it themselves.
+    /// The address of a folder, for programs that read it themselves.
     fn locate(&self, folder: &str) -> ModelLocation {
         ModelLocation::Remote(format!("{}/{folder}", self.location().trim_end_matches('/')))
     }
 
-    /// A short text file right below the store; `None` if there is none.
+    /// A short text file at the root of the store, if it exists.
     ///
     /// # Errors
     /// As [`list`](Self::list), and if the file is too long.
@@ -83,7 +82,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 }
 
-/// Something right below a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// Its name.
@@ -92,7 +91,7 @@ pub struct Entry {
     pub is_folder: bool,
 }
 
-/// Something below a folder.
+/// An entry at any depth below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Its path, relative to the folder.
@@ -101,42 +100,42 @@ pub struct Object {
     pub kind: ObjectKind,
 }
 
-/// What an object is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// A folder, of which nothing is known but that it is there.
+    /// A folder, of which only the existence is known.
     Folder,
     /// A file.
     File {
         /// Its length in bytes.
         size: u64,
-        /// Differs when the contents do: an ETag, or what a file system says of times and places.
+        /// Changes whenever the contents do: an ETag, or the times and inode of a file.
         stamp: String,
     },
 }
 
-/// What to fetch.
+/// A request to fetch files.
 #[derive(Clone, Copy)]
 pub struct Fetch<'a> {
     /// The folder.
     pub folder: &'a str,
-    /// Which files below it are needed, by their paths relative to it. Others may come along.
+    /// Which files below it are needed, by relative path. Others may be fetched, too.
     pub is_needed: &'a (dyn Fn(&str) -> bool + Sync),
-    /// Hears how far it is.
+    /// Reports progress.
     pub progress: &'a Progress,
-    /// What the store learned then or later is new enough.
+    /// What the store learned at that time or later is recent enough.
     pub as_of: Instant,
-    /// Another way for what is not on this machine.
+    /// A route that replaces the store's own for remote files.
     pub route: Option<&'a Arc<dyn Route>>,
 }
 
-/// A folder on this machine with what was fetched.
+/// A local folder with fetched files.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     /// Its path.
     pub path: PathBuf,
-    /// Whether everything below the folder is there, needed or not.
+    /// Whether it contains everything below the folder, needed or not.
     pub is_complete: bool,
-    /// Keeps its files as long as they are used.
+    /// Keeps its files while they are used.
     pub guard: LoadGuard,
 }

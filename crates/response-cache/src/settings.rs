@@ -31,7 +31,7 @@ pub enum SettingsError {
     },
 }
 
-/// The settings of one cache by their names. Reading one takes it out, so that those that nobody knows are left.
+/// The settings of one cache by name. Reading a setting removes it, so that unknown ones remain.
 #[derive(Clone, Debug, Default)]
 pub struct CacheSettings(BTreeMap<String, String>);
 

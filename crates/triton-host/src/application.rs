@@ -1,6 +1,6 @@
-//! Servers that an application makes and ends: their life, and the repositories they serve from.
+//! Servers that an application creates: their life, and their repositories.
 //!
-//! Knows what C may ask for, and not how a server is made: an [`Embedder`] does that.
+//! Knows the C interface, but not how a server is built: an [`Embedder`] builds it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
@@ -19,20 +19,20 @@ use crate::options::Settings;
 use crate::parameter::Parameter;
 use crate::server::ServerObject;
 
-/// Makes servers for applications that this library is linked or loaded into.
+/// Builds servers for applications that link or load this library.
 pub trait Embedder: Send + Sync {
-    /// Makes a server, and waits until the models to load at start are loaded or have failed. Nothing but the settings
-    /// decides what it serves and whether it opens ports.
+    /// Starts a server, and waits until the models to load at start are loaded or have failed. Only the settings decide
+    /// what it serves and whether it opens ports.
     ///
     /// # Errors
-    /// What is wrong with the options, or why the server did not start.
+    /// The options are invalid, or the server did not start.
     fn start(&self, settings: Settings) -> Result<Arc<dyn Embedded>>;
 
-    /// Starts the log of the process. Called once, before the first server is made or message is logged.
+    /// Starts the process's log. Called once, before the first server or message.
     fn start_log(&self);
 }
 
-/// A server within an application, as its maker has it. Calls may come on any thread.
+/// An application's server. Calls may come from any thread.
 pub trait Embedded: Send + Sync {
     /// The server.
     fn server(&self) -> &Arc<Server>;
@@ -40,34 +40,34 @@ pub trait Embedded: Send + Sync {
     /// The driver of the GPUs, if there is one.
     fn cuda(&self) -> Option<Arc<Cuda>>;
 
-    /// The addresses that it listens at, with the names of the protocols.
+    /// The addresses that it listens on, with the names of the protocols.
     fn addresses(&self) -> Vec<(&'static str, String)>;
 
     /// Its metrics, as text.
     ///
     /// # Errors
-    /// `Unsupported` if it keeps none.
+    /// `Unsupported` if metrics are off.
     fn metrics(&self) -> Result<String>;
 
-    /// Stops in order: answers what is in progress, and unloads the models. A server that has stopped stays as it is.
+    /// Stops gracefully: answers requests in progress, and unloads the models. Has no effect on a stopped server.
     ///
     /// # Errors
-    /// It takes longer than the exit timeout. It may be tried again.
+    /// Stopping takes longer than the exit timeout. It may be tried again.
     fn stop(&self) -> Result<()>;
 
     /// Sets the time that stopping may take.
     fn set_exit_timeout(&self, timeout: Duration);
 
-    /// Takes up what has changed in the repositories.
+    /// Polls the repositories for changes.
     ///
     /// # Errors
-    /// `Unavailable` unless models are controlled by polling; otherwise why the repositories cannot be read.
+    /// `Unavailable` unless models are controlled by polling; otherwise the reason why the repositories cannot be read.
     fn poll(&self) -> Result<()>;
 
-    /// Adds a repository. `names` has the models whose names are not those of their folders: name, then folder.
+    /// Adds a repository. `names` maps names of models to their folders, where they differ.
     ///
     /// # Errors
-    /// `Unsupported` unless models are controlled explicitly; otherwise why it cannot be added.
+    /// `Unsupported` unless models are controlled explicitly; otherwise the reason why it cannot be added.
     fn register(&self, repository: PathBuf, names: BTreeMap<String, String>) -> Result<()>;
 
     /// Removes a repository.
@@ -79,12 +79,12 @@ pub trait Embedded: Send + Sync {
 
 static EMBEDDER: OnceLock<&'static dyn Embedder> = OnceLock::new();
 
-/// Lets applications make servers, by `embedder`. The first call counts.
+/// Registers the `embedder` that builds applications' servers. Only the first call has an effect.
 pub fn embed(embedder: &'static dyn Embedder) {
     EMBEDDER.get_or_init(|| embedder);
 }
 
-/// Starts the log of the process, where it is an application's.
+/// Starts the process's log, if it belongs to an application.
 pub(crate) fn start_log() {
     static STARTED: Once = Once::new();
     if let Some(embedder) = EMBEDDER.get() {

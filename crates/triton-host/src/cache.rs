@@ -82,7 +82,7 @@ impl LibraryCache {
     }
 }
 
-/// Calls the library until nobody asks any more.
+/// Calls the library until all senders are gone.
 fn serve(library: &Library, waiting: &Mutex<Receiver<Call>>) {
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(call) = next() {

@@ -1,7 +1,7 @@
 //! The log: messages of backends and applications appear with their own file and line.
 //!
-//! Where applications make servers, the log is the process's, as C's functions have it: see [`ApplicationLog`]. What
-//! subscribes to events and writes them there is up to the program or library that this crate is linked into.
+//! If applications create servers, the log belongs to the process, as in the C interface: see [`ApplicationLog`]. The
+//! program or library that links this crate subscribes to events and writes them there.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
@@ -18,41 +18,42 @@ use crate::application::start_log;
 use crate::boundary::{exports, values};
 use crate::text::c_string;
 
-/// The log of a process whose servers applications make. Its settings change at any time, and for all servers.
+/// The log of a process whose servers applications create. Its settings apply to all servers, and may change at any
+/// time.
 #[derive(Default)]
 pub struct ApplicationLog {
     control: Arc<LogControl>,
-    /// Where lines go; standard error without one.
+    /// The file for its lines; `None` for standard error.
     file: Mutex<Option<File>>,
     callback: RwLock<Option<Callback>>,
 }
 
-/// A function of the application that hears of every message.
+/// The application's callback for messages.
 struct Callback {
     call: unsafe extern "C" fn(TRITONSERVER_LogLevel, *const c_char, c_int, u64, *const c_char, *mut c_void),
-    /// Handed back to the function.
+    /// The callback's user pointer.
     userp: AtomicPtr<c_void>,
 }
 
-/// A message, for the application's function.
+/// A message, for the application's callback.
 #[derive(Clone, Copy, Debug)]
 pub struct LogRecord<'a> {
     /// Its level.
     pub level: Level,
-    /// The name of the file it is from.
+    /// The name of its source file.
     pub file: &'a str,
-    /// The line there.
+    /// The line in that file.
     pub line: i64,
     /// Microseconds since 1970.
     pub micros: u64,
-    /// What it says.
+    /// The text.
     pub message: &'a str,
 }
 
 static APPLICATION_LOG: LazyLock<ApplicationLog> = LazyLock::new(ApplicationLog::default);
 
 impl ApplicationLog {
-    /// The process's.
+    /// The process's log.
     pub fn get() -> &'static Self {
         &APPLICATION_LOG
     }
@@ -62,13 +63,13 @@ impl ApplicationLog {
         &self.control
     }
 
-    /// Whether a function of the application hears of messages.
+    /// Whether the application has a callback for messages.
     pub fn has_callback(&self) -> bool {
         self.callback().is_some()
     }
 
-    /// Calls the application's function, if there is one. Nothing is locked meanwhile: the function may log, change the log
-    /// or wait for a thread that does. So a thread may still call it shortly after it was taken back.
+    /// Calls the application's callback, if there is one. Holds no lock: the callback may log, change the log, or wait
+    /// for a thread that does. So a thread may still call it shortly after it was removed.
     pub fn report(&self, record: &LogRecord<'_>) {
         let callback = |callback: &Callback| (callback.call, callback.userp.load(Ordering::Relaxed));
         let Some((call, userp)) = self.callback().as_ref().map(callback) else { return };
@@ -80,11 +81,11 @@ impl ApplicationLog {
         };
         let line = c_int::try_from(record.line).unwrap_or(0);
         let (file, message) = (c_string(record.file), c_string(record.message));
-        // SAFETY: the function was given for this call, with these arguments; the texts live until it returns.
+        // SAFETY: the callback was registered with this signature; the strings live until it returns.
         unsafe { call(level, file.as_ptr(), line, record.micros, message.as_ptr(), userp) }
     }
 
-    /// Logs to a file from here on, or to standard error if the path is empty.
+    /// Sets the file for the log; an empty path is standard error.
     fn set_file(&self, path: &str) -> Result<()> {
         let file = match path {
             "" => None,
@@ -171,7 +172,7 @@ exports! {
         }
     }
 
-    // The log is the process's: none of these needs the options, which may be null.
+    // The log belongs to the process, so none of these needs the options, which may be null.
 
     fn TRITONSERVER_ServerOptionsSetLogFile(_options: *mut TRITONSERVER_ServerOptions, file: *const c_char) {
         APPLICATION_LOG.set_file(&file.read_if_given().unwrap_or_default())?;
@@ -190,7 +191,7 @@ exports! {
     }
 
     fn TRITONSERVER_ServerOptionsSetLogVerbose(_options: *mut TRITONSERVER_ServerOptions, level: c_int) {
-        // Below zero is none.
+        // Negative levels count as 0.
         let level = u32::try_from(level).unwrap_or(0);
         update(LogUpdate { verbose_level: Some(level), ..LogUpdate::default() });
     }

@@ -1,4 +1,4 @@
-//! The server as backends in C and applications ask it: [`Peers`] as functions of C, and its documents.
+//! The server for backends in C and applications: [`Peers`] as C functions, and its documents.
 
 use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ use crate::{call, describe};
 /// Renders the metrics of a server as text.
 type RenderMetrics = Box<dyn Fn(&Server) -> Result<String> + Send + Sync>;
 
-/// The server in C's hands. It keeps the server alive only where C made it.
+/// The server's C handle. It keeps the server alive only if C created it.
 #[derive(Default)]
 pub(crate) struct ServerObject {
     attached: OnceLock<Attached>,
     /// What the memory of GPUs is copied with.
     cuda: Option<Arc<Cuda>>,
-    /// The server as its maker has it, if that is C.
+    /// The application's server, if C created it.
     owned: Option<Arc<dyn Embedded>>,
 }
 
@@ -44,12 +44,12 @@ struct Attached {
 }
 
 impl ServerObject {
-    /// One that is not attached yet.
+    /// A handle that is not attached yet.
     pub(crate) fn new(cuda: Option<Arc<Cuda>>) -> Self {
         Self { attached: OnceLock::new(), cuda, owned: None }
     }
 
-    /// A server that an application made.
+    /// A server that an application created.
     pub(crate) fn owned(server: Arc<dyn Embedded>) -> Self {
         let core = server.server();
         let text = Arc::clone(&server);
@@ -61,16 +61,16 @@ impl ServerObject {
         Self { attached: OnceLock::from(attached), cuda: server.cuda(), owned: Some(server) }
     }
 
-    /// The server as its maker has it.
+    /// The application's server.
     ///
     /// # Errors
-    /// `Unsupported` if it is another's: a backend has the server that runs it.
+    /// `Unsupported` if C did not create it: a backend's handle denotes the server that runs it.
     pub(crate) fn as_owner(&self) -> Result<&Arc<dyn Embedded>> {
         let foreign = || Error::unsupported("only the application that made the server can do this");
         self.owned.as_ref().ok_or_else(foreign)
     }
 
-    /// Says which it is, once.
+    /// Attaches the handle to a server, once.
     pub(crate) fn attach(&self, server: &Arc<Server>, metrics: RenderMetrics) {
         self.attached.get_or_init(|| Attached {
             peers: server.peers(),
@@ -84,7 +84,7 @@ impl ServerObject {
         self.cuda.as_ref()
     }
 
-    /// What backends ask of the server.
+    /// The server as backends use it.
     ///
     /// # Errors
     /// `Unavailable` if it is not attached.
@@ -95,12 +95,12 @@ impl ServerObject {
     /// The server, for its documents.
     ///
     /// # Errors
-    /// `Unavailable` if it is not there: not yet, or no longer.
+    /// `Unavailable` if it is not attached yet, or gone.
     fn server(&self) -> Result<Arc<Server>> {
         self.attached()?.server.upgrade().ok_or_else(|| Error::unavailable("the server has shut down"))
     }
 
-    /// The trace of an application's request that came with none, if the options of its server want one.
+    /// The trace of an application's request without one, if the options of its server enable traces.
     fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<Sent>> {
         let Some(control) = self.owned.as_ref().map(|owned| owned.server().trace()) else { return Ok(None) };
         if !control.is_on() {
@@ -110,10 +110,10 @@ impl ServerObject {
         Ok(drawn.map(|trace| Sent { trace: RequestTrace::new(trace), handle: None }))
     }
 
-    /// Checks that an application's server has not been stopped, for questions that make no sense then.
+    /// Checks that an application's server is not stopped, for calls that require a running server.
     ///
     /// # Errors
-    /// `Unavailable` if it has.
+    /// `Unavailable` if it is stopped.
     fn check_not_stopped(&self) -> Result<()> {
         match &self.owned {
             Some(owned) if owned.server().is_stopping() => Err(Error::unavailable("the server was stopped")),
@@ -124,7 +124,7 @@ impl ServerObject {
     /// Its metrics, as text.
     ///
     /// # Errors
-    /// `Unavailable` if it is not there.
+    /// `Unavailable` if it is gone.
     fn metrics(&self) -> Result<String> {
         let server = self.server()?;
         (self.attached()?.metrics)(&server)

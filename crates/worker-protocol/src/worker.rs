@@ -1,4 +1,4 @@
-//! The process's end: how it connects to the server that started it.
+//! The worker's end: connects a process to the server that started it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,16 +14,17 @@ use crate::{VERSION, call};
 /// The channels of a process.
 #[derive(Debug)]
 pub struct Connection {
-    /// Where calls arrive.
+    /// Calls from the server.
     pub calls: Channel,
-    /// For what the process says.
+    /// Messages to the server.
     pub side: Channel,
 }
 
-/// Connects the process to the server that started it, by the socket that is its standard input, which it takes away. The
-/// process is killed when the thread that started it ends. `description` says what the process is, for the server's log.
+/// Connects the process to the server that started it, over the socket that is its standard input, and closes that
+/// input. The process is killed when the thread that started it ends. `description` describes the process in the
+/// server's log.
 ///
-/// To be called once, early, while no other thread uses standard input.
+/// Call it once, early, while no other thread uses standard input.
 ///
 /// # Errors
 /// The process was not started by a server, or by one that speaks another version of the protocol.

@@ -26,7 +26,7 @@ struct Place {
 pub(crate) struct Limited {
     channel: Channel,
     limit: Option<Duration>,
-    /// Answers that come too late: nobody waits for them any more.
+    /// Late answers, whose callers have stopped waiting.
     late: usize,
 }
 

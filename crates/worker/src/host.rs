@@ -1,7 +1,7 @@
-//! The other side: a process that hosts an instance of a backend's model. It serves the calls of the server that started it,
-//! one at a time.
+//! The worker's side: a process that hosts an instance of a backend's model. It serves the calls of the server that
+//! started it, one at a time.
 //!
-//! A backend here has no peers, and one model. It knows nothing of the server but the calls.
+//! A backend here has no peers, and a single model. The host knows nothing of the server except its calls.
 
 mod arguments;
 mod execution;
@@ -21,7 +21,7 @@ pub use self::arguments::{instance_arguments, model_arguments};
 /// Hosts an instance in this process, which a server started, until that closes the connection. `open` opens the backend when
 /// the first call needs it; the question whether the process is ready is such a call.
 ///
-/// To be called once, before other threads read standard input.
+/// Call it once, before other threads read standard input.
 ///
 /// # Errors
 /// The connection to the server broke.
@@ -108,7 +108,7 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
 
     fn load(&mut self, context: ModelContext) -> Result<&Loaded> {
         let config = context.config.clone();
-        // A model that is loaded again takes the place of the former only then.
+        // Only then does a reloaded model replace the previous one.
         let model = self.backend()?.load(context)?;
         let config = model.completed_config().cloned().unwrap_or(config);
         Ok(self.loaded.insert(Loaded { model, config }))

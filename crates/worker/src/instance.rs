@@ -12,23 +12,23 @@ use crate::process::{CallError, Process};
 use crate::requests::Held;
 use crate::worker::{Worker, Workers};
 
-/// An instance that runs in a process. When the process dies, it is started again.
+/// An instance that runs in a process, which is restarted when it dies.
 pub struct WorkerInstance {
     worker: Arc<Worker>,
-    /// The outputs that a request asks for if it names none.
+    /// The outputs of a request that names none.
     outputs: Vec<String>,
-    /// Those whose processes may execute in place of this one's.
+    /// The workers that may execute in place of this one.
     others: Workers,
     takes_states: bool,
 }
 
 impl WorkerInstance {
-    /// An instance in the process of a worker. `outputs` are those of the model: what a process returns besides is dropped.
+    /// An instance in a worker's process. `outputs` are those of the model: other outputs of the process are dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
         Self { worker, outputs, others: Workers::default(), takes_states: false }
     }
 
-    /// While its process starts again, the instance executes in the processes of these. For models whose requests may go to
+    /// While its process restarts, the instance executes in the processes of these. For models whose requests may go to
     /// any instance.
     #[must_use]
     pub fn helped_by(mut self, others: Workers) -> Self {
@@ -53,7 +53,7 @@ impl Instance for WorkerInstance {
                 let started = Instant::now();
                 Execution { process: &process, outputs, takes_states, batch, started }.run();
                 if process.ended().is_some() {
-                    // Other instances take what waits in the queue meanwhile.
+                    // In the meantime, other instances execute the queued requests.
                     self.worker.await_restart();
                 }
             }
@@ -68,7 +68,7 @@ impl Drop for WorkerInstance {
     }
 }
 
-/// A batch on its way through a process.
+/// A batch in a process.
 struct Execution<'a> {
     process: &'a Process,
     outputs: &'a [String],
@@ -129,11 +129,11 @@ impl Execution<'_> {
         match answer {
             Ok(answer) => executed.complete(&answer),
             Err(CallError::Failed(error, sent)) => {
-                // What it has answered before counts.
+                // Answers that it has already sent are valid.
                 process.requests.await_side(sent);
                 executed.fail(&error);
             }
-            // Its end has answered what it had.
+            // The end of the process has failed its requests.
             Err(CallError::Lost(error)) => executed.fail(&error),
         }
     }
@@ -144,7 +144,7 @@ struct Times {
     inputs_ready: Instant,
 }
 
-/// A batch that the process has executed.
+/// An executed batch.
 struct Executed<'a> {
     process: &'a Process,
     outputs: &'a [String],
@@ -165,7 +165,7 @@ impl Executed<'_> {
                 return self.fail(&error);
             }
         };
-        // What was said on the side channel before concerns these requests too.
+        // Earlier messages on the side channel may concern these requests, too.
         if outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Response(_)))
             && !self.process.requests.await_side(sent)
         {

@@ -1,13 +1,13 @@
-//! Runs instances of models in processes of their own: starts, watches, limits and restarts a process, and passes requests,
-//! responses and what the model asks of the server between it and the server.
+//! Runs instances of models in separate processes: starts, watches, limits and restarts a process, and passes requests,
+//! responses and the model's calls of the server between the two.
 //!
 //! [`Process`] is one process: its [calls](Process::call), and a thread that watches it and serves its side channel.
-//! [`Worker`] keeps one running and starts it again when it died; [`WorkerInstance`] executes batches in it. A
-//! [`WorkerModel`] is a model all of whose instances are such. [`host`] is the other side: it serves the calls of a server in a
+//! [`Worker`] keeps one running, and restarts it when it dies; [`WorkerInstance`] executes batches in it. A
+//! [`WorkerModel`] is a model with such instances. [`host`] is the other side: it serves the calls of a server in a
 //! process, with any backend.
 //!
-//! The protocol is that of `nereid-worker-protocol`. What a process sends is not trusted: one that breaks the protocol is
-//! killed, and its requests get an error. This crate knows no language and no framework.
+//! The protocol is that of `nereid-worker-protocol`. Processes are not trusted: one that breaks the protocol is killed,
+//! and its requests get an error. This crate knows no language and no framework.
 
 #![forbid(unsafe_code)]
 

@@ -17,13 +17,13 @@ use crate::launch::Launch;
 use crate::process::{Limits, Process};
 use crate::worker::{Worker, WorkerEvents, Workers};
 
-/// The metric that counts processes that were started again.
+/// The metric that counts restarted processes.
 const RESTARTS: &str = "nereid_worker_restarts_total";
 
-/// Names and values that a process gets.
+/// Names and values passed to a process.
 pub type Arguments = Vec<(&'static str, String)>;
 
-/// What the processes of a model are told, and what they do.
+/// The arguments and the behaviour of a model's processes.
 pub trait Program: Send + Sync {
     /// Describes the model, without an instance.
     fn of_model(&self, context: &ModelContext) -> Arguments;
@@ -36,7 +36,7 @@ pub trait Program: Send + Sync {
         instance: &InstanceContext,
     ) -> Arguments;
 
-    /// Whether a process looks at the model when it is loaded, even if its configuration is not to be completed.
+    /// Whether a process inspects the model at load, even if its configuration need not be completed.
     fn checks_complete_models(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ pub trait Program: Send + Sync {
 pub struct WorkerModel {
     shared: Arc<Shared>,
     completed: Option<ModelConfig>,
-    /// The process that looked at the model. The first instance takes it.
+    /// The process that inspected the model. The first instance takes it.
     spare: Mutex<Option<Spare>>,
     workers: Workers,
 }
@@ -61,14 +61,14 @@ struct Shared {
     launch: Launch,
     limits: Limits,
     program: Box<dyn Program>,
-    /// As it is completed, and with the instances of now.
+    /// Completed, and with the current instances.
     config: Mutex<ModelConfig>,
     restarts: Option<Metric>,
-    /// Whether instances can be asked whether they are ready.
+    /// Whether instances report their readiness.
     reports_readiness: AtomicBool,
 }
 
-/// What happens when a process ends, set by its owner.
+/// Called when a process ends; its owner sets it.
 type Ended = Arc<Mutex<Option<Box<dyn FnOnce(&str) + Send>>>>;
 
 /// A process without an instance.
@@ -185,7 +185,7 @@ impl Model for WorkerModel {
         if self.shared.program.returns_states() {
             instance = instance.taking_states();
         }
-        // The requests of a sequence belong to one instance, which may keep something of them.
+        // Requests of a sequence belong to one instance, which may hold state for them.
         let is_bound = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
         Ok(Box::new(if is_bound { instance } else { instance.helped_by(self.workers.clone()) }))
     }
@@ -234,7 +234,7 @@ impl WorkerEvents for Starts {
     }
 }
 
-/// Counts the processes of the model that were started again; `None` where there is no server to ask.
+/// Counts the model's restarted processes; `None` without a server to count them.
 fn restarts(context: &ModelContext) -> Option<Metric> {
     let registry = context.peers.metrics().ok()?;
     let help = "Processes of model instances that were started again after they died";

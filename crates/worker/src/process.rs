@@ -16,21 +16,21 @@ use crate::life::{Life, lost};
 use crate::requests::Requests;
 use crate::supervisor::Supervisor;
 
-/// How long a process has to end after it closed its connection.
+/// The limit for a process to exit after it closed its connection.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// How long a process may take.
+/// The time limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// To start, until it says hello.
+    /// For the start, until its hello.
     pub start: Duration,
-    /// To look at the model, and to initialise its instance, if that is limited.
+    /// For inspecting the model, and for initialising its instance; `None` for no limit.
     pub load: Option<Duration>,
-    /// For one execution, if that is limited.
+    /// For one execution; `None` for no limit.
     pub execute: Option<Duration>,
-    /// To say whether it is ready.
+    /// For reporting its readiness.
     pub ready: Duration,
-    /// To finalise its instance, and to end.
+    /// For finalising its instance and exiting.
     pub finish: Duration,
 }
 
@@ -58,11 +58,11 @@ pub struct Process {
     pub(crate) limits: Limits,
 }
 
-/// Why a call has no answer.
+/// Why a call failed.
 pub(crate) enum CallError {
-    /// The process says so, after as many messages on the side channel.
+    /// The process reported an error, after this many messages on the side channel.
     Failed(Error, u64),
-    /// The process has ended, or was killed.
+    /// The process ended or was killed.
     Lost(Error),
 }
 
@@ -75,8 +75,8 @@ impl From<CallError> for Error {
 }
 
 impl Process {
-    /// Starts a process and waits for its hello. `name` is the instance's, for the log and for errors. `ended` is called when
-    /// it has ended without being asked to, with how, on a thread that must not be kept.
+    /// Starts a process and waits for its hello. `name` is the instance's, for the log and for errors. If it ends
+    /// unexpectedly, `ended` is called with the reason, on a thread that it must not block.
     ///
     /// # Errors
     /// It cannot be started, ends at once, or does not speak the protocol.
@@ -154,11 +154,11 @@ impl Process {
         self.calls.take(None).expect("without a limit, it waits")
     }
 
-    /// Calls the process: sends the message of a kind, whose values `write` appends, and waits for its answer, as long as a
-    /// load may take.
+    /// Calls the process: sends the message of a kind, whose values `write` appends, and waits for its answer, within
+    /// the limit for a load.
     ///
     /// # Errors
-    /// What the process reports, or that it ended.
+    /// The error that the process reports, or that it ended.
     pub fn call(&self, kind: u16, answer: u16, write: impl FnOnce(&mut Message<'_>)) -> Result<Incoming> {
         self.call_within(self.limits.load, kind, answer, write)
     }
@@ -222,13 +222,13 @@ impl Process {
         }
     }
 
-    /// Kills the process, because what it sent makes no sense.
+    /// Kills the process, because it broke the protocol.
     pub(crate) fn broke_protocol(&self, how: &dyn std::fmt::Display) -> CallError {
         let end = self.life.kill_and_wait(&format!("was killed, because it broke the protocol: {how}"));
         CallError::Lost(lost(&self.name.get(), &end))
     }
 
-    /// The process is of no more use: it has ended, its time is up, or what it sent makes no sense.
+    /// The process is unusable: it ended, timed out, or broke the protocol.
     pub(crate) fn lost(&self, error: Option<io::Error>) -> CallError {
         use io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
         let end = match error {
@@ -244,10 +244,10 @@ impl Process {
         CallError::Lost(lost(&self.name.get(), &end))
     }
 
-    /// Asks the instance whether it would answer requests.
+    /// Asks the instance whether it is ready.
     ///
     /// # Errors
-    /// It would not, or did not say so in time.
+    /// It is not ready, or did not answer in time.
     pub fn ready(&self) -> Result<()> {
         let limit = self.limits.ready;
         let slow = |what: &str| {
@@ -257,7 +257,7 @@ impl Process {
         let mut channel = self.calls.take(Some(limit)).ok_or_else(|| slow("has executed one batch"))?;
         self.request(&mut channel, Some(limit), call::READY, |_| ())?;
         let answer = match channel.receive() {
-            // The process may be busy with nothing worse than this question.
+            // The process may merely be busy with this question.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 channel.give_up();
                 return Err(slow("has not said whether it is ready"));
@@ -273,22 +273,22 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has.
+    /// How it ended, if it did.
     pub fn ended(&self) -> Option<Arc<str>> {
         self.life.ended()
     }
 
-    /// Gives it the name of the instance that takes it.
+    /// Renames it for the instance that takes it.
     pub fn rename(&self, name: &str) {
         self.name.set(name);
     }
 
-    /// Kills it, with a reason that its end is described by.
+    /// Kills it for a reason, which describes its end.
     pub fn kill(&self, why: &str) {
         self.life.kill(why);
     }
 
-    /// How it ended, once it has. Waits some seconds at most.
+    /// How it ended. Waits a few seconds at most.
     pub fn wait(&self) -> Option<Arc<str>> {
         self.life.wait(self.limits.finish)
     }
@@ -296,7 +296,7 @@ impl Process {
     /// Finalises the instance and ends the process; kills it if that takes too long.
     ///
     /// # Errors
-    /// What the instance reports.
+    /// The error that the instance reports.
     pub fn finish(&self) -> Result<()> {
         if self.ended().is_some() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The requests that a process has: by the handles that it names them by.
+//! The requests that a process holds, by handle.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nereid_backend_api::{Error, Request, SequenceStates, Turn};
 
-/// The requests of one process. An entry leaves with its last response.
+/// The requests of one process. An entry is removed with its last response.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     table: Mutex<Table>,
@@ -16,16 +16,16 @@ pub(crate) struct Requests {
     outputs: OnceLock<Vec<String>>,
 }
 
-/// What was handled of the side channel.
+/// The progress on the side channel.
 #[derive(Debug, Default)]
 struct Progress {
-    /// How many messages.
+    /// How many messages were handled.
     handled: u64,
-    /// Those who wait for more. Waking nobody would take a call of the system too.
+    /// The waiters for more. Waking when there are none would still cost a system call.
     waiting: usize,
 }
 
-/// A request that a process has.
+/// A request that a process holds.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub request: Arc<Request>,
@@ -54,7 +54,7 @@ impl Held {
                 }
                 request.reschedule();
             }
-            // Only while the side channel answers something about it, which it has not asked.
+            // Shared only while the side channel answers a question about it, and the process asked none.
             Err(request) => request.responder().finish_with(Err(Error::internal(
                 "the request cannot be executed again: it is in use elsewhere",
             ))),
@@ -66,7 +66,7 @@ impl Held {
 struct Table {
     entries: HashMap<u64, Held>,
     last: u64,
-    /// Why no more are taken.
+    /// Why no more requests are accepted.
     closed: Option<Error>,
 }
 
@@ -86,7 +86,7 @@ impl Requests {
         self.outputs.get().map_or(&[], Vec::as_slice)
     }
 
-    /// As many handles, which begin with this one.
+    /// This many consecutive handles, starting with the returned one.
     pub(crate) fn reserve(&self, count: usize) -> u64 {
         let mut table = self.lock();
         let first = table.last + 1;
@@ -94,7 +94,7 @@ impl Requests {
         first
     }
 
-    /// Adds requests under their handles; returns those that come too late, and why.
+    /// Adds requests under their handles; returns those that come too late, with the reason.
     pub(crate) fn add(&self, requests: Vec<(u64, Request)>) -> Result<(), (Vec<(u64, Request)>, Error)> {
         let mut table = self.lock();
         if let Some(error) = &table.closed {
@@ -120,17 +120,18 @@ impl Requests {
         handles.map(|handle| table.entries.remove(&handle)).collect()
     }
 
-    /// Lets the next requests of the sequences be executed: those with these handles have been, and are answered later.
+    /// Ends the turns of these requests, which were executed and may be answered later, so that their sequences
+    /// continue.
     pub(crate) fn end_turns(&self, handles: impl Iterator<Item = u64>) {
         let mut table = self.lock();
         let turns: Vec<_> =
             handles.filter_map(|handle| table.entries.get_mut(&handle)?.turn.take()).collect();
-        // The end of a turn may call the scheduler.
+        // Ending a turn may call the scheduler.
         drop(table);
         drop(turns);
     }
 
-    /// Answers all requests with an error, and takes no more.
+    /// Fails all requests, and accepts no more.
     pub(crate) fn close(&self, error: &Error) {
         let mut table = self.lock();
         table.closed = Some(error.clone());
@@ -153,8 +154,8 @@ impl Requests {
         }
     }
 
-    /// Waits until that many messages of the side channel were handled. `false` if that takes too long: the process has said
-    /// that it sent more than it did.
+    /// Waits until that many messages of the side channel were handled. Returns `false` on a timeout: the process
+    /// claims to have sent more than it did.
     pub(crate) fn await_side(&self, sent: u64) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.handled >= sent {

@@ -1,4 +1,4 @@
-//! The thread that starts a process, watches it, passes on what it prints, and serves its side channel.
+//! The thread that starts a process, watches it, forwards its output to the log, and serves its side channel.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,16 +19,17 @@ use crate::requests::Requests;
 use crate::service::Service;
 use crate::wake::Tasks;
 
-/// How often memory is looked for that may be given back.
+/// The interval between checks for memory to give back.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Messages handled before anything else gets its turn.
+/// The most messages handled in a row.
 const TURN: usize = 64;
 
-/// Most of what a process printed that is read after its end. Something else may have its output open and go on printing.
+/// The most output that is read after a process has ended: a child of it may keep its output open and continue to
+/// print.
 const LAST_READS: usize = 64;
 
-/// What the thread needs.
+/// The thread's state.
 pub(crate) struct Supervisor {
     pub name: Label,
     pub life: Arc<Life>,
@@ -49,7 +50,7 @@ impl Supervisor {
             Ok(spawned) => spawned,
             Err(error) => {
                 self.life.end(None);
-                // The receiver is there, since it waits for nothing else.
+                // The receiver exists: its thread waits for this message only.
                 let _ = started.send(Err(error));
                 return;
             }
@@ -98,18 +99,18 @@ fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
 struct Watch<'a> {
     name: &'a Label,
     life: &'a Life,
-    /// Until its end.
+    /// Until the process ends.
     receiver: Option<Receiver>,
     /// Standard output and standard error.
     output: [Lines; 2],
     tasks: Tasks,
     service: Service,
-    /// Messages may have been received that were not handled yet: the socket does not tell of them.
+    /// Received messages may be unhandled: the socket does not signal them.
     unhandled: bool,
 }
 
 impl Watch<'_> {
-    /// Waits until something happens, and handles it. `false` if the process has ended.
+    /// Waits for the next event, and handles it. Returns `false` once the process has ended.
     fn wait(&mut self, ended: &OwnedFd, patience: Duration) -> bool {
         let mut fds: Vec<(Source, BorrowedFd<'_>)> =
             vec![(Source::End, ended.as_fd()), (Source::Bell, self.tasks.bell())];
@@ -123,7 +124,7 @@ impl Watch<'_> {
             fds.iter().map(|(source, fd)| PollFd::from_borrowed_fd(*fd, flags(*source))).collect();
         let patience = if self.unhandled { Duration::ZERO } else { patience };
         let timeout = Timespec::try_from(patience).ok();
-        // What is not said now, such as after an interrupted call, is said the next time.
+        // Errors that are not reported now, such as after an interrupted call, are reported the next time.
         let _ = poll(&mut polled, timeout.as_ref());
         let happened: Vec<Source> = fds
             .iter()
@@ -147,7 +148,7 @@ impl Watch<'_> {
         !happened.contains(&Source::End)
     }
 
-    /// Handles messages of the side channel, up to a number. `false` if there are no more for now.
+    /// Handles messages of the side channel, up to a limit. Returns `false` if there are no more for now.
     fn serve(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some(receiver) = &mut self.receiver else { return false };
@@ -180,7 +181,7 @@ impl Watch<'_> {
         self.output[index].read(&mut report)
     }
 
-    /// Handles what the process said before its end.
+    /// Handles the messages that the process sent before it ended.
     fn finish(&mut self) {
         while self.serve(TURN) {}
         self.tasks.run();

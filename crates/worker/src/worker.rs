@@ -1,4 +1,4 @@
-//! Keeps one process running: starts it again when it has died, with pauses that grow while it keeps dying.
+//! Keeps one process running: restarts it when it dies, with growing pauses if it keeps dying.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,50 +9,50 @@ use nereid_backend_api::{Error, Result};
 
 use crate::process::Process;
 
-/// The pause before the second start in a row; before the first, there is none. Each further one takes twice as long.
+/// The pause before the second consecutive restart; the first has none. Each further pause doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A process that lived this long has not died of its start.
+/// A process that lived this long is considered stable.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// How long a batch waits for a process that starts again, the first time and while it keeps dying.
+/// How long a batch waits for a restart, the first time and if the process keeps dying.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(1)];
 
 /// How long an instance whose process died leaves requests to other instances.
 const RECOVERY: Duration = Duration::from_secs(5);
 
-/// How the processes of a worker are started, and who counts them.
+/// How a worker starts processes, and counts restarts.
 pub trait WorkerEvents: Send + Sync {
     /// Starts a process and initialises the instance in it. `ended` is for [`Process::start`].
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it did not start.
     fn start(&self, ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>>;
 
     /// The process was started again.
     fn restarted(&self) {}
 }
 
-/// Where a worker stands.
+/// The state of a worker.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// Its process runs.
+    /// Its process is running.
     Running(Arc<Process>),
-    /// Its process has died, and another one starts.
+    /// Its process died, and is being restarted.
     Restarting {
         /// How it died, or why it did not start.
         reason: Arc<str>,
         /// Deaths and failed starts in a row, before this one.
         attempt: u32,
     },
-    /// It has ended.
+    /// It was shut down.
     Stopped,
 }
 
-/// One process, and its successors.
+/// A process, and its successors.
 pub struct Worker {
     name: String,
     events: Box<dyn WorkerEvents>,
@@ -62,9 +62,9 @@ pub struct Worker {
 
 struct Inner {
     state: State,
-    /// When the process was started.
+    /// When the current process was started.
     since: Instant,
-    /// Starts in a row that did not settle.
+    /// Consecutive restarts without a stable process.
     attempt: u32,
 }
 
@@ -78,7 +78,7 @@ impl Worker {
     /// Starts the process of an instance with that name.
     ///
     /// # Errors
-    /// It does not start the first time.
+    /// The first start fails.
     pub fn start(name: &str, events: Box<dyn WorkerEvents>) -> Result<Arc<Self>> {
         let state = State::Restarting { reason: "has not started yet".into(), attempt: 0 };
         let inner = Mutex::new(Inner { state, since: Instant::now(), attempt: 0 });
@@ -109,7 +109,7 @@ impl Worker {
         inner.since = Instant::now();
         drop(inner);
         self.changed.notify_all();
-        // It may have died before it counted as running.
+        // It may have died before it was recorded as running.
         if let Some(end) = process.ended() {
             self.died(&end);
         }
@@ -119,7 +119,7 @@ impl Worker {
     /// The process has died.
     fn died(self: &Arc<Self>, end: &str) {
         let mut inner = self.lock();
-        // The first to notice says so; another process may run by now.
+        // The first observer reports it; another process may be running by now.
         if !matches!(&inner.state, State::Running(process) if process.ended().is_some()) {
             return;
         }
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// Starts the process again, until it runs.
+    /// Restarts the process until it runs.
     fn restart(self: Arc<Self>) {
         loop {
             let mut inner = self.lock();
@@ -167,15 +167,15 @@ impl Worker {
         }
     }
 
-    /// Where it stands.
+    /// Its state.
     pub fn state(&self) -> State {
         self.lock().state.clone()
     }
 
-    /// The process, if it runs. Waits a while for one that starts again.
+    /// The running process. Waits a while for a restart.
     ///
     /// # Errors
-    /// There is none, and why.
+    /// No process is running; the error says why.
     pub(crate) fn running(self: &Arc<Self>) -> Result<Arc<Process>> {
         self.notice();
         let inner = self.lock();
@@ -189,7 +189,7 @@ impl Worker {
         self.check()
     }
 
-    /// The process, if it runs now.
+    /// The process, if it is running now.
     pub(crate) fn running_now(self: &Arc<Self>) -> Option<Arc<Process>> {
         self.notice();
         match &self.lock().state {
@@ -209,13 +209,13 @@ impl Worker {
         }
     }
 
-    /// Waits a while for a process that died to run again.
+    /// Waits a while for a restart.
     pub(crate) fn await_restart(self: &Arc<Self>) {
         self.notice();
         self.wait(self.lock(), RECOVERY);
     }
 
-    /// Notices that the process has died, if its supervisor has not said so yet.
+    /// Checks whether the process has died before its supervisor reports that.
     fn notice(self: &Arc<Self>) {
         let end = match &self.lock().state {
             State::Running(process) => process.ended(),
@@ -231,16 +231,16 @@ impl Worker {
         drop(self.changed.wait_timeout_while(inner, patience, restarting));
     }
 
-    /// Whether its process runs and, if `ask`, says that it is ready.
+    /// Whether its process is running and, if `ask`, reports that it is ready.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it is not.
     pub fn ready(&self, ask: bool) -> Result<()> {
         let process = self.check()?;
         if ask { process.ready() } else { Ok(()) }
     }
 
-    /// Ends the process, and starts no other.
+    /// Ends the process without a restart.
     pub fn stop(&self) {
         let state = std::mem::replace(&mut self.lock().state, State::Stopped);
         self.changed.notify_all();
@@ -257,19 +257,19 @@ impl Worker {
 pub struct Workers(Arc<Mutex<Vec<Weak<Worker>>>>);
 
 impl Workers {
-    /// Adds one. It leaves when it is dropped.
+    /// Adds a worker. It is removed when it is dropped.
     pub fn add(&self, worker: &Arc<Worker>) {
         let mut workers = self.lock();
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(worker));
     }
 
-    /// Those that are there.
+    /// The current workers.
     pub fn all(&self) -> Vec<Arc<Worker>> {
         self.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A process that runs now.
+    /// A running process.
     pub(crate) fn running_now(&self) -> Option<Arc<Process>> {
         self.all().iter().find_map(Worker::running_now)
     }

@@ -45,7 +45,7 @@ impl Canceller {
         Self(Arc::downgrade(request))
     }
 
-    /// Tells the server that nobody waits for the request's responses any more. It may be answered all the same.
+    /// Cancels the request. It may be answered all the same.
     ///
     /// # Errors
     /// Whatever the server says.

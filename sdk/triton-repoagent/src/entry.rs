@@ -1,6 +1,7 @@
-//! What the server calls. `export_agent!` gives these functions their names.
+//! The entry points for the server. `export_agent!` gives these functions their names.
 //!
-//! The server keeps a pointer for the agent and for each model, which is one of our boxes. A panic becomes an error here.
+//! The server keeps a pointer for the agent and for each model, which points to one of our boxes. Panics become errors
+//! here.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -18,7 +19,8 @@ pub unsafe fn initialize<A: Agent>(handle: *mut TRITONREPOAGENT_Agent) -> *mut T
     guard("starting the agent", || {
         check_version()?;
         let state = Box::into_raw(Box::new(A::start()?));
-        // SAFETY: the agent lives; the box is taken back in `finalize`, or at once where the server does not take it.
+        // SAFETY: the agent is alive; `finalize` takes the box back, or this function does if the server does not take
+        // it.
         unsafe {
             check(TRITONREPOAGENT_SetState(handle, state.cast())).inspect_err(|_| drop(Box::from_raw(state)))
         }
@@ -29,7 +31,7 @@ pub unsafe fn initialize<A: Agent>(handle: *mut TRITONREPOAGENT_Agent) -> *mut T
 /// As the server calls `TRITONREPOAGENT_Finalize`.
 pub unsafe fn finalize<A: Agent>(handle: *mut TRITONREPOAGENT_Agent) -> *mut TRITONSERVER_Error {
     guard("ending the agent", || {
-        // SAFETY: the agent lives. What it keeps is null or the box of `initialize`, and is used no more.
+        // SAFETY: the agent is alive. Its state is null or the box of `initialize`, and is no longer used.
         unsafe {
             let state = kept(|state| TRITONREPOAGENT_State(handle, state))?.cast::<A>();
             check(TRITONREPOAGENT_SetState(handle, ptr::null_mut()))?;
@@ -46,7 +48,7 @@ pub unsafe fn model_finalize<A: Agent>(
     handle: *mut TRITONREPOAGENT_AgentModel,
 ) -> *mut TRITONSERVER_Error {
     guard("letting go of the model", || {
-        // SAFETY: the model lives. What it keeps is null or the box of `load`, and is used no more.
+        // SAFETY: the model is alive. Its state is null or the box of `load`, and is no longer used.
         unsafe {
             let state = kept(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>();
             check(TRITONREPOAGENT_ModelSetState(handle, ptr::null_mut()))?;
@@ -64,20 +66,20 @@ pub unsafe fn model_action<A: Agent>(
     action: TRITONREPOAGENT_ActionType,
 ) -> *mut TRITONSERVER_Error {
     guard("handling a model", || {
-        // SAFETY: the agent lives, and keeps the box of `initialize`.
+        // SAFETY: the agent is alive, and its state is the box of `initialize`.
         let author = unsafe { kept(|state| TRITONREPOAGENT_State(agent, state))?.cast::<A>().as_ref() };
         let author = author.ok_or_else(|| Error::internal("the server lost the agent's state"))?;
         if action == TRITONREPOAGENT_ACTION_LOAD {
-            // SAFETY: agent and model live during the call.
+            // SAFETY: agent and model are alive during the call.
             let model = author.load(&mut unsafe { Loading::new(agent, handle) })?;
             let state = Box::into_raw(Box::new(model));
-            // SAFETY: the model lives; the box is taken back in `model_finalize`, or at once.
+            // SAFETY: the model is alive; `model_finalize` takes the box back, or this function does.
             return unsafe {
                 check(TRITONREPOAGENT_ModelSetState(handle, state.cast()))
                     .inspect_err(|_| drop(Box::from_raw(state)))
             };
         }
-        // SAFETY: the model lives, and keeps the box of `load`, or nothing where the agent refused it.
+        // SAFETY: the model is alive, and its state is the box of `load`, or null if the agent refused it.
         let model =
             unsafe { kept(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>().as_ref() };
         match (model, action) {
@@ -85,16 +87,16 @@ pub unsafe fn model_action<A: Agent>(
             (Some(model), TRITONREPOAGENT_ACTION_LOAD_FAIL) => author.load_failed(model),
             (Some(model), TRITONREPOAGENT_ACTION_UNLOAD) => author.unloading(model),
             (Some(model), TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE) => author.unloaded(model),
-            // An action of a later version, or the failure of a load that the agent refused itself.
+            // An action of a later version, or the failure of a load that the agent itself refused.
             _ => Ok(()),
         }
     })
 }
 
-/// Whether the server offers all that this library may call.
+/// Whether the server provides all functions that this library calls.
 fn check_version() -> Result<()> {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both addresses may be written.
+    // SAFETY: both addresses are valid for writes.
     unsafe { check(TRITONREPOAGENT_ApiVersion(&mut major, &mut minor))? };
     let (ours, least) = (TRITONREPOAGENT_API_VERSION_MAJOR, TRITONREPOAGENT_API_VERSION_MINOR);
     if major == ours && minor >= least {
@@ -106,19 +108,19 @@ fn check_version() -> Result<()> {
     Err(Error::new(ErrorCode::Unsupported, message))
 }
 
-/// What the server keeps for us.
+/// The state that the server keeps for us.
 ///
 /// # Safety
-/// `ask` passes the address to a function that writes it.
+/// `ask` passes the address to a function that writes to it.
 unsafe fn kept(ask: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) -> Result<*mut c_void> {
     let mut state = ptr::null_mut();
-    // SAFETY: the error, if any, is ours.
+    // SAFETY: the error, if any, belongs to us.
     unsafe { check(ask(&mut state))? };
     Ok(state)
 }
 
 /// # Safety
-/// `state` is null or comes from `Box::into_raw` and is used no more.
+/// `state` is null or comes from `Box::into_raw` and is no longer used.
 unsafe fn free<T>(state: *mut T) {
     if !state.is_null() {
         // SAFETY: as the caller promises.
@@ -126,12 +128,12 @@ unsafe fn free<T>(state: *mut T) {
     }
 }
 
-/// Runs what may panic, and hands its error to the server.
+/// Runs a function that may panic, and returns its error to the server.
 fn guard(what: &str, run: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
     caught(what, run).map_or_else(Error::into_c, |()| ptr::null_mut())
 }
 
-/// Makes an error of a panic: it may not cross into the server.
+/// Converts a panic to an error: it must not unwind into the server.
 fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         Err(Error::internal(format!("the agent panicked while {what}: {}", panic_message(&*payload))))

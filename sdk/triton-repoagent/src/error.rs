@@ -6,10 +6,10 @@ use std::io;
 
 use triton_sys::*;
 
-/// What an agent's functions return.
+/// The result of an agent's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error with its code. It becomes the reason that a model is not loaded, so its message says what is wrong.
+/// An error with its code. It becomes the reason why a model is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,
@@ -19,19 +19,19 @@ pub struct Error {
 /// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// Nothing is known about the kind.
+    /// The kind is unknown.
     Unknown,
-    /// Something broke.
+    /// An internal failure.
     Internal,
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
-    /// The model or its configuration is wrong.
+    /// The model or its configuration is invalid.
     InvalidArgument,
-    /// Not now; later it may succeed.
+    /// Temporarily unavailable.
     Unavailable,
-    /// The agent cannot do that.
+    /// The agent does not support the operation.
     Unsupported,
-    /// What was to be made exists.
+    /// The object already exists.
     AlreadyExists,
     /// It was cancelled.
     Cancelled,
@@ -54,17 +54,17 @@ impl Error {
         Self { code, message: message.into() }
     }
 
-    /// Something broke.
+    /// An internal failure.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Internal, message)
     }
 
-    /// The model or its configuration is wrong.
+    /// The model or its configuration is invalid.
     pub fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidArgument, message)
     }
 
-    /// The agent cannot do that.
+    /// The agent does not support the operation.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Unsupported, message)
     }
@@ -74,17 +74,17 @@ impl Error {
         self.code
     }
 
-    /// What is wrong.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same error in C, to be handed to the server, which deletes it.
+    /// Converts the error to C's form. The server takes ownership of it.
     pub(crate) fn into_c(self) -> *mut TRITONSERVER_Error {
         let message = CString::new(self.message.replace('\0', "\u{fffd}")).unwrap_or_default();
         let code = CODES.iter().find(|(code, _)| *code == self.code);
         let code = code.map_or(TRITONSERVER_ERROR_UNKNOWN, |(_, number)| *number);
-        // SAFETY: the message ends with a zero and is copied by the server.
+        // SAFETY: the message ends with a zero byte, and the server copies it.
         unsafe { TRITONSERVER_ErrorNew(code, message.as_ptr()) }
     }
 }
@@ -107,7 +107,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What a function of the server returned: null is success, anything else is taken over and deleted.
+/// Converts the return value of a server's function: null is success; an error is taken over and deleted.
 ///
 /// # Safety
 /// `error` is null or an error that belongs to the caller.
@@ -115,14 +115,14 @@ pub(crate) unsafe fn check(error: *mut TRITONSERVER_Error) -> Result<()> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: the error is not null and ours, so it and its message live until it is deleted below.
+    // SAFETY: the error is not null and belongs to us, so it and its message live until it is deleted below.
     let copied = unsafe {
         let number = TRITONSERVER_ErrorCode(error);
         let code =
             CODES.iter().find(|(_, known)| *known == number).map_or(ErrorCode::Unknown, |(code, _)| *code);
         Error::new(code, CStr::from_ptr(TRITONSERVER_ErrorMessage(error)).to_string_lossy().into_owned())
     };
-    // SAFETY: the error is ours, and nothing of it is used any more.
+    // SAFETY: the error belongs to us, and is no longer used.
     unsafe { TRITONSERVER_ErrorDelete(error) };
     Err(copied)
 }

@@ -1,8 +1,8 @@
 //! Repository agents in safe Rust, for every server with Triton's C interface.
 //!
-//! An agent sees a model before it is loaded. It may refuse it, or put other files in its place, and hears what becomes of it.
-//! Implement [`Agent`], export it with [`export_agent!`], and build a `cdylib` named `tritonrepoagent_<name>`. The server loads it
-//! from the folder `<name>` of its `--repoagent-directory`.
+//! An agent runs before a model is loaded. It may refuse the model, or replace its files, and is notified of the
+//! model's fate. Implement [`Agent`], export it with [`export_agent!`], and build a `cdylib` named
+//! `tritonrepoagent_<name>`. The server loads it from the folder `<name>` of its `--repoagent-directory`.
 //!
 //! ```
 //! use triton_repoagent::{Agent, Error, Loading, Place, Result, export_agent};
@@ -42,9 +42,9 @@ pub use loading::{Loading, Place};
 #[doc(hidden)]
 pub use triton_sys as sys;
 
-/// A repository agent. Models may be loaded on several threads at a time.
+/// A repository agent. Several threads may load models at the same time.
 pub trait Agent: Send + Sync + Sized + 'static {
-    /// What the agent keeps of a model as long as the model is there.
+    /// The agent's data for a model, kept until the model is gone.
     type Model: Send + Sync + 'static;
 
     /// The first model that names the agent is about to be loaded.
@@ -75,7 +75,7 @@ pub trait Agent: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// The model serves no longer. Requests may still be in progress.
+    /// The model no longer serves. Requests may still be in progress.
     ///
     /// # Errors
     /// The server logs it.
@@ -92,7 +92,7 @@ pub trait Agent: Send + Sync + Sized + 'static {
     }
 }
 
-/// Exports an [`Agent`] under the names that servers look for. Once in a library.
+/// Exports an [`Agent`] under the names that servers look up. Use it once in a library.
 #[macro_export]
 macro_rules! export_agent {
     ($agent:ty) => {
@@ -120,11 +120,11 @@ macro_rules! export_functions {
     ($agent:ty; $($name:ident = $function:ident($($argument:ident: $type:ty),*);)*) => {
         $(
             /// # Safety
-            /// For the server alone.
+            /// Only the server may call it.
             #[doc(hidden)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> *mut $crate::sys::TRITONSERVER_Error {
-                // SAFETY: the server calls this as the interface has it.
+                // SAFETY: the server calls this as the interface specifies.
                 unsafe { $crate::entry::$function::<$agent>($($argument),*) }
             }
         )*

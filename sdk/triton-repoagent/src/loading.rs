@@ -16,11 +16,11 @@ use crate::error::{Error, Result, check};
 pub struct Loading<'a> {
     agent: *mut TRITONREPOAGENT_Agent,
     model: *mut TRITONREPOAGENT_AgentModel,
-    /// It lives during the call.
+    /// Alive during the call.
     _call: PhantomData<&'a ()>,
 }
 
-/// Where a model is.
+/// The location of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A folder on this machine.
@@ -40,7 +40,8 @@ impl fmt::Display for Place {
 
 impl Loading<'_> {
     /// # Safety
-    /// Both live during the lifetime, which is that of a call of `TRITONREPOAGENT_ModelAction` with the action `LOAD`.
+    /// Both are alive during the lifetime, which is that of a call of `TRITONREPOAGENT_ModelAction` with the action
+    /// `LOAD`.
     pub(crate) unsafe fn new(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
@@ -48,13 +49,14 @@ impl Loading<'_> {
         Self { agent, model, _call: PhantomData }
     }
 
-    /// Where the model is: as its repository has it, or as the agent before this one left it.
+    /// The model's location: its repository's, or the one that the previous agent set.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn place(&self) -> Result<Place> {
         let (mut kind, mut location) = (TRITONREPOAGENT_ARTIFACT_FILESYSTEM, ptr::null());
-        // SAFETY: agent and model live, both results may be written, and the text lives until the location is updated.
+        // SAFETY: agent and model are alive, both results are valid for writes, and the string lives until the location
+        // is updated.
         let location = unsafe {
             let error =
                 TRITONREPOAGENT_ModelRepositoryLocation(self.agent, self.model, &mut kind, &mut location);
@@ -67,13 +69,14 @@ impl Loading<'_> {
         }
     }
 
-    /// An empty folder for the agent's files, which the server removes when the model is unloaded. Always the same one for a model.
+    /// An empty folder for the agent's files, which the server removes when the model is unloaded. Always the same one
+    /// for a model.
     ///
     /// # Errors
     /// The server cannot make it.
     pub fn acquire(&mut self) -> Result<PathBuf> {
         let (kind, mut location) = (TRITONREPOAGENT_ARTIFACT_FILESYSTEM, ptr::null());
-        // SAFETY: as in `place`; the text lives as long as the folder.
+        // SAFETY: as in `place`; the string lives as long as the folder.
         unsafe {
             let error =
                 TRITONREPOAGENT_ModelRepositoryLocationAcquire(self.agent, self.model, kind, &mut location);
@@ -82,10 +85,10 @@ impl Loading<'_> {
         }
     }
 
-    /// Has the model loaded from another place.
+    /// Redirects the load to another location.
     ///
     /// # Errors
-    /// The server's, or a place whose name has a zero in it.
+    /// The server's error, or a location whose name contains a zero byte.
     pub fn move_to(&mut self, place: &Place) -> Result<()> {
         let (kind, location) = match place {
             Place::Folder(path) => (TRITONREPOAGENT_ARTIFACT_FILESYSTEM, path.as_os_str().as_bytes()),
@@ -93,7 +96,7 @@ impl Loading<'_> {
         };
         let location = CString::new(location)
             .map_err(|_| Error::invalid_argument(format!("'{place}' has a zero in its name")))?;
-        // SAFETY: agent and model live, and the text is copied.
+        // SAFETY: agent and model are alive, and the string is copied.
         unsafe {
             check(TRITONREPOAGENT_ModelRepositoryUpdate(self.agent, self.model, kind, location.as_ptr()))
         }
@@ -102,14 +105,14 @@ impl Loading<'_> {
     /// The parameters that the model's configuration gives the agent.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn parameters(&self) -> Result<Vec<(String, String)>> {
         let mut count = 0;
-        // SAFETY: agent and model live, and the result may be written.
+        // SAFETY: agent and model are alive, and the result is valid for writes.
         unsafe { check(TRITONREPOAGENT_ModelParameterCount(self.agent, self.model, &mut count))? };
         let parameter = |index| {
             let (mut name, mut value) = (ptr::null(), ptr::null());
-            // SAFETY: as above; the texts live as long as the model.
+            // SAFETY: as above; the strings live as long as the model.
             unsafe {
                 let error =
                     TRITONREPOAGENT_ModelParameter(self.agent, self.model, index, &mut name, &mut value);
@@ -123,22 +126,22 @@ impl Loading<'_> {
     /// A parameter's value.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn parameter(&self, name: &str) -> Result<Option<String>> {
         let parameters = self.parameters()?;
         Ok(parameters.into_iter().find(|(known, _)| known == name).map(|(_, value)| value))
     }
 
-    /// The model's configuration in JSON, as it is written where the model is.
+    /// The model's configuration as JSON, as written in its repository.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn config(&self) -> Result<String> {
         let mut message = ptr::null_mut();
-        // SAFETY: agent and model live, and the result may be written.
+        // SAFETY: agent and model are alive, and the result is valid for writes.
         unsafe { check(TRITONREPOAGENT_ModelConfig(self.agent, self.model, 1, &mut message))? };
         let (mut base, mut size) = (ptr::null(), 0);
-        // SAFETY: the message is ours; its text lives until it is deleted, and is copied before.
+        // SAFETY: the message belongs to us; its text lives until it is deleted, and is copied before.
         unsafe {
             let read = check(TRITONSERVER_MessageSerializeToJson(message, &mut base, &mut size)).map(|()| {
                 if size == 0 { String::new() } else { text(slice::from_raw_parts(base.cast(), size)) }
@@ -149,10 +152,10 @@ impl Loading<'_> {
     }
 }
 
-/// The bytes of a text in C.
+/// The bytes of a C string.
 ///
 /// # Safety
-/// `location` is null or a text that ends with a zero.
+/// `location` is null or a string that ends with a zero byte.
 unsafe fn bytes(location: *const c_char) -> Result<Vec<u8>> {
     if location.is_null() {
         return Err(Error::internal("the server gave no text"));

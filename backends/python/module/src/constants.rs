@@ -46,7 +46,7 @@ macro_rules! enumeration {
                 *self as i32
             }
 
-            /// That of the number, which it equals.
+            /// The member with this number.
             fn __hash__(&self) -> i32 {
                 *self as i32
             }
@@ -59,7 +59,7 @@ macro_rules! enumeration {
 }
 
 enumeration! {
-    /// Why something failed.
+    /// The kind of an error.
     ErrorCode as "__ErrorCode" {
         Unknown = 0 as "UNKNOWN", Internal = 1 as "INTERNAL", NotFound = 2 as "NOT_FOUND",
         InvalidArg = 3 as "INVALID_ARG", Unavailable = 4 as "UNAVAILABLE", Unsupported = 5 as "UNSUPPORTED",
@@ -68,7 +68,7 @@ enumeration! {
 }
 
 impl ErrorCode {
-    /// The code of that number.
+    /// The code with this number.
     pub fn from_number(number: u32) -> Self {
         let same = |member: &&(&str, Self)| member.1 as u32 == number;
         Self::MEMBERS.iter().find(same).map_or(Self::Unknown, |member| member.1)
@@ -76,18 +76,18 @@ impl ErrorCode {
 }
 
 enumeration! {
-    /// How much a line of the log matters.
+    /// Log levels.
     LogLevel as "LogLevel" {
         Info = 0 as "INFO", Warning = 1 as "WARNING", Error = 2 as "ERROR", Verbose = 3 as "VERBOSE",
     }
 }
 
 enumeration! {
-    /// What a metric is.
+    /// Kinds of metrics.
     MetricKind as "MetricKind" { Counter = 0 as "COUNTER", Gauge = 1 as "GAUGE", Histogram = 2 as "HISTOGRAM" }
 }
 
 enumeration! {
-    /// Where tensors are.
+    /// Kinds of memory.
     MemoryType as "MemoryType" { Gpu = 0 as "TRITONSERVER_MEMORY_GPU", Cpu = 1 as "TRITONSERVER_MEMORY_CPU" }
 }

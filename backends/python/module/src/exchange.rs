@@ -13,7 +13,7 @@ use crate::side::Side;
 /// The last response.
 const COMPLETE_FINAL: u32 = 1;
 
-/// The answers to one request. When the last sender is gone, the server hears of it.
+/// The answers to one request. Dropping the last sender notifies the server.
 pub struct Exchange {
     handle: u64,
     /// The outputs that the client wants; none for all.
@@ -159,7 +159,7 @@ impl Drop for Exchange {
                     Ok(())
                 })
             });
-            // If the server has gone, nobody waits.
+            // If the server has gone, nothing waits for it.
             drop(reported);
         }
     }

@@ -1,4 +1,4 @@
-//! `InferenceRequest`: one that arrived, or one that a model makes of another model.
+//! `InferenceRequest`: a request to this model, or one that this model sends to another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use crate::response::Tensors;
 use crate::runner;
 use crate::tensor::Tensor;
 
-/// A request goes back to its scheduler.
+/// Returns a request to its scheduler.
 const RELEASE_RESCHEDULE: u32 = 2;
 
 /// The sequence of a request.
@@ -37,19 +37,19 @@ pub struct InferenceRequest {
     pub outputs: Vec<String>,
     pub inputs: Vec<Py<Tensor>>,
     pub trace: Option<String>,
-    /// The model that it is for; empty if it arrived.
+    /// The model to call; empty for a received request.
     pub model: String,
     pub version: i64,
-    /// The handle of the request whose trace it continues, or 0.
+    /// The handle of the request whose trace this one continues, or 0.
     pub parent: u64,
-    /// How it is answered, if it arrived.
+    /// Answers the request, if it was received.
     pub exchange: Option<Arc<Exchange>>,
     /// What its model answers through.
     pub sender: PyOnceLock<Py<ResponseSender>>,
 }
 
 impl InferenceRequest {
-    /// A request that arrived.
+    /// A received request.
     pub fn arrived(
         python: Python<'_>,
         request: wire::Request<'_>,
@@ -80,7 +80,7 @@ impl InferenceRequest {
         })
     }
 
-    /// The handle by which the server knows it; 0 if it did not arrive.
+    /// The server's handle for it; 0 for a request to another model.
     pub fn handle(&self) -> u64 {
         self.exchange.as_ref().map_or(0, |exchange| exchange.handle())
     }
@@ -114,7 +114,7 @@ impl InferenceTrace {
     }
 }
 
-/// Where a model would like the outputs of another model.
+/// The preferred memory for another model's outputs.
 #[pyclass(module = "c_python_backend_utils", frozen)]
 pub struct PreferredMemory;
 
@@ -123,7 +123,7 @@ impl PreferredMemory {
     #[new]
     #[pyo3(signature = (preferred_memory_type, preferred_device_id = 0))]
     fn new(preferred_memory_type: MemoryType, preferred_device_id: i64) -> Self {
-        // Everything is in the CPU's memory.
+        // All tensors are in CPU memory.
         let _ = (preferred_memory_type, preferred_device_id);
         Self
     }
@@ -272,7 +272,7 @@ impl InferenceRequest {
     }
 }
 
-/// The input of that name; `None` if there is none.
+/// The input of that name, if there is one.
 #[pyfunction]
 pub fn get_input_tensor_by_name(
     python: Python<'_>,
@@ -283,7 +283,7 @@ pub fn get_input_tensor_by_name(
         let found = request.get().inputs.iter().find(|input| input.get().name() == name);
         return Ok(found.map(|input| input.clone_ref(python).into_any()));
     }
-    // Somebody's stand-in for a request.
+    // A test double of a request.
     for input in inference_request.call_method0("inputs")?.try_iter()? {
         let input = input?;
         if input.call_method0("name")?.eq(name)? {

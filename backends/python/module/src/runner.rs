@@ -91,7 +91,7 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
             Answer::Failed(words(python, &error))
         });
         let answer = answer.write(python, &mut sender)?;
-        // The inputs' places are free before the server hears of it.
+        // The inputs' buffers are free before the server is notified.
         drop(call);
         incoming = python.detach(|| {
             answer.send()?;

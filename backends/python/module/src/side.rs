@@ -105,7 +105,7 @@ impl Side {
     }
 
     fn lock_sender(&self, python: Python<'_>) -> MutexGuard<'_, Sender> {
-        // Nobody waits for this lock while holding the interpreter's: who has this one may wait for that one.
+        // No thread waits for this lock while it holds the interpreter's, so this lock's holder may wait for that one.
         self.sender.lock_py_attached(python).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,7 +258,7 @@ impl Side {
         }
     }
 
-    /// Reads as long as there are calls that nobody waits for, and notifies those who made them.
+    /// Reads while there are calls without a waiting thread, and notifies their callers.
     fn read_for_others(&self) {
         let mut calls = lock(&self.calls);
         loop {

@@ -173,7 +173,7 @@ impl Tensor {
     pub fn write(&self, python: Python<'_>, message: &mut Message<'_>) -> PyResult<()> {
         let (data, length) = self.elements(python)?;
         let fill = |target: &mut [u8]| {
-            // SAFETY: the elements are there, as long as the target; the target is nobody else's.
+            // SAFETY: the elements are as long as the target, which nobody else can access.
             unsafe { target.as_mut_ptr().copy_from_nonoverlapping(data, length) };
         };
         let written = message.tensor(&self.name, self.data_type as u8, &self.shape, length, fill);

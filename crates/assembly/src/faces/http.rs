@@ -11,7 +11,7 @@ use super::{Face, FaceContext, Serving};
 pub struct Http {
     /// Where it listens.
     pub address: Address,
-    /// The files of TLS; `None` serves clear text.
+    /// The TLS files; `None` serves clear text.
     pub tls: Option<TlsFiles>,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: HttpOptions,

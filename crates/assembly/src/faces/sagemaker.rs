@@ -17,7 +17,7 @@ use super::{Face, FaceContext, Serving};
 pub struct SageMaker {
     /// Where it listens.
     pub address: Address,
-    /// The files of TLS; `None` serves clear text.
+    /// The TLS files; `None` serves clear text.
     pub tls: Option<TlsFiles>,
     /// The face itself.
     pub options: SageMakerOptions,

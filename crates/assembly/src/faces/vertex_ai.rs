@@ -15,7 +15,7 @@ use super::{Face, FaceContext, Serving};
 pub struct VertexAi {
     /// Where it listens.
     pub address: Address,
-    /// The files of TLS; `None` serves clear text.
+    /// The TLS files; `None` serves clear text.
     pub tls: Option<TlsFiles>,
     /// The face itself.
     pub options: VertexAiOptions,

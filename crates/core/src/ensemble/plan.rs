@@ -138,7 +138,7 @@ mod tests {
             let inputs: String = inputs.collect();
             format!("step {{ model_name: '{model}' {inputs} output_map {{ key: 'Y' value: '{output}' }} }}")
         };
-        // The steps stand in the wrong order on purpose.
+        // The steps are in the wrong order on purpose.
         let text = format!(
             "name: 'e' max_batch_size: 4 input {{ name: 'A' }} output {{ name: 'D' dims: [ 3 ] }}
              output {{ name: 'C' dims: [ 6 ] reshape {{ shape: [ 2, 3 ] }} }} output {{ name: 'b' }}

@@ -147,7 +147,7 @@ struct Run<'a> {
     responder: &'a Responder,
     /// What all requests to members share with the ensemble's; its inputs have been taken out.
     template: InferRequest,
-    /// Of each step, its member; held, so that it is not unloaded meanwhile.
+    /// The member of each step, held so that it is not unloaded in the meantime.
     members: Vec<Option<Arc<Model>>>,
     needed: Vec<bool>,
     /// The outputs that the client wants, by their place in the plan.

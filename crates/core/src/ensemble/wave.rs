@@ -66,7 +66,7 @@ impl Sequence {
     }
 }
 
-/// What a tensor of a wave holds once it is there.
+/// The contents of a tensor of a wave, once it is available.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     /// `None` if it was omitted: steps that read it run without it.
@@ -153,7 +153,7 @@ impl Wave {
         before > 0 && self.outputs_missing == 0
     }
 
-    /// Reads a tensor that is there: its last reader gets it, the others a copy that shares its contents.
+    /// Reads an available tensor: its last reader gets it, the others a copy that shares its contents.
     pub(super) fn read(&mut self, tensor: usize) -> Option<Value> {
         let cell = &mut self.cells[tensor];
         cell.reads = cell.reads.saturating_sub(1);

@@ -78,7 +78,7 @@ impl ResponseStream {
         &self.inflight.id
     }
 
-    /// What stops the request, for who goes on waiting for its answers.
+    /// Cancels the request, for callers that keep waiting for its answers.
     pub fn canceller(&self) -> Canceller {
         Canceller { inflight: Arc::downgrade(&self.inflight), place: self.place.clone() }
     }

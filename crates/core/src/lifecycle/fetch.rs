@@ -28,7 +28,7 @@ pub(super) enum Fetched {
 }
 
 impl Fetched {
-    /// Whether a model is to be loaded or unloaded, or was asked for.
+    /// Whether a model is to be loaded or unloaded, or has been requested.
     pub(super) fn needs_work(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Unchanged(_) | Self::Gone(_))
     }
@@ -165,7 +165,7 @@ impl LifeCycle {
         ModelToLoad { id, fingerprint, files }
     }
 
-    /// The models of that name. Of a name that stands for several in one namespace, fetching says so.
+    /// The models of that name. If it denotes several in one namespace, fetching reports that.
     async fn ids(&self, name: &str, as_of: Instant) -> Vec<ModelId> {
         self.source.find(name, as_of).await.unwrap_or_else(|_| vec![ModelId::plain(name)])
     }

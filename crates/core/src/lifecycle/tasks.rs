@@ -28,7 +28,7 @@ pub(crate) enum Task {
         with_members: bool,
         /// Whether the server is not ready without it, even if it fails to load.
         is_required: bool,
-        /// When it was asked for: what is known of the source from before is too old.
+        /// When it was requested: older knowledge of the source is outdated.
         as_of: Instant,
     },
     /// Reload it if two polls in a row saw the same change; unload it if it is gone.
@@ -287,7 +287,7 @@ impl Tasks {
         std::mem::take(&mut self.waiting).into_iter().chain(fetched).collect()
     }
 
-    /// Has an ensemble reconciled, unless that waits to be done already: then `done` hears of that.
+    /// Queues the reconciliation of an ensemble, unless one is queued already, and notifies `done` when it completes.
     pub(super) fn reconcile(&mut self, name: &str, done: Done) {
         let place = self.place_of_reconciling(name);
         let waiting = self
@@ -308,7 +308,7 @@ impl Tasks {
         self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
-    /// The models that an ensemble is reconciled after; none if it consists of itself, and then the way on which it does.
+    /// The models whose loads an ensemble's reconciliation waits for; if it contains itself, an error with the cycle.
     fn before_reconciling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
         // Those in a circle would wait for each other.
         match self.dependencies.circle(name) {

@@ -40,7 +40,7 @@ pub struct ModelSpec {
     pub fingerprint: Fingerprint,
     /// Where its files are from.
     pub origin: Origin,
-    /// Holds its files as long as a version loaded from them is there, and hears what becomes of them.
+    /// Holds its files while a version loaded from them exists, and is notified of the load's fate.
     pub guard: LoadGuard,
 }
 

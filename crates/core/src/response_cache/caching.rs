@@ -1,4 +1,4 @@
-//! The interceptor of a cached model: answers a request from the cache, or lets it go on and stores its answer.
+//! The interceptor of a cached model: answers a request from the cache, or passes it on and stores its answer.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -54,7 +54,7 @@ impl Load {
         let identity = match shared {
             None => identity([&number.to_le_bytes()[..]]),
             Some(caching) => {
-                // Reading all files of a model may take long, so that it is done only where it is worth it.
+                // Reading all files of a model may take long, so it is done for cached models only.
                 let is_cached = config.response_cache.is_some_and(|cache| cache.enable);
                 let is_ensemble = steps_of(config).is_some();
                 let files = match is_cached && !is_ensemble {

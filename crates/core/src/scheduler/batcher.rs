@@ -24,7 +24,7 @@ pub(crate) trait Batched: Item {
     /// The level it asks for; 0 if it does not.
     fn priority(&self) -> u64;
 
-    /// How long it is ready to wait, if it says so.
+    /// How long it may wait, if it sets a timeout.
     fn timeout(&self) -> Option<Duration>;
 }
 

@@ -61,7 +61,7 @@ struct State {
     armed: Option<Instant>,
     /// Called once no sequence is open.
     when_all_end: Option<Box<dyn FnOnce() + Send>>,
-    /// Set once no client can go on with a sequence.
+    /// Set once no client can continue a sequence.
     retired: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Sources that have all their models at hand.
+//! Sources whose models are all available locally.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

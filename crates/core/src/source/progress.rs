@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::ModelId;
 use crate::events::Events;
 
-/// Reports how far a fetch is. Every report is a change that subscribers hear of.
+/// Reports the progress of a fetch. Every report is a change that notifies subscribers.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     counts: Arc<Counts>,
@@ -45,7 +45,7 @@ impl Progress {
 pub struct FetchStatus {
     /// The model.
     pub id: ModelId,
-    /// How many bytes are there.
+    /// The number of bytes received.
     pub fetched: u64,
     /// How many bytes are to be fetched, as far as the source knows.
     pub total: u64,

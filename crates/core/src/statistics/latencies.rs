@@ -79,7 +79,7 @@ impl Latencies {
         (options != LatencyOptions::default()).then_some(Self { first_response, summaries })
     }
 
-    /// Whether what `other` counts can go on here.
+    /// Whether the counts of `other` can continue here.
     pub(crate) fn fits(&self, other: &Self) -> bool {
         let bounds = |latencies: &Self| latencies.first_response.as_ref().map(|it| it.bounds_ms.clone());
         bounds(self) == bounds(other) && self.summaries.is_some() == other.summaries.is_some()

@@ -13,7 +13,7 @@ use super::{DurationStatistics, Latencies, ModelStatistics, nanos};
 /// Why a request failed. The numbers are places in [`Totals::failures`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
-    /// Its backend said so, or did not answer.
+    /// Its backend failed, or did not answer.
     Backend,
     /// It was cancelled before it was executed.
     Cancelled,

@@ -12,7 +12,7 @@ use tonic::body::Body;
 
 use super::reply::{Encode, Frames};
 
-/// Messages that are there are sent together until they fill this.
+/// Available messages are sent together until they fill this.
 const ENOUGH: usize = 32 << 10;
 
 /// The status of a call that succeeded.

@@ -48,7 +48,7 @@ pub(super) fn joined(elements: InferTensorContents, data_type: DataType, input: 
     })
 }
 
-/// The fields, and whether anything stands in them.
+/// The fields, and whether any is set.
 fn given(elements: &InferTensorContents) -> [(&'static str, bool); 8] {
     [
         ("bool_contents", !elements.bool_contents.is_empty()),

@@ -100,7 +100,7 @@ fn head(flag: u8, length: usize) -> Bytes {
 async fn elsewhere(format: Format, pieces: Pieces, budget: BodyBudget) -> Result<Bytes, Status> {
     let turn = budget.turn_to_decompress().await;
     let task = spawn_blocking(move || {
-        // Kept to the end, even if nobody waits any more.
+        // Counted until the end, even if the caller is gone.
         let _turn = turn;
         decompressed(format, pieces, &budget)
     });

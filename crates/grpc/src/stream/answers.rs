@@ -105,7 +105,7 @@ impl Single {
         Self(Pending { submitted, version, _share: share })
     }
 
-    /// The answer; of several the first, as in the reference. Not to be polled again once it is there.
+    /// The answer; of several the first, as in Triton. Must not be polled again after it is returned.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         let outcome = ready!(self.0.submitted.answers.poll_first(context));
         let outcome = outcome.and_then(|response| self.0.submitted.encode(response));

@@ -208,7 +208,7 @@ fn is_ident(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Appends what a string token stands for.
+/// Appends the value of a string token.
 pub(super) fn unescape(token: &Token<'_>, out: &mut Vec<u8>) -> Result<(), Problem> {
     let body = &token.text[1..token.text.len() - 1];
     let body_start = token.start + 1;

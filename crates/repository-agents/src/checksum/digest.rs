@@ -1,4 +1,4 @@
-//! Digests of files, which are read piece by piece.
+//! Digests of files, computed in chunks.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use md5::{Digest as _, Md5};
 use ring::digest::{Context, SHA256};
 
-/// How a digest is computed.
+/// A digest algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Md5,
@@ -14,20 +14,20 @@ pub(super) enum Algorithm {
     Blake3,
 }
 
-/// As much is read at a time.
+/// The size of a chunk.
 const PIECE: usize = 1 << 20;
 
 impl Algorithm {
-    /// The algorithm of a name, in upper or lower case.
+    /// Finds an algorithm by name, in upper or lower case.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let known = [Self::Md5, Self::Sha256, Self::Blake3];
         known.into_iter().find(|algorithm| algorithm.to_string().eq_ignore_ascii_case(name))
     }
 
-    /// The digest of all that a reader gives, in hexadecimal digits.
+    /// The digest of everything that a reader returns, in hexadecimal digits.
     ///
     /// # Errors
-    /// The reader's.
+    /// The reader's error.
     pub(super) fn digest(self, mut reader: impl Read) -> io::Result<String> {
         let mut hasher = match self {
             Self::Md5 => Hasher::Md5(Md5::new()),

@@ -1,7 +1,7 @@
-//! A signed list of a model's files: every file is in the list, and is what the list says.
+//! A signed list of a model's files: every file must be listed, and match its digest.
 //!
-//! The list has lines as `sha256sum` writes them, or `SHA256 (file) = digest` as with its option `--tag`, with `MD5` and `BLAKE3`
-//! as well. Its signature, made by minisign, is in the file of the same name and `.minisig`.
+//! The list has lines in the format of `sha256sum`, or `SHA256 (file) = digest` as with its option `--tag`, also for
+//! `MD5` and `BLAKE3`. Its signature, made by minisign, is in the file of the same name with the suffix `.minisig`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use nereid_model_files::{self as model_files, TEXT_LIMIT};
 use super::check_file;
 use super::digest::Algorithm;
 
-/// Folders nested deeper than this are refused: a link may lead back.
+/// The deepest nesting of folders: a link may form a cycle.
 const DEPTH: usize = 16;
 
-/// Checks a model's files by a list with a signature of this key.
+/// Checks a model's files against a list signed with this key.
 pub(super) fn check(folder: &Path, manifest: &str, key: &str) -> Result<()> {
     let listed = read(folder, manifest, key)
         .map_err(|problem| Error::invalid_arg(format!("signed list '{manifest}': {problem}")))?;
@@ -35,7 +35,7 @@ pub(super) fn check(folder: &Path, manifest: &str, key: &str) -> Result<()> {
 
 type Listed = BTreeMap<String, (Algorithm, String)>;
 
-/// What a list says whose signature is right.
+/// The list's entries, after its signature is verified.
 fn read(folder: &Path, manifest: &str, key: &str) -> std::result::Result<Listed, String> {
     let read = |name: &str| {
         let path = model_files::inside(folder, name).map_err(|error| error.to_string())?;
@@ -46,7 +46,7 @@ fn read(folder: &Path, manifest: &str, key: &str) -> std::result::Result<Listed,
     let key = PublicKey::from_base64(key.trim()).map_err(|error| format!("wrong public key: {error}"))?;
     let signature = String::from_utf8_lossy(&signature);
     let signature = Signature::decode(&signature).map_err(|error| format!("wrong signature: {error}"))?;
-    // Old signatures are of the whole list, and not of its digest: as good, for a list of this size.
+    // Legacy signatures cover the whole list instead of its digest, which is as good for a list of this size.
     key.verify(&list, &signature, true).map_err(|error| format!("wrong signature: {error}"))?;
     parse(&String::from_utf8(list).map_err(|error| error.to_string())?)
 }
@@ -60,7 +60,7 @@ fn parse(list: &str) -> std::result::Result<Listed, String> {
     for (index, line) in list.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = || format!("line {}: expected 'digest  file' or 'ALGORITHM (file) = digest'", index + 1);
         let (file, algorithm, digest) = parse_line(line).ok_or_else(wrong)?;
-        // As `sha256sum` writes what it finds below `.`.
+        // The form that `sha256sum` writes for files below `.`.
         let file = file.strip_prefix("./").unwrap_or(file).to_owned();
         listed.insert(file, (algorithm, digest.to_owned()));
     }
@@ -73,7 +73,7 @@ fn parse_line(line: &str) -> Option<(&str, Algorithm, &str)> {
         return Some((file, Algorithm::parse(algorithm)?, digest)).filter(|_| is_hex(digest));
     }
     let (digest, file) = line.split_once(' ')?;
-    // Then a blank, or an asterisk for a binary file.
+    // Followed by a space, or an asterisk for a binary file.
     let file = file.strip_prefix([' ', '*'])?;
     Some((file, Algorithm::Sha256, digest)).filter(|_| is_hex(digest) && digest.len() == 64)
 }
@@ -102,7 +102,7 @@ fn walk(
         let name = entry.file_name().into_string();
         let name = name.map_err(|name| format!("the name '{}' is not UTF-8", name.display()))?;
         let path = format!("{prefix}{name}");
-        // Follows links, as those do who read the model.
+        // Follows links, as readers of the model do.
         match entry.path().is_dir() {
             true if depth == 0 => return Err(format!("'{path}' is nested too deep")),
             true => walk(&entry.path(), &format!("{path}/"), depth - 1, files)?,

@@ -1,10 +1,10 @@
-//! Counts what came from where.
+//! Counts fetched bytes by origin.
 
 use nereid_core::backend_api::Result;
 use nereid_core::{Metric, MetricKind, MetricLabels, MetricRegistry};
 use nereid_repository::Way;
 
-/// The counters of a route. Routes share them.
+/// The counters of a route, shared by all routes.
 pub(super) struct Fetched {
     peers: Metric,
     store: Metric,

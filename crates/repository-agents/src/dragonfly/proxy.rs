@@ -1,7 +1,7 @@
 //! Requests to the proxy of Dragonfly's daemon.
 //!
-//! The proxy brings by its peers what a GET with the header `X-Dragonfly-Use-P2P` asks for, whatever the scheme of the address: the
-//! request line has the whole address, also one with `https`, which the daemon then speaks to the bucket.
+//! A GET with the header `X-Dragonfly-Use-P2P` makes the proxy fetch through its peers, whatever the scheme: the
+//! request line has the full URL, even for `https`, and the daemon opens the TLS connection to the bucket.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 use super::settings::DragonflySettings;
 
-/// A proxy is on this machine, or near: it takes connections within this time.
+/// The connect timeout: a proxy is on this machine, or near.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Something arrives within this time: the proxy may have to read a bucket first.
+/// The read timeout: the proxy may have to read a bucket first.
 const STALL: Duration = Duration::from_secs(60);
 
 /// The proxy of a daemon.
@@ -33,10 +33,10 @@ pub(super) struct Proxy {
     headers: HeaderMap,
 }
 
-/// Why nothing came.
+/// Why a fetch failed.
 pub(super) struct Failure {
     pub message: String,
-    /// Whether there is no proxy to ask.
+    /// Whether the proxy is unreachable.
     pub is_away: bool,
 }
 
@@ -48,7 +48,7 @@ impl Proxy {
         let mut headers = HeaderMap::new();
         let fixed = [
             ("x-dragonfly-use-p2p", "true".to_owned()),
-            // The name and form of older daemons, and those of newer ones.
+            // The header of older daemons, and that of newer ones.
             ("x-dragonfly-filter", filter.join("&")),
             ("x-dragonfly-filtered-query-params", filter.join(",")),
         ];
@@ -62,7 +62,7 @@ impl Proxy {
         Self { address: format!("{host}:{}", uri.port_u16().unwrap_or(80)), headers }
     }
 
-    /// Begins to fetch an object, or a range of it.
+    /// Starts to fetch an object, or a range of it.
     pub(super) async fn get(&self, object: RoutedObject) -> Result<RouteAnswer, Failure> {
         let request = self.request(&object)?;
         let away = |message: String| Failure { message, is_away: true };
@@ -70,12 +70,12 @@ impl Proxy {
         let stream = timeout(CONNECT, TcpStream::connect(&self.address)).await;
         let stream = stream.map_err(|_| away("no connection within 5 seconds".into()))?;
         let stream = stream.map_err(|error| away(error.to_string()))?;
-        // Latency matters for small files only, and without it they are no worse than without this.
+        // Without this, small files have a higher latency, which is not a failure.
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
         tokio::spawn(async move {
-            // Its error is also that of the request.
+            // The request reports the connection's error, too.
             let _ = connection.await;
         });
         let answer = timeout(STALL, sender.send_request(request)).await;
@@ -100,7 +100,7 @@ impl Proxy {
             set(RANGE, format!("bytes={start}-{}", end - 1));
         }
         if let Some(etag) = &object.etag {
-            // Otherwise an object that was overwritten would be the same task, and come as it was.
+            // Without this, an overwritten object would be the same task, and the daemon would return the old contents.
             let plain = object.url.split('?').next().unwrap_or_default();
             let name = HeaderName::from_static("x-dragonfly-content-for-calculating-task-id");
             set(name, format!("{plain}#{etag}"));
@@ -110,7 +110,7 @@ impl Proxy {
     }
 }
 
-/// What an answer brings of a range.
+/// The part of a range that an answer contains.
 fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAnswer, String> {
     let (status, headers) = (answer.status(), answer.headers());
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -125,7 +125,7 @@ fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAn
             }
             (total(content), 0, end - start)
         }
-        // Not every proxy knows ranges.
+        // Not every proxy supports ranges.
         (StatusCode::OK, Some(Range { start, end })) => {
             (text(CONTENT_LENGTH).and_then(|length| length.parse().ok()), *start, end - start)
         }
@@ -142,9 +142,9 @@ fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAn
 /// A part of a body.
 struct Piece {
     body: Incoming,
-    /// As many bytes come before it.
+    /// The number of bytes before it.
     skip: u64,
-    /// As many bytes are still to come of it.
+    /// The number of bytes still expected.
     left: u64,
 }
 
@@ -167,7 +167,7 @@ impl RouteBody for Piece {
                 bytes = bytes.slice(skipped..);
                 bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
                 if !bytes.is_empty() {
-                    // Without a range the length is open, and nothing is counted.
+                    // Without a range the length is unknown, and is not counted.
                     if self.left != u64::MAX {
                         self.left -= bytes.len() as u64;
                     }

@@ -1,4 +1,5 @@
-//! Which proxy to use, and what to tell it: parameters of the agent, and a file in the form of the Dragonfly project's agent.
+//! Chooses the proxy and its headers: from the agent's parameters, and from a file in the form of the Dragonfly
+//! project's agent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,16 +10,16 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_model_files as model_files;
 use serde::Deserialize;
 
-/// Where the Dragonfly project's agent looks for its file.
+/// The default path of the Dragonfly project's file.
 const DEFAULT_FILE: &str = "/home/triton/dragonfly_config.json";
 
 /// The variable that names another file.
 const VARIABLE: &str = "TRITON_DRAGONFLY_CONFIG_PATH";
 
-/// A file longer than this is not read.
+/// The longest file that is read.
 const LIMIT: u64 = 1 << 20;
 
-/// Query parameters that sign addresses of S3, Google Cloud Storage and Azure.
+/// Query parameters that sign URLs of S3, Google Cloud Storage and Azure.
 const SIGNATURES: [&str; 30] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -57,15 +58,15 @@ const SIGNATURES: [&str; 30] = [
 pub struct DragonflySettings {
     /// The proxy's address, such as `http://127.0.0.1:4001`.
     pub(super) proxy: String,
-    /// Headers that are sent along.
+    /// Additional headers to send.
     pub(super) headers: BTreeMap<String, String>,
-    /// Query parameters that do not tell objects apart.
+    /// Query parameters that do not distinguish objects.
     pub(super) filter: Vec<String>,
-    /// Whether what the proxy does not bring is fetched from the bucket.
+    /// Whether the bucket may replace a failed proxy.
     pub(super) fallback: bool,
 }
 
-/// The file. What it says besides is for others.
+/// The file. Other members are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct File {
@@ -79,7 +80,7 @@ impl DragonflySettings {
     /// Reads an agent's parameters, and the file that they or the environment name.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The invalid setting, and where it is.
     pub fn read(parameters: &[(String, String)], variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let invalid =
             |problem: String| Error::invalid_arg(format!("repository agent 'dragonfly': {problem}"));

@@ -1,7 +1,7 @@
-//! The agents that have seen a model: tells each of them what becomes of it, by the reference's rules.
+//! The agents of a loaded model: notifies each of them of the model's fate, by Triton's rules.
 //!
-//! Loads and unloads pass the agents in their order, the end of either in the opposite one. An agent that fails keeps the
-//! action from those after it. When the model is gone, each agent gets the actions that it still lacks, one after another.
+//! Loads and unloads notify the agents in order, their completion in reverse order. An agent that fails ends the action
+//! for those after it. When the model is gone, each agent gets the actions that it still lacks, in sequence.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +13,9 @@ use nereid_core::{
 /// The agents of one load of a model.
 pub(crate) struct Chain {
     model: String,
-    /// Locked while they are called: calls for one model come one after another.
+    /// Locked during calls: calls for one model are serialised.
     steps: Mutex<Vec<Step>>,
-    /// Keep files that an agent has seen, or the model is loaded from.
+    /// Keep the files that an agent has provided, or from which the model is loaded.
     guards: Mutex<Vec<LoadGuard>>,
 }
 
@@ -30,15 +30,15 @@ impl Chain {
         Self { model: model.into(), steps: Mutex::default(), guards: Mutex::default() }
     }
 
-    /// Keeps files as long as the model is there.
+    /// Keeps files as long as the model uses them.
     pub(crate) fn keep(&self, guard: LoadGuard) {
         lock(&self.guards).push(guard);
     }
 
-    /// Has the next agent see the model, and gives where the model is then.
+    /// Runs the next agent, and returns the model's new location.
     ///
     /// # Errors
-    /// The agent's. The agent is done with the model then.
+    /// The agent's error. The agent gets no further actions.
     pub(crate) fn load(
         &self,
         agent: &dyn RepositoryAgent,
@@ -57,7 +57,7 @@ impl Chain {
         Ok(location)
     }
 
-    /// Tells all agents of an action.
+    /// Notifies all agents of an action.
     fn act(&self, action: AgentAction) {
         let mut steps = lock(&self.steps);
         let is_forward = matches!(action, AgentAction::Load | AgentAction::Unload);
@@ -73,7 +73,7 @@ impl Chain {
 }
 
 impl Step {
-    /// Tells the agent of an action, if it follows the last one.
+    /// Notifies an agent of an action, if it follows the previous one.
     fn act(&mut self, action: AgentAction) -> Result<()> {
         let follows = match action {
             AgentAction::Load => true,
@@ -88,7 +88,7 @@ impl Step {
         self.model.act(action)
     }
 
-    /// Tells the agent what it has not heard yet.
+    /// Notifies the agent of the actions that it has missed.
     fn end(mut self) {
         let left: &[AgentAction] = match self.last {
             AgentAction::Load => &[AgentAction::LoadFail],
@@ -128,7 +128,7 @@ impl LoadHooks for Chain {
 }
 
 impl Drop for Chain {
-    /// Where an agent refused the model, the others hear that its load failed.
+    /// If an agent refused the model, the others are notified of the failed load.
     fn drop(&mut self) {
         self.dropped();
     }

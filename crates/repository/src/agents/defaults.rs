@@ -13,7 +13,7 @@ use nereid_model_config::{ModelConfig, parse_text};
 use super::NamedAgent;
 use crate::store::{LocalStore, Store};
 
-/// The file of a repository that names the agents of its models.
+/// The file in a repository that names its models' agents.
 pub const AGENTS_FILE: &str = "agents.pbtxt";
 
 /// An agent of the models of some repositories.
@@ -21,22 +21,22 @@ pub const AGENTS_FILE: &str = "agents.pbtxt";
 pub struct AgentDefault {
     /// The agent.
     pub agent: NamedAgent,
-    /// What the repositories' locations begin with, one of these; all repositories if there is none.
+    /// Prefixes of the locations of its repositories; empty for all repositories.
     pub repositories: Vec<String>,
 }
 
 impl AgentDefault {
-    /// Whether it holds for the repository at this location.
+    /// Whether it applies to the repository at this location.
     fn is_for(&self, location: &str) -> bool {
         let prefixes = &self.repositories;
         prefixes.is_empty() || prefixes.iter().any(|prefix| location.starts_with(prefix.as_str()))
     }
 }
 
-/// The agents that a repository's models have by default.
+/// The default agents of a repository's models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentsOfRepository {
-    /// In their order.
+    /// In order.
     pub agents: Vec<NamedAgent>,
     /// Whether the repository's own file names them, and not an option.
     pub is_of_file: bool,
@@ -46,11 +46,11 @@ pub struct AgentsOfRepository {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defaults {
     given: Arc<[AgentDefault]>,
-    /// What was read of the repositories' own files, and when, by location.
+    /// The contents of the repositories' own files, with the time of reading, by location.
     read: Arc<Mutex<ReadFiles>>,
 }
 
-/// By location: when a file was read, and what it says.
+/// By location: when a file was read, and its contents.
 type ReadFiles = BTreeMap<String, (Instant, Arc<AgentsOfRepository>)>;
 
 impl Defaults {
@@ -58,10 +58,10 @@ impl Defaults {
         Self { given: given.into(), read: Arc::default() }
     }
 
-    /// Those of the models in a store. What was read at `as_of` or later is new enough.
+    /// The default agents of the models in a store. A file read at `as_of` or later is recent enough.
     ///
     /// # Errors
-    /// The repository's file cannot be read, or is wrong.
+    /// The repository's file cannot be read, or is invalid.
     pub(crate) async fn of(&self, store: &dyn Store, as_of: Instant) -> Result<Arc<AgentsOfRepository>> {
         let location = store.location();
         if let Some((_, known)) = self.read().get(location).filter(|(since, _)| *since >= as_of) {
@@ -88,11 +88,10 @@ impl Defaults {
     }
 }
 
-/// The agents that the models of a repository have by default. Its files are in a folder on this machine; `location` is where it
-/// comes from.
+/// The default agents of a repository's models. Its files are in a local folder; `location` is where they came from.
 ///
 /// # Errors
-/// The repository's file cannot be read, or is wrong.
+/// The repository's file cannot be read, or is invalid.
 pub fn agents_of_folder(folder: &Path, location: &str, given: &[AgentDefault]) -> Result<AgentsOfRepository> {
     let store = LocalStore::new(folder.to_owned());
     let given = given.iter().filter(|default| default.is_for(location));
@@ -101,12 +100,12 @@ pub fn agents_of_folder(folder: &Path, location: &str, given: &[AgentDefault]) -
     Ok(AgentsOfRepository::clone(&agents))
 }
 
-/// Reads a repository's file, which says what a configuration says within `model_repository_agents`.
+/// Parses a repository's file, which has the form of a configuration's `model_repository_agents`.
 fn parse(text: &[u8], location: &str) -> Result<AgentsOfRepository> {
     let wrong = |problem: String| Error::invalid_arg(format!("{location}/{AGENTS_FILE}: {problem}"));
     let text = std::str::from_utf8(text).map_err(|error| wrong(error.to_string()))?;
     let config = parse_text(&format!("model_repository_agents {{\n{text}\n}}")).map_err(|error| {
-        // The frame has a line of its own.
+        // The wrapping adds a line.
         wrong(format!("{}:{}: {}", error.line().saturating_sub(1), error.column(), error.message()))
     })?;
     let agents = own_agents(&config).unwrap_or_default();
@@ -124,7 +123,7 @@ fn parse(text: &[u8], location: &str) -> Result<AgentsOfRepository> {
     Ok(AgentsOfRepository { agents, is_of_file: true })
 }
 
-/// The agents that a configuration names, if it says anything of agents.
+/// The agents that a configuration names, if any.
 pub fn own_agents(config: &ModelConfig) -> Option<Vec<NamedAgent>> {
     let ModelRepositoryAgents { agents } = config.model_repository_agents.as_ref()?;
     let named = agents.iter().map(|agent| NamedAgent {

@@ -1,4 +1,4 @@
-//! Has a model's agents see it, one after another, and fetches what they leave to be loaded.
+//! Runs a model's agents in sequence, and fetches the files that are still missing afterwards.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::route::Route;
 use crate::store::{Fetch, Fetched, Object, Store};
 use crate::wanted;
 
-/// A model that agents are to see.
+/// A model before its agents run.
 pub(crate) struct Seeing<'a> {
     pub agents: &'a dyn Agents,
     pub model: &'a str,
-    /// Its store and what is known of its files there; `None` if they came with a load request.
+    /// Its store and its known files there; `None` if they came with a load request.
     pub store: Option<(&'a Arc<dyn Store>, &'a [Object])>,
-    /// The files that are here: those beside its versions, or all.
+    /// The files on this machine: those beside its versions, or all.
     pub fetched: &'a Fetched,
-    /// A configuration in place of its own, as JSON.
+    /// A configuration that replaces its own, as JSON.
     pub config: Option<&'a str>,
-    /// What its configuration says before agents see it.
+    /// Its configuration before agents run.
     pub written: ModelConfig,
     pub options: &'a ReadOptions,
     pub folders: AgentFolders,
@@ -32,19 +32,19 @@ pub(crate) struct Seeing<'a> {
     pub as_of: Instant,
 }
 
-/// A model that agents have seen.
+/// A model after its agents ran.
 pub(crate) struct Seen {
-    /// Where its files are.
+    /// The location of its files.
     pub path: PathBuf,
-    /// Reports to the agents what becomes of it, and keeps its files.
+    /// Notifies the agents of the model's fate, and keeps its files.
     pub guard: LoadGuard,
 }
 
 impl Seeing<'_> {
-    /// Has these agents see the model.
+    /// Runs these agents.
     ///
     /// # Errors
-    /// That of the first agent that fails; or why what the agents left cannot be fetched.
+    /// The error of the first agent that fails, or of fetching the files at the final location.
     pub(crate) async fn by(&self, named: &[NamedAgent]) -> Result<Seen> {
         let chain = Chain::new(self.model);
         chain.keep(self.fetched.guard.clone());
@@ -87,7 +87,7 @@ impl Seeing<'_> {
         Ok(Seen { path, guard: LoadGuard::new(chain) })
     }
 
-    /// Where the model is before any agent has seen it.
+    /// The model's location before any agent has run.
     fn origin(&self) -> ModelLocation {
         match self.store {
             Some((store, _)) => store.locate(self.model),
@@ -95,7 +95,7 @@ impl Seeing<'_> {
         }
     }
 
-    /// The configuration at a location; an empty one if there is none that can be read.
+    /// The configuration at a location; an empty one if it cannot be read.
     fn config_at(&self, location: &ModelLocation) -> ModelConfig {
         let folder = match location {
             ModelLocation::Folder(path) => path,
@@ -105,7 +105,7 @@ impl Seeing<'_> {
         given_config(folder, None, self.options).unwrap_or_default()
     }
 
-    /// Makes the versions to be served available on this machine.
+    /// Fetches the versions to be served to this machine.
     async fn fetch(
         &self,
         location: &ModelLocation,

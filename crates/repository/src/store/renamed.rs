@@ -8,24 +8,24 @@ use nereid_core::{ModelLocation, Progress, SourceFuture};
 
 use super::{Entry, Fetch, Fetched, Object, Store};
 
-/// A store in which some folders have other names. A folder that had a new name before is hidden.
+/// A store that presents some folders under other names. A folder whose name another one takes is hidden.
 #[derive(Clone, Debug)]
 pub(crate) struct RenamedStore {
     store: Arc<dyn Store>,
     renamed: Vec<Renamed>,
 }
 
-/// A folder with another name.
+/// A renamed folder.
 #[derive(Clone, Debug)]
 struct Renamed {
-    /// What the store calls it.
+    /// Its name in the store.
     folder: String,
-    /// What it is called.
+    /// Its new name.
     name: String,
 }
 
 impl RenamedStore {
-    /// `store` with each of these folders called by the name beside it.
+    /// Presents each of these folders under the name beside it.
     pub(crate) fn new<'a>(
         store: Arc<dyn Store>,
         renamed: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -34,7 +34,7 @@ impl RenamedStore {
         Self { store, renamed: renamed.map(|(folder, name)| Renamed { folder, name }).collect() }
     }
 
-    /// The new name of a folder of the store: its own unless it was renamed, and none if another folder has that.
+    /// The visible name of a store's folder: its own unless it was renamed, and `None` if another folder takes it.
     fn name(&self, folder: &str) -> Option<String> {
         if let Some(renamed) = self.renamed.iter().find(|renamed| renamed.folder == folder) {
             return Some(renamed.name.clone());
@@ -43,7 +43,7 @@ impl RenamedStore {
         (!hidden).then(|| folder.to_owned())
     }
 
-    /// What the store calls a folder.
+    /// The name in the store of a visible folder.
     fn original(&self, folder: &str) -> Result<String> {
         let (first, rest) = match folder.split_once('/') {
             Some((first, rest)) => (first, Some(rest)),
@@ -91,7 +91,7 @@ impl Store for RenamedStore {
     }
 
     fn locate(&self, folder: &str) -> ModelLocation {
-        // A folder that is hidden here has no files that anybody asks for.
+        // Nobody asks for the files of a hidden folder.
         self.store.locate(&self.original(folder).unwrap_or_else(|_| folder.to_owned()))
     }
 }

@@ -115,7 +115,7 @@ impl Client {
     }
 }
 
-/// Trusts whom this machine trusts: its certificates, or those that `SSL_CERT_FILE` names.
+/// Trusts the machine's certificates, or those that `SSL_CERT_FILE` names.
 fn secured() -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

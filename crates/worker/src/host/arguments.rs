@@ -1,4 +1,4 @@
-//! What a process learns of the model and the instance that it hosts, and back.
+//! Describes a model and its instance to the process that hosts them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Executes a batch of the server's requests, and writes what became of them.
+//! Executes a batch of the server's requests, and encodes the outcomes.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -88,7 +88,7 @@ fn states_of(config: &ModelConfig, request: &InferRequest) -> Option<SequenceSta
     (!states.is_empty()).then(|| SequenceStates::new(states))
 }
 
-/// The server takes the new states from among the outputs.
+/// The server reads the new states from the outputs.
 fn add_states(response: &mut Response, states: Option<&SequenceStates>) {
     for state in states.map(SequenceStates::all).into_iter().flatten() {
         if !response.outputs.iter().any(|output| output.name == state.output) {
@@ -106,12 +106,12 @@ struct Answers {
 
 #[derive(Default)]
 struct Given {
-    /// By the requests' places in the batch.
+    /// By the position of requests in the batch.
     answers: Vec<Option<Answer>>,
     ended: usize,
 }
 
-/// Takes the answer to one request.
+/// Records the answer to one request.
 struct Sink {
     answers: Arc<Answers>,
     at: usize,
@@ -128,7 +128,7 @@ impl Answers {
         Arc::new(Sink { answers: Arc::clone(self), at })
     }
 
-    /// All answers: a backend may answer after it executed, on threads of its own.
+    /// All answers: a backend may answer after `execute` returns, from its own threads.
     fn wait(&self, count: usize) -> Vec<Answer> {
         let waits = |given: &mut Given| given.ended < count;
         let waited = self.changed.wait_while(self.lock(), waits);
@@ -150,7 +150,7 @@ impl ResponseSink for Sink {
     }
 }
 
-/// The server counts executions.
+/// The server itself counts executions.
 struct Uncounted;
 
 impl BatchMonitor for Uncounted {

@@ -15,10 +15,10 @@ use triton_repoagent::{Agent, Error, Loading, Place, Result, export_agent};
 
 use crate::stream::{KEY, Key};
 
-/// What encrypted files end with.
+/// The suffix of encrypted files.
 const ENDING: &str = ".sealed";
 
-/// Folders nested deeper than this are refused: a link may lead back.
+/// The deepest nesting of folders: a link may form a cycle.
 const DEPTH: usize = 16;
 
 struct Sealed;
@@ -54,12 +54,12 @@ export_agent!(Sealed);
 fn read_key(path: &Path) -> std::io::Result<Key> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    // One byte more than a key has tells that it is none.
+    // One byte more than a key has reveals a file that is not a key.
     File::open(path)?.take(KEY as u64 + 1).read_to_end(&mut bytes)?;
     Key::new(&bytes)
 }
 
-/// Decrypts and copies what is in a folder, whose path in the model is `prefix`.
+/// Decrypts and copies a folder, whose path in the model is `prefix`.
 fn decrypt(key: &Key, from: &Path, to: &Path, prefix: &str, depth: usize) -> Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

@@ -281,7 +281,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
         self.take_changed.extend(0..self.lanes.len());
     }
 
-    /// No client goes on with its sequence any more.
+    /// No client continues its sequence any more.
     pub(crate) fn end_all(&mut self, now: Instant) {
         let slots = self.lanes.iter().flat_map(|lane| &lane.slots);
         let working: BTreeSet<_> = slots.filter_map(|slot| Some(slot.working?.serial)).collect();
