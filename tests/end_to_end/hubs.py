@@ -39,7 +39,7 @@ class Host:
                 parts = urlsplit(self.path)
                 query = parse_qs(parts.query)
                 if self.command == "POST":
-                    query |= parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                    query |= parse_qs(self.rfile.read(int(self.headers.get("content-length") or 0)).decode())
                 outer.requests.append((self.command, unquote(parts.path), dict(self.headers.items())))
                 status, headers, body = outer.answer(unquote(parts.path), query, self.headers)
                 wanted = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("range", ""))
