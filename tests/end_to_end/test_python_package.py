@@ -557,8 +557,10 @@ print(server.model("numbers").infer(inputs)["OUTPUT0"].numpy().tolist(), flush=T
 
 
 def test_programs_are_interrupted_and_end_with_requests_in_progress(installed, tmp_path):
+    # Python leaves SIGINT ignored where it inherits that, as from a shell that runs a command in the background.
     program = """
-import sys, numpy, nereid
+import signal, sys, numpy, nereid
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server = nereid.Server(sys.argv[1], exit_timeout_secs=1).start()
 inputs = {"INPUT0": numpy.array([[1]], dtype=numpy.int64)}
 model = server.model("slow")
