@@ -44,7 +44,7 @@ def program():
 
 
 class Scheduler(grpc.GenericRpcHandler):
-    """As much of Dragonfly's scheduler as a lone daemon needs: it is healthy, hears what it is told, and refuses to look for
+    """As much of Dragonfly's scheduler as a lone daemon needs: it is healthy, takes announcements, and refuses to look for
     peers.
     """
 

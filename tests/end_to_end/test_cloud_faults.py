@@ -187,7 +187,7 @@ REFUSALS = {
 
 def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
     large = bytes(range(256)) * (80 << 10)
-    # Whoever gets past the proxy may read.
+    # The store itself lets anybody read; the proxy checks tokens.
     public = {"public": True} if type(cloud.store).__name__ == "Azure" else {}
     cloud.store.bucket("expiring", **public)
     for path in (models / "a").rglob("*"):

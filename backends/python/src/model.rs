@@ -1,4 +1,4 @@
-//! What the processes of a model written in Python are told.
+//! The program and the arguments of the processes of a Python model.
 
 use std::path::PathBuf;
 use std::sync::Arc;

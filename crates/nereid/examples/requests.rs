@@ -1,4 +1,4 @@
-//! Asks the model `identity` of a server within this program as often as it is told to, one request after the other: what
+//! Asks the model `identity` of a server within this program as often as its arguments say, one request after the other: what
 //! `cargo xtask bench embedded` compares with the same in C. Arguments are the repository and how many requests.
 
 use std::error::Error;
