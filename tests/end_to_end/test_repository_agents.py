@@ -151,8 +151,8 @@ def write_scenarios(folder):
     model(repository, "elsewhere", ("one", {"update": str(folder / "elsewhere")}), ("two", {}))
     model(repository, "nowhere", ("one", {"update": "/no/such/folder"}), ("two", {}))
     model(repository, "right_digests", ("one", {"fnv:1/model.txt": fnv(b"right_digests")}), ("two", {"move": "yes"}))
-    digests = {"fnv:1/model.txt": fnv(b"wrong_digest"), "fnv:config.pbtxt": "0" * 16}
-    model(repository, "wrong_digest", ("two", {"move": "yes"}), ("one", digests), ("two", {}))
+    # One digest: NVIDIA's server gives parameters in no particular order.
+    model(repository, "wrong_digest", ("two", {"move": "yes"}), ("one", {"fnv:config.pbtxt": "0" * 16}), ("two", {}))
     model(repository, "digest_of_nothing", ("one", {"fnv:1/none.txt": "0" * 16}), ("two", {"move": "yes"}))
     model(repository, "refused_by_the_first", ("one", {"fail": "LOAD"}), ("two", {}))
     model(repository, "refused_by_the_second", ("one", {}), ("two", {"fail": "LOAD"}))

@@ -233,7 +233,9 @@ def test_operations_run_first_and_instances_share_a_session(repository, serve):
     assert "the graph has no operation 'none'" in refused["unknown"] and "'init_ops'" in refused["wrong"]
     with ThreadPoolExecutor(6) as clients:
         answers = clients.map(lambda _: infer(server, "shared", ("x", np.float32([0]))).as_numpy("y").item(), range(30))
-    assert sorted(answers) == [101 + at for at in range(30)]
+        answers = sorted(answers)
+    # Each run counts once, but reads the count some time after it, when others may have counted too.
+    assert len(answers) == 30 and answers[-1] == 130 and all(answer > 100 + at for at, answer in enumerate(answers))
 
 
 def test_threads_and_placement_are_options(repository, serve):
