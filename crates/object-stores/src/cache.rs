@@ -9,7 +9,7 @@
 //! complete. Until then, the file has a provisional stamp, which is valid until the machine restarts: a server that
 //! ends early has not fetched it in vain.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -58,9 +58,12 @@ pub(crate) struct Cache {
     own: Mutex<Option<Arc<PrivateFolder>>>,
     /// The most bytes that unused files may take.
     limit: u64,
-    /// Keys of the files that this server has fetched and not yet stamped.
-    known: Arc<Mutex<BTreeSet<String>>>,
+    /// The files that this server has fetched and not yet stamped.
+    unstamped: Arc<Mutex<Unstamped>>,
 }
+
+/// The time stamps of files that have yet to receive their final one, by key.
+type Unstamped = BTreeMap<String, SystemTime>;
 
 /// A file to fetch. Its place is locked, so no other server fetches it.
 pub(crate) struct Partial {
@@ -75,25 +78,25 @@ pub(crate) struct Partial {
 pub(crate) struct Stamping {
     /// The fetching server holds a lock on it until then.
     file: Arc<File>,
-    known: Arc<Mutex<BTreeSet<String>>>,
+    unstamped: Arc<Mutex<Unstamped>>,
+    before: SystemTime,
     key: String,
 }
 
 impl Stamping {
     /// Waits until the file is synced to disk, and stamps it.
     pub(crate) fn run(self) {
-        let Self { file, known, key } = self;
-        let before = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let Self { file, unstamped, before, key } = self;
         let synced = file.sync_data().and_then(|()| {
             // Unless somebody edited it in the meantime.
-            let is_same = file.metadata()?.modified().ok() == before;
+            let is_same = file.metadata()?.modified()? == before;
             let times = FileTimes::new().set_accessed(SystemTime::now()).set_modified(stamp(&key));
             if is_same { file.set_times(times) } else { Ok(()) }
         });
         if let Err(error) = synced {
             tracing::warn!("cannot write '{key}' of the cache to the disk: {error}");
         }
-        lock(&known).remove(&key);
+        lock(&unstamped).remove(&key);
     }
 }
 
@@ -131,7 +134,7 @@ impl Cache {
             .as_ref()
             .filter(|_| !options.is_temporary)
             .map(|directory| Trees(directory.join(TREES)));
-        Ok(Self { files, trees, own, limit, known: Arc::default() })
+        Ok(Self { files, trees, own, limit, unstamped: Arc::default() })
     }
 
     /// A new folder for the files of a model. It is removed with the guard.
@@ -152,21 +155,21 @@ impl Cache {
     /// Looks for a file of this key and size, and locks its place if it is missing.
     pub(crate) fn find(&self, key: &str, size: u64) -> io::Result<Found> {
         let path = self.files.join(key);
-        if self.is_good(&path, key, size) {
+        if let Some(modified) = self.good_since(&path, key, size) {
             // The least recently used files are evicted first.
             let used = FileTimes::new().set_accessed(SystemTime::now());
             let file = File::open(&path).inspect(|file| file.set_times(used).unwrap_or_default()).ok();
-            let is_stamped = has_time(&path, Some(stamp(key)));
             // Unless this server is stamping it already.
-            let unstamped = file.filter(|_| !is_stamped && lock(&self.known).insert(key.to_owned()));
-            return Ok(Found::Complete(
-                path,
-                unstamped.map(|file| Stamping {
-                    file: Arc::new(file),
-                    known: Arc::clone(&self.known),
-                    key: key.to_owned(),
-                }),
-            ));
+            let unstamped = file.filter(|_| {
+                modified != stamp(key) && lock(&self.unstamped).insert(key.to_owned(), modified).is_none()
+            });
+            let stamping = unstamped.map(|file| Stamping {
+                file: Arc::new(file),
+                unstamped: Arc::clone(&self.unstamped),
+                before: modified,
+                key: key.to_owned(),
+            });
+            return Ok(Found::Complete(path, stamping));
         }
         let part = self.files.join(format!("{key}.part"));
         // The complete file may lack its stamp; the fetching server holds its lock until then.
@@ -220,12 +223,12 @@ impl Cache {
         if let Some(provisional) = provisional(&key) {
             file.set_times(FileTimes::new().set_accessed(SystemTime::now()).set_modified(provisional))?;
         }
+        let before = file.metadata()?.modified()?;
         let path = self.files.join(&key);
         fs::rename(&part, &path)?;
         fs::remove_file(record_of(&part)).ok();
-        lock(&self.known).insert(key.clone());
-        let stamping = Stamping { file, known: Arc::clone(&self.known), key };
-        Ok((path, stamping))
+        lock(&self.unstamped).insert(key.clone(), before);
+        Ok((path, Stamping { file, unstamped: Arc::clone(&self.unstamped), before, key }))
     }
 
     /// Discards everything received of a file, because it is damaged.
@@ -241,16 +244,14 @@ impl Cache {
         }
     }
 
-    /// Whether a file is unchanged since it was fetched.
-    fn is_good(&self, path: &Path, key: &str, size: u64) -> bool {
-        let Ok(metadata) = fs::symlink_metadata(path) else { return false };
-        if !metadata.is_file() || metadata.len() != size {
-            return false;
-        }
+    /// The time stamp of a file that is unchanged since it was fetched.
+    fn good_since(&self, path: &Path, key: &str, size: u64) -> Option<SystemTime> {
+        let metadata = fs::symlink_metadata(path).ok()?;
+        let modified = metadata.modified().ok()?;
         // It may not be synced, but was written since this machine started, or by this server just now.
-        has_time(path, Some(stamp(key)))
-            || has_time(path, provisional(key))
-            || lock(&self.known).contains(key)
+        let times = [Some(stamp(key)), provisional(key), lock(&self.unstamped).get(key).copied()];
+        let is_good = metadata.is_file() && metadata.len() == size && times.contains(&Some(modified));
+        is_good.then_some(modified)
     }
 
     /// Evicts unused files until there is room for this many more bytes.
@@ -352,11 +353,6 @@ pub(crate) fn provisional(key: &str) -> Option<SystemTime> {
     Some(stamp(key) + Duration::from_nanos((*START)?.into()))
 }
 
-fn has_time(path: &Path, time: Option<SystemTime>) -> bool {
-    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
-    time.is_some() && modified == time
-}
-
 /// Whether no task or server is fetching this file.
 fn is_idle(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
@@ -384,4 +380,44 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::{Cache, CacheOptions, Found};
+
+    #[test]
+    fn an_edit_is_noticed_before_the_file_has_its_stamp() {
+        for has_begun_anew in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let options =
+                CacheOptions { directory: Some(folder.path().to_owned()), ..CacheOptions::default() };
+            let cache = Cache::new(&options, folder.path()).unwrap();
+            let key = "0123456789";
+            let Found::Missing(partial) = cache.find(key, 5).unwrap() else { panic!("it was never fetched") };
+            fs::write(&partial.path, "right").unwrap();
+            let (path, mut stamping) = cache.complete(partial).unwrap();
+            let cache = if has_begun_anew {
+                // As the next server finds it after a kill.
+                drop(stamping);
+                let cache = Cache::new(&options, folder.path()).unwrap();
+                let Found::Complete(_, Some(unstamped)) = cache.find(key, 5).unwrap() else {
+                    panic!("it has its final stamp")
+                };
+                stamping = unstamped;
+                cache
+            } else {
+                cache
+            };
+            assert!(matches!(cache.find(key, 5).unwrap(), Found::Complete(_, None)));
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            fs::write(&path, "wrong").unwrap();
+            assert!(!matches!(cache.find(key, 5).unwrap(), Found::Complete(..)));
+            stamping.run();
+            assert!(matches!(cache.find(key, 5).unwrap(), Found::Missing(_)));
+        }
+    }
 }
