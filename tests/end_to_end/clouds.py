@@ -19,6 +19,7 @@ import time
 from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -58,7 +59,10 @@ def started(command, port, **environment):
 
 
 class Store:
-    """A store on this machine. `through` is the address of a proxy in front of it, with `https://` if it speaks TLS."""
+    """A store on this machine. `through` is the address of a proxy in front of it, with `https://` if it speaks TLS.
+
+    Contents go to httpx as streams: it copies the rest of large bytes after each piece that it sends.
+    """
 
     def origin(self, through=None):
         return through if through and "://" in through else f"{self.scheme}://{through or self.address}"
@@ -91,7 +95,7 @@ class S3(Store):
         self.http.put(f"/{name}").raise_for_status()
 
     def put(self, bucket, key, contents):
-        self.http.put(f"/{bucket}/{quote(key)}", content=contents).raise_for_status()
+        self.http.put(f"/{bucket}/{quote(key)}", content=BytesIO(contents)).raise_for_status()
 
     def remove(self, bucket, key):
         self.http.delete(f"/{bucket}/{quote(key)}").raise_for_status()
@@ -130,7 +134,7 @@ class Google(Store):
 
     def put(self, bucket, key, contents):
         where = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(key, safe='')}"
-        self.http.post(where, content=contents).raise_for_status()
+        self.http.post(where, content=BytesIO(contents)).raise_for_status()
 
     def remove(self, bucket, key):
         self.http.delete(f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}").raise_for_status()
@@ -193,7 +197,7 @@ class Azure(Store):
         lines += [f"{name}:{value}" for name, value in sorted(query.items())]
         signature = self._sign("\n".join(lines))
         headers |= {"authorization": f"SharedKey {self.account}:{signature}", "content-type": content_type}
-        self.http.request(method, path, params=query, headers=headers, content=contents).raise_for_status()
+        self.http.request(method, path, params=query, headers=headers, content=BytesIO(contents)).raise_for_status()
 
 
 @contextmanager
