@@ -11,7 +11,7 @@ import pytest
 import nereid_server
 from certificates import Authority
 from cloud_repositories import EXPLICIT, LIMIT_S, Cloud, answers, environment, load, refused, until, versions
-from clouds import CutBody, Damage, Proxy, azure, google, s3
+from clouds import CutBody, Damage, Proxy, azure, google, put_tree, s3
 from http_requests import request
 from hubs import Host
 from model_files import write_identity
@@ -35,6 +35,17 @@ def cloud(request):
         yield Cloud(store)
 
 
+@pytest.fixture(params=["plain", "tls"])
+def identity(request, authority):
+    """The certificate of a proxy in front of a store, if it speaks TLS."""
+    return authority.sign("proxy") if request.param == "tls" else None
+
+
+def folder_of(name, identity):
+    """A folder of the bucket, of which each test has its own."""
+    return f"{name}-{'tls' if identity else 'plain'}"
+
+
 def weights(name):
     return name.encode() * SIZE
 
@@ -48,13 +59,13 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("tls", [False, True])
-def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_path, tls):
+def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_path, identity):
     """Every fault is of another model, so that one server is enough."""
-    cloud.put(f"faults{tls}", models)
+    folder = folder_of("faults", identity)
+    cloud.put(folder, models)
     cache = tmp_path / "cache"
-    with Proxy(cloud.store.address, authority.sign("proxy") if tls else None) as proxy:
-        url = cloud.url(f"faults{tls}", proxy.origin)
+    with Proxy(cloud.store.address, identity) as proxy:
+        url = cloud.url(folder, proxy.origin)
         env = cloud.environment(proxy.origin, SSL_CERT_FILE=str(authority.certificate))
 
         def files():
@@ -90,7 +101,7 @@ def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_p
 
             def changes(line, count):
                 if "weights" in line and count == 1:
-                    cloud.store.put("models", f"faults{tls}/d/1/weights", b"others")
+                    cloud.store.put("models", f"{folder}/d/1/weights", b"others")
                 return None
 
             answer, _ = loads_with("d", changes)
@@ -109,25 +120,28 @@ def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_p
                 assert path.read_bytes() == weights("e")
 
 
-def test_a_disk_that_is_full_fails_the_load_and_leaves_nothing(cloud, models, tmp_path):
-    cloud.put("full", models)
-    cloud.store.put("models", "full/a/1/weights", bytes(3 << 20))
+def test_a_disk_that_is_full_fails_the_load_and_leaves_nothing(cloud, models, authority, tmp_path, identity):
+    folder = folder_of("full", identity)
+    cloud.put(folder, models)
+    cloud.store.put("models", f"{folder}/a/1/weights", bytes(3 << 20))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
     cache = tmp_path / "cache"
-    try:
-        flags = (EXPLICIT, f"--repository-cache-directory={cache}")
-        server = Server(cloud.url("full"), *flags, env=cloud.environment()).wait_until_ready()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    try:
-        answer = load(server, "a")
-        assert answer.status == 500 and "cannot write to the cache: File too large" in answer.json["error"]
-        assert load(server, "b").status == 200
-        assert max(path.stat().st_size for path in (cache / "files").iterdir()) < 1 << 20
-        server.stop()
-    finally:
-        server.kill()
+    with Proxy(cloud.store.address, identity) as proxy:
+        env = cloud.environment(proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        try:
+            flags = (EXPLICIT, f"--repository-cache-directory={cache}")
+            server = Server(cloud.url(folder, proxy.origin), *flags, env=env).wait_until_ready()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        try:
+            answer = load(server, "a")
+            assert answer.status == 500 and "cannot write to the cache: File too large" in answer.json["error"]
+            assert load(server, "b").status == 200
+            assert max(path.stat().st_size for path in (cache / "files").iterdir()) < 1 << 20
+            server.stop()
+        finally:
+            server.kill()
 
 
 def test_objects_that_only_mark_folders_are_folders(cloud, models, tmp_path):
@@ -185,15 +199,14 @@ REFUSALS = {
 }
 
 
-def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
+def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, authority, tmp_path, identity):
     large = bytes(range(256)) * (80 << 10)
     # The store itself lets anybody read; the proxy checks tokens.
     public = {"public": True} if type(cloud.store).__name__ == "Azure" else {}
-    cloud.store.bucket("expiring", **public)
-    for path in (models / "a").rglob("*"):
-        if path.is_file():
-            cloud.store.put("expiring", f"a/{path.relative_to(models / 'a').as_posix()}", path.read_bytes())
-    cloud.store.put("expiring", "a/1/weights", large)
+    bucket = folder_of("expiring", identity)
+    cloud.store.bucket(bucket, **public)
+    put_tree(cloud.store, bucket, "a", models / "a")
+    cloud.store.put(bucket, "a/1/weights", large)
     code, text = REFUSALS[type(cloud.store).__name__]
     refusal = f"HTTP/1.1 {code} No\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
     tokens, expired, used = Tokens(), set(), []
@@ -208,7 +221,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
             return None
         return refusal if token in expired else None
 
-    with Host(tokens.answer).running() as service, Proxy(cloud.store.address) as proxy:
+    with Host(tokens.answer).running() as service, Proxy(cloud.store.address, identity) as proxy:
         proxy.gate, proxy.is_open = gate, bool(public)
         (tmp_path / "token").write_text("of the container")
         env = environment(
@@ -220,9 +233,10 @@ def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
             AZURE_STORAGE_SERVICE_ENDPOINT=f"{proxy.origin}/nereidmodels",
             IDENTITY_ENDPOINT=f"http://{service.address}/token",
             IDENTITY_HEADER="x",
+            SSL_CERT_FILE=str(authority.certificate),
         )
         cache = tmp_path / "cache"
-        url = cloud.store.url("expiring", proxy.address)
+        url = cloud.store.url(bucket, proxy.origin)
         with running(url, f"--repository-cache-directory={cache}", "--log-verbose=1", env=env) as server:
             assert answers(server, "a")
             assert large in [path.read_bytes() for path in (cache / "files").iterdir()]
