@@ -6,10 +6,13 @@ It is built from its crate once for each user, into the user's cache folder, whi
 
 import fcntl
 import os
+import re
 import shutil
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+from itertools import chain
 from pathlib import Path
 
 import grpc
@@ -22,7 +25,10 @@ VERSION = "1.5.10"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nereid" / f"dfdaemon-{VERSION}"
 START_LIMIT_S = 60
 # What its build needs beside Rust, by the names of Debian's packages.
-_TOOLS = {"protoc": "protobuf-compiler", "cmake": "cmake", "cc": "build-essential"}
+_TOOLS = {"protoc": "protobuf-compiler", "cmake": "cmake", "cc": "build-essential", "c++": "build-essential"}
+# Where the build looks for libclang, and its names there.
+_LIBRARIES = ["/usr/lib/llvm-*/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
+_LIBCLANG = re.compile(r"libclang(-[\d.]+)?\.so(\.\d+)*$")
 
 
 def program():
@@ -32,8 +38,8 @@ def program():
     with open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
-            missing = [package for tool, package in _TOOLS.items() if not shutil.which(tool)]
-            assert not missing, f"dfdaemon's build needs more: apt-get install libclang-dev {' '.join(missing)}"
+            missing = missing_packages()
+            assert not missing, f"dfdaemon's build needs more: apt-get install {' '.join(missing)}"
             crate = ["dragonfly-client", "--version", VERSION, "--bin", "dfdaemon"]
             # Outside of the project, whose settings of Rust are its own.
             command = ["cargo", "install", "--debug", "--locked", *crate, "--root", CACHE, "--target-dir", CACHE / "target"]
@@ -41,6 +47,16 @@ def program():
             subprocess.run(command, cwd=CACHE, check=True, env={**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0"})
             shutil.rmtree(CACHE / "target")
     return built
+
+
+def missing_packages(libraries=_LIBRARIES):
+    """Debian's packages of what the build needs and this machine lacks."""
+    missing = {package for tool, package in _TOOLS.items() if not shutil.which(tool)}
+    folders = [os.environ["LIBCLANG_PATH"]] if "LIBCLANG_PATH" in os.environ else [*chain(*map(glob, libraries))]
+    files = chain(*(os.listdir(folder) for folder in folders if os.path.isdir(folder)))
+    if not any(map(_LIBCLANG.match, files)):
+        missing.add("libclang-dev")
+    return sorted(missing)
 
 
 class Scheduler(grpc.GenericRpcHandler):

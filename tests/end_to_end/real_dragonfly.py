@@ -12,7 +12,7 @@ import pytest
 from certificates import Authority
 from cloud_repositories import EXPLICIT, Cloud, answers, load
 from clouds import Proxy, Stall, s3
-from dfdaemon import Dfdaemon
+from dfdaemon import Dfdaemon, missing_packages
 from http_requests import request
 from nereid_server import running
 from test_dragonfly import LENIENT, fetched, write_models
@@ -32,6 +32,27 @@ def amazon():
 def daemon(tmp_path):
     with Dfdaemon(tmp_path / "dfdaemon") as daemon:
         yield daemon
+
+
+@pytest.mark.parametrize(
+    ("tools", "library", "missing"),
+    [
+        (["protoc", "cmake", "cc", "c++"], "libclang-14.so.1", []),
+        (["protoc", "cmake", "cc", "c++"], "libclang-cpp.so.14", ["libclang-dev"]),
+        (["protoc", "cmake", "cc"], "libclang.so", ["build-essential"]),
+        (["cc", "c++"], "libclang.so.13", ["cmake", "protobuf-compiler"]),
+        ([], "README", ["build-essential", "cmake", "libclang-dev", "protobuf-compiler"]),
+    ],
+)
+def test_all_that_the_build_lacks_is_named(tmp_path, monkeypatch, tools, library, missing):
+    for tool in tools:
+        (tmp_path / tool).touch(0o755)
+    (tmp_path / library).touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LIBCLANG_PATH", raising=False)
+    assert missing_packages([str(tmp_path)]) == missing
+    monkeypatch.setenv("LIBCLANG_PATH", str(tmp_path))
+    assert missing_packages([]) == missing
 
 
 def digests(*folders):
