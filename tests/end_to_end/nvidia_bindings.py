@@ -1,7 +1,7 @@
 """NVIDIA's Python packages for applications with a server inside, `tritonserver` and `tritonfrontend`, on our library.
 
 They are for CPython 3.12 and need newer system libraries than Debian 12 has, so programs run with those of Debian 13. The
-packages are unpacked, and their own library is not among them: what they load is the library under test.
+packages are unpacked. They bring no library that works: what they load is the library under test.
 """
 
 import fcntl
@@ -18,7 +18,8 @@ import nereid_server
 
 HOME = Path(sys.prefix) / "nvidia-bindings"
 LIBRARY = Path(nereid_server.binary()).parent / "libtritonserver.so"
-PACKAGES = ["tritonserver==2.73.0", "tritonfrontend==2.73.0"]
+PACKAGES = ["tritonserver", "tritonfrontend"]
+VERSIONS = ["2.71.0", "2.72.0", "2.73.0"]
 # What they import.
 _REQUIREMENTS = ["numpy>=2,<3", "pydantic>=2,<3"]
 _SYSTEM = ["libc6", "libstdc++6", "libgcc-s1"]
@@ -36,49 +37,60 @@ def interpreter():
     return None
 
 
-def prepare():
-    """Fetches the packages, unless they are there. Of several workers one does, and the others wait."""
+def prepare(version):
+    """The folders with the packages and with what they import, which are fetched first unless they are there. Of several
+    workers one does, and the others wait."""
     HOME.mkdir(exist_ok=True)
     with open(HOME / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+        return _once(HOME / version, _fetch), _once(HOME / "requirements", _install)
 
 
-def _fetch():
-    wheels, packages = HOME / "wheels", HOME / "packages"
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    target = ["--python-version", "3.12", "--only-binary=:all:"]
-    newer = [*target, "--platform", "manylinux_2_39_x86_64", "--no-deps", "--dest", wheels]
-    subprocess.run([*pip, "download", *newer, *PACKAGES], check=True)
-    for wheel in wheels.glob("*.whl"):
+def _once(folder, fill):
+    ready = folder / "ready"
+    if not ready.exists():
+        folder.mkdir(exist_ok=True)
+        fill(folder)
+        ready.touch()
+    return folder
+
+
+_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+_TARGET = ["--python-version", "3.12", "--only-binary=:all:"]
+
+
+def _fetch(folder):
+    newer = [*_TARGET, "--platform", "manylinux_2_39_x86_64", "--no-deps", "--dest", folder]
+    subprocess.run([*_PIP, "download", *newer, *(f"{name}=={folder.name}" for name in PACKAGES)], check=True)
+    for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as files:
-            files.extractall(packages)
+            files.extractall(folder)
         wheel.unlink()
-    subprocess.run([*pip, "install", *target, "--target", packages, *_REQUIREMENTS], check=True)
 
 
-def run(program, *arguments, limit_s):
-    """Runs a Python program with the packages, and gives what came of it."""
-    command, environment = _command(program, *arguments)
+def _install(folder):
+    subprocess.run([*_PIP, "install", *_TARGET, "--target", folder, *_REQUIREMENTS], check=True)
+
+
+def run(version, program, *arguments, limit_s):
+    """Runs a Python program with the packages of a version, and gives what came of it."""
+    command, environment = _command(version, program, *arguments)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
-def start(program, *arguments):
+def start(version, program, *arguments):
     """Starts such a program, with pipes to it and from it."""
-    command, environment = _command(program, *arguments)
+    command, environment = _command(version, program, *arguments)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env=environment, text=True, **pipes)
 
 
-def _command(program, *arguments):
-    prepare()
+def _command(version, program, *arguments):
+    packages = ":".join(map(str, prepare(version)))
     assert LIBRARY.exists(), f"{LIBRARY} is missing: cargo build -p nereid-tritonserver"
     system = debian_packages.unpack("debian-13-libraries", _SYSTEM, release="trixie")
     newer = system / "usr/lib/x86_64-linux-gnu"
     python = Path(interpreter())
     libraries = [newer, LIBRARY.parent, python.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
     loader = [newer / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, libraries))]
-    return [*map(str, [*loader, python, program, *arguments])], os.environ | {"PYTHONPATH": str(HOME / "packages")}
+    return [*map(str, [*loader, python, program, *arguments])], os.environ | {"PYTHONPATH": packages}

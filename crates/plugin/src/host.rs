@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Once;
 
 use libloading::os::unix::{RTLD_GLOBAL, RTLD_NOW};
 use nereid_dylib::Library;
@@ -13,14 +12,11 @@ use crate::library::PluginError;
 pub type HostFunction = (&'static str, *const ());
 
 /// Checks that plugins find these functions, and `api_version` among them. A program exports its functions only if it
-/// was linked to do so. Those of a library that was loaded for others alone are made visible to plugins first.
+/// was linked to do so, and a library if [`make_visible`] was called.
 pub(crate) fn check(api_version: &str, host: &[&[HostFunction]]) -> Result<(), PluginError> {
     let functions = || host.iter().flat_map(|table| table.iter());
     if !functions().any(|(name, _)| *name == api_version) {
         return Err(PluginError::NotExported(api_version.to_owned()));
-    }
-    if let Some((_, address)) = functions().find(|(name, _)| exported(name).is_none()) {
-        make_visible(*address);
     }
     // The dynamic loader may also find another function of the same name first.
     let hidden =
@@ -28,17 +24,15 @@ pub(crate) fn check(api_version: &str, host: &[&[HostFunction]]) -> Result<(), P
     hidden.map_or(Ok(()), |(name, _)| Err(PluginError::NotExported((*name).to_owned())))
 }
 
-/// Makes the functions of the library that has this one visible to all libraries that are loaded from now on. Python, for
-/// one, loads what a module depends on for that module alone.
-fn make_visible(function: *const ()) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let Some(path) = library_of(function) else { return };
-        // SAFETY: the library is loaded already, so nothing of it runs.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL | libc::RTLD_NOLOAD) };
-        // It stays loaded as long as this code may run. Where this fails, the check that follows says what is hidden.
-        std::mem::forget(library);
-    });
+/// Makes the functions of the library that has `function` visible to all libraries that are loaded from now on: to plugins,
+/// and to libraries that bring a stand-in for `libtritonserver.so`, whose functions come second then. Python, for one, loads
+/// what a module depends on for that module alone.
+pub fn make_visible(function: *const ()) {
+    let Some(path) = library_of(function) else { return };
+    // SAFETY: the library is loaded already, so nothing of it runs.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL | libc::RTLD_NOLOAD) };
+    // It stays loaded as long as this code may run. Where this fails, the check before plugins are loaded says what is hidden.
+    std::mem::forget(library);
 }
 
 /// The file of the library, or of the program, that has a function.

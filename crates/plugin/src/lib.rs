@@ -13,7 +13,7 @@ mod library;
 mod search;
 mod soname;
 
-pub use host::HostFunction;
+pub use host::{HostFunction, make_visible};
 pub use kind::Kind;
 pub use library::{Plugin, PluginError};
 pub use search::{Found, SearchPath, is_file_name};

@@ -79,9 +79,13 @@ pub trait Embedded: Send + Sync {
 
 static EMBEDDER: OnceLock<&'static dyn Embedder> = OnceLock::new();
 
-/// Registers the `embedder` that builds applications' servers. Only the first call has an effect.
+/// Registers the `embedder` that builds applications' servers, and makes the functions of the library that calls this visible
+/// to all libraries of the process. Only the first call has an effect.
 pub fn embed(embedder: &'static dyn Embedder) {
-    EMBEDDER.get_or_init(|| embedder);
+    EMBEDDER.get_or_init(|| {
+        nereid_plugin::make_visible(embed as *const ());
+        embedder
+    });
 }
 
 /// Starts the process's log, if it belongs to an application.
