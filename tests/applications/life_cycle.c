@@ -327,6 +327,8 @@ static void traced(TRITONSERVER_Server* server)
     while (!exchange->is_trace_released) pthread_cond_wait(&exchange->changed, &exchange->lock);
     pthread_mutex_unlock(&exchange->lock);
     printf("activities: %x\n", activities);
+    for (unsigned level = 0; level <= 9; level++)
+        printf("level %u: %s\n", level, TRITONSERVER_InferenceTraceLevelString((TRITONSERVER_InferenceTraceLevel)level));
     exchange_delete(exchange);
 }
 

@@ -113,6 +113,27 @@ def test_the_library_exports_the_interface_under_its_name():
         ["nm", "--dynamic", "--defined-only", LIBRARY], check=True, capture_output=True, text=True
     ).stdout
     exported = set(re.findall(r" [A-Z] (\S+)$", symbols, re.MULTILINE))
-    table = set(re.findall(r"^\| `(TRITON\w+)` \|", (ROOT / "docs" / "c-abi.md").read_text(), re.MULTILINE))
     own = set(re.findall(r" (NEREID_\w+)\(", (HEADERS / "nereid.h").read_text()))
-    assert own and exported == table | own
+    assert own and exported == table() | own
+
+
+def table():
+    """The functions that the document says there are."""
+    return set(re.findall(r"^\| `(TRITON\w+)` \|", (ROOT / "docs" / "c-abi.md").read_text(), re.MULTILINE))
+
+
+def test_programs_in_c_call_every_function(program, tmp_path):
+    tests = SOURCES.parent
+    sources = [*(tests / "backends").glob("*.c"), *(tests / "agents").glob("*.c"), ROOT / "crates/triton-host/tests/cache.c"]
+    called = set()
+    for source in sources:
+        object_file = tmp_path / f"{source.stem}.o"
+        subprocess.run(["cc", "-std=gnu11", "-fPIC", "-c", source, "-o", object_file], check=True)
+        called |= undefined(object_file)
+    assert table() - called - undefined(program) == set()
+
+
+def undefined(path):
+    """The functions of the interface that a file calls."""
+    symbols = subprocess.run(["nm", "--undefined-only", path], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r" U (TRITON\w+)", symbols))

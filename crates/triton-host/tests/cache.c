@@ -11,6 +11,7 @@ Handle TRITONSERVER_BufferAttributesNew(Handle* attributes);
 Handle TRITONSERVER_BufferAttributesDelete(Handle attributes);
 Handle TRITONSERVER_BufferAttributesSetByteSize(Handle attributes, size_t size);
 Handle TRITONSERVER_BufferAttributesByteSize(Handle attributes, size_t* size);
+Handle TRITONCACHE_ApiVersion(uint32_t* major, uint32_t* minor);
 Handle TRITONCACHE_CacheEntryBufferCount(Handle entry, size_t* count);
 Handle TRITONCACHE_CacheEntryAddBuffer(Handle entry, void* base, Handle attributes);
 Handle TRITONCACHE_CacheEntryGetBuffer(Handle entry, size_t index, void** base, Handle attributes);
@@ -43,6 +44,11 @@ Handle TRITONCACHE_CacheInitialize(struct Cache** cache, const char* config)
 {
   if (strstr(config, "\"refuse\"")) {
     return TRITONSERVER_ErrorNew(INVALID, "told to refuse");
+  }
+  uint32_t major, minor;
+  TRY(TRITONCACHE_ApiVersion(&major, &minor));
+  if (major != 0 || minor < 1) {
+    return TRITONSERVER_ErrorNew(INVALID, "the interface is not that of 0.1");
   }
   *cache = calloc(1, sizeof(struct Cache));
   pthread_mutex_init(&(*cache)->lock, NULL);
