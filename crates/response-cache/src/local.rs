@@ -324,8 +324,8 @@ mod tests {
     fn the_greatest_entry_fits_and_a_greater_one_does_not() {
         for size in [MIN_SIZE, 4096, 1 << 20, 100 << 20] {
             let cache = LocalCache::new(size);
-            let overhead = entry(0, 0).byte_size();
-            let greatest = cache.max_entry_size() - overhead;
+            let length = cache.max_entry_size() / 2;
+            let greatest = cache.max_entry_size() - (entry(0, length).byte_size() - length);
             cache.insert(&key(1, 1), entry(1, greatest));
             assert!(found(&cache, 1), "{greatest} of {size}");
             cache.insert(&key(1, 2), entry(2, greatest + 200));

@@ -1,8 +1,11 @@
-//! Entries as bytes, for caches outside of this process.
+//! Responses as bytes: `outputs · parameters`; and entries, for caches outside of this process:
+//! `magic · key · outputs · parameters · digest`.
 //!
-//! `magic · key · outputs · parameters · digest`. Numbers are little-endian; all that has a length comes after it. Each entry
+//! Numbers are little-endian; all that has a length comes after it. Each entry
 //! says which key it belongs to, and ends with a digest of all before: one that was cut, mixed up or written by somebody else
 //! is not read. A change of the format changes the magic and, with it, every key.
+
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use nereid_backend_api::{Buffer, Buffers, DataType, ParameterValue, Parameters, Response, Shape, Tensor};
@@ -12,6 +15,9 @@ use super::key::CacheKey;
 
 /// Begins every entry: the format and its version.
 const MAGIC: [u8; 8] = *b"nereidR1";
+
+/// The largest number of outputs that memory is reserved for before they are read.
+const MAX_TRUSTED: usize = 16;
 
 /// Length of the digest at the end.
 const DIGEST: usize = 16;
@@ -39,41 +45,49 @@ pub struct Malformed;
 
 /// An entry as bytes.
 pub fn encode_entry(key: &CacheKey, entry: &CacheEntry) -> Vec<u8> {
-    let response = entry.response();
     let mut bytes = Vec::with_capacity(entry.byte_size() + MAGIC.len() + key.digest().len() + DIGEST);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(key.digest());
-    number(&mut bytes, response.outputs.len());
+    write_response(&mut bytes, &entry.response()).expect("a vector grows as needed");
+    seal(&mut bytes);
+    bytes
+}
+
+/// Writes a response, all of which is in host memory.
+///
+/// # Errors
+/// It does not fit.
+pub(super) fn write_response(target: &mut impl Write, response: &Response) -> io::Result<()> {
+    number(target, response.outputs.len())?;
     for output in &response.outputs {
-        field(&mut bytes, output.name.as_bytes());
-        bytes.extend(TYPES.iter().position(|it| *it == output.data_type).map(|number| number as u8));
-        number(&mut bytes, output.shape.len());
-        output.shape.iter().for_each(|dim| bytes.extend_from_slice(&dim.to_le_bytes()));
-        number(&mut bytes, output.byte_size());
-        // All of it is in host memory: the entry was made so.
-        output.buffers.iter().filter_map(Buffer::as_host).for_each(|part| bytes.extend_from_slice(part));
+        field(target, output.name.as_bytes())?;
+        let data_type = TYPES.iter().position(|it| *it == output.data_type).unwrap_or(TYPES.len());
+        target.write_all(&[data_type as u8])?;
+        number(target, output.shape.len())?;
+        output.shape.iter().try_for_each(|dim| target.write_all(&dim.to_le_bytes()))?;
+        number(target, output.byte_size())?;
+        output.buffers.iter().filter_map(Buffer::as_host).try_for_each(|part| target.write_all(part))?;
     }
-    number(&mut bytes, response.parameters.iter().len());
+    number(target, response.parameters.iter().len())?;
     for (name, value) in response.parameters.iter() {
-        field(&mut bytes, name.as_bytes());
+        field(target, name.as_bytes())?;
         match value {
-            ParameterValue::Bool(value) => bytes.extend_from_slice(&[0, u8::from(*value)]),
+            ParameterValue::Bool(value) => target.write_all(&[0, u8::from(*value)])?,
             ParameterValue::Int(value) => {
-                bytes.push(1);
-                bytes.extend_from_slice(&value.to_le_bytes());
+                target.write_all(&[1])?;
+                target.write_all(&value.to_le_bytes())?;
             }
             ParameterValue::Double(value) => {
-                bytes.push(2);
-                bytes.extend_from_slice(&value.to_le_bytes());
+                target.write_all(&[2])?;
+                target.write_all(&value.to_le_bytes())?;
             }
             ParameterValue::String(value) => {
-                bytes.push(3);
-                field(&mut bytes, value.as_bytes());
+                target.write_all(&[3])?;
+                field(target, value.as_bytes())?;
             }
         }
     }
-    seal(&mut bytes);
-    bytes
+    Ok(())
 }
 
 /// Ends an entry with the digest of what it has so far.
@@ -99,42 +113,63 @@ pub fn decode_entry(key: &CacheKey, bytes: &Bytes) -> Result<CacheEntry, Malform
     if blake3::hash(&bytes[..end]).as_bytes()[..DIGEST] != bytes[end..] {
         return Err(Malformed);
     }
-    let mut reader = Reader(bytes.slice(..end));
-    if *reader.take(MAGIC.len())? != MAGIC || *reader.take(key.digest().len())? != *key.digest() {
+    let mut reader = Reader { rest: &bytes[..end], shared: Some(bytes) };
+    if reader.take(MAGIC.len())? != MAGIC || reader.take(key.digest().len())? != key.digest() {
         return Err(Malformed);
     }
-    let outputs = (0..reader.number()?).map(|_| reader.output()).collect::<Result<_, _>>()?;
-    let mut parameters = Parameters::default();
-    for _ in 0..reader.number()? {
-        parameters.set(reader.text()?, reader.value()?);
-    }
-    if !reader.0.is_empty() {
+    let response = reader.response()?;
+    if response.outputs.iter().any(|output| output.check_contents().is_err()) {
         return Err(Malformed);
     }
-    Ok(CacheEntry::of_parts(Response { outputs, parameters }))
+    Ok(CacheEntry::of_parts(response))
 }
 
-fn number(bytes: &mut Vec<u8>, number: usize) {
-    bytes.extend_from_slice(&(number as u64).to_le_bytes());
+/// Reads what [`write_response`] wrote. Copies contents, and does not check them.
+///
+/// # Errors
+/// The bytes are no response.
+pub(super) fn read_response(bytes: &[u8]) -> Result<Response, Malformed> {
+    Reader { rest: bytes, shared: None }.response()
 }
 
-fn field(bytes: &mut Vec<u8>, text: &[u8]) {
-    number(bytes, text.len());
-    bytes.extend_from_slice(text);
+fn number(target: &mut impl Write, number: usize) -> io::Result<()> {
+    target.write_all(&(number as u64).to_le_bytes())
 }
 
-struct Reader(Bytes);
+fn field(target: &mut impl Write, text: &[u8]) -> io::Result<()> {
+    number(target, text.len())?;
+    target.write_all(text)
+}
 
-impl Reader {
-    fn take(&mut self, length: usize) -> Result<Bytes, Malformed> {
-        if length > self.0.len() {
-            return Err(Malformed);
-        }
-        Ok(self.0.split_to(length))
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// What `rest` is a part of, for outputs to be slices of it. Without, they are copies.
+    shared: Option<&'a Bytes>,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        self.take(N)?[..].try_into().map_err(|_| Malformed)
+        self.take(N)?.try_into().map_err(|_| Malformed)
+    }
+
+    /// Everything that is left.
+    fn response(mut self) -> Result<Response, Malformed> {
+        let count = self.number()?;
+        let mut outputs = Vec::with_capacity(count.min(MAX_TRUSTED));
+        for _ in 0..count {
+            outputs.push(self.output()?);
+        }
+        let mut parameters = Parameters::default();
+        for _ in 0..self.number()? {
+            parameters.set(self.text()?, self.value()?);
+        }
+        if self.rest.is_empty() { Ok(Response { outputs, parameters }) } else { Err(Malformed) }
     }
 
     fn number(&mut self) -> Result<usize, Malformed> {
@@ -143,7 +178,7 @@ impl Reader {
 
     fn text(&mut self) -> Result<String, Malformed> {
         let length = self.number()?;
-        String::from_utf8(self.take(length)?.to_vec()).map_err(|_| Malformed)
+        std::str::from_utf8(self.take(length)?).map(str::to_owned).map_err(|_| Malformed)
     }
 
     fn output(&mut self) -> Result<Tensor, Malformed> {
@@ -155,10 +190,10 @@ impl Reader {
             shape.push(i64::from_le_bytes(self.array()?));
         }
         let length = self.number()?;
-        let buffers = Buffers::from_iter([Buffer::host(self.take(length)?)]);
-        let output = Tensor { name, data_type, shape, buffers };
-        output.check_contents().map_err(|_| Malformed)?;
-        Ok(output)
+        let contents = self.take(length)?;
+        let contents =
+            self.shared.map_or_else(|| Bytes::copy_from_slice(contents), |it| it.slice_ref(contents));
+        Ok(Tensor { name, data_type, shape, buffers: Buffers::from_iter([Buffer::host(contents)]) })
     }
 
     fn value(&mut self) -> Result<ParameterValue, Malformed> {

@@ -1,26 +1,46 @@
 //! An answer in the cache.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use nereid_backend_api::{Buffer, ParameterValue, RequestedOutput, Response, Result, Tensor};
 
+use super::encoding::{read_response, write_response};
+
 /// What an allocation takes beside its contents, about.
 const ALLOCATION: usize = 16;
 
+/// The largest answer that is packed, in bytes. A copy of so few costs less than the allocations that it spares.
+const PACKED: usize = 1024;
+
 /// An answer that may be given again. Cloning it copies no contents.
 #[derive(Clone, Debug)]
-pub struct CacheEntry {
-    response: Arc<Response>,
+pub struct CacheEntry(Kept);
+
+#[derive(Clone, Debug)]
+enum Kept {
+    /// A small answer in one allocation, as [`write_response`] writes it.
+    Packed(Arc<[u8]>),
+    Whole(Arc<Whole>),
+}
+
+#[derive(Debug)]
+struct Whole {
+    response: Response,
     byte_size: usize,
 }
 
 impl CacheEntry {
-    /// An entry of a response. Outputs in memory of the server's own are kept as they are, those elsewhere are copied: in
-    /// regions of clients, on devices, or within something larger that they would keep in memory.
+    /// An entry of a response. A small one is copied as a whole. Of a larger one, outputs in memory of the server's own are kept
+    /// as they are, and those elsewhere are copied: in regions of clients, on devices, or within something larger that they
+    /// would keep in memory.
     ///
     /// # Errors
     /// A device's driver failed.
     pub fn of(response: &Response) -> Result<Self> {
+        if let Some(packed) = packed(response) {
+            return Ok(Self(Kept::Packed(packed)));
+        }
         let mut kept = response.clone();
         for buffer in kept.outputs.iter_mut().flat_map(|output| &mut output.buffers) {
             *buffer = buffer.to_kept()?;
@@ -31,28 +51,63 @@ impl CacheEntry {
 
     /// An entry of a response whose outputs may be kept as they are.
     pub(super) fn of_parts(response: Response) -> Self {
-        Self { byte_size: size_of_response(&response), response: Arc::new(response) }
+        Self(Kept::Whole(Arc::new(Whole { byte_size: size_of_response(&response), response })))
     }
 
     /// The answer.
-    pub fn response(&self) -> &Response {
-        &self.response
+    pub fn response(&self) -> Cow<'_, Response> {
+        match &self.0 {
+            Kept::Packed(packed) => Cow::Owned(unpacked(packed)),
+            Kept::Whole(whole) => Cow::Borrowed(&whole.response),
+        }
     }
 
     /// How much memory it takes, in bytes: its contents and all that describes them.
     pub fn byte_size(&self) -> usize {
-        self.byte_size
+        match &self.0 {
+            Kept::Packed(packed) => packed.len() + 2 * ALLOCATION,
+            Kept::Whole(whole) => whole.byte_size,
+        }
     }
 
     /// The answer for a client that asks for these outputs; for none, all.
     pub(super) fn answer(&self, outputs: &[RequestedOutput]) -> Response {
-        if outputs.is_empty() {
-            return Response::clone(&self.response);
+        let is_wanted =
+            |output: &Tensor| outputs.is_empty() || outputs.iter().any(|wanted| wanted.name == output.name);
+        match &self.0 {
+            Kept::Packed(packed) => {
+                let mut response = unpacked(packed);
+                response.outputs.retain(is_wanted);
+                response
+            }
+            Kept::Whole(whole) => {
+                let outputs = whole.response.outputs.iter().filter(|output| is_wanted(output));
+                Response {
+                    outputs: outputs.cloned().collect(),
+                    parameters: whole.response.parameters.clone(),
+                }
+            }
         }
-        let wanted = |output: &&Tensor| outputs.iter().any(|wanted| wanted.name == output.name);
-        let outputs = self.response.outputs.iter().filter(wanted).cloned().collect();
-        Response { outputs, parameters: self.response.parameters.clone() }
     }
+}
+
+/// A response in one allocation, if it is small and in host memory.
+fn packed(response: &Response) -> Option<Arc<[u8]>> {
+    let outputs = &response.outputs;
+    if outputs.iter().any(Tensor::is_on_device)
+        || outputs.iter().map(Tensor::byte_size).sum::<usize>() > PACKED
+    {
+        return None;
+    }
+    let mut space = [0; PACKED];
+    let mut rest = &mut space[..];
+    write_response(&mut rest, response).ok()?;
+    let length = PACKED - rest.len();
+    Some(Arc::from(&space[..length]))
+}
+
+fn unpacked(packed: &[u8]) -> Response {
+    read_response(packed).expect("it was written in this process")
 }
 
 /// What a response takes in memory. Its buffers count as a whole.

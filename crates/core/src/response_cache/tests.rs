@@ -368,17 +368,26 @@ fn inputs_that_others_may_write_are_copied_before_they_are_executed() {
 
 #[test]
 fn an_entry_keeps_no_memory_but_its_own() {
-    let large = Bytes::from(vec![7; 1000]);
-    let own = Buffer::own(vec![1; 10]);
-    let mut response =
-        Response::new(vec![tensor("Y", &[10], large.slice(..10)), tensor("Z", &[10], Bytes::new())]);
-    response.outputs[1].buffers = [own.clone()].into_iter().collect();
-    let entry = CacheEntry::of(&response).unwrap();
-    drop(response);
-    assert!(large.is_unique());
-    let kept = |index: usize| entry.response().outputs[index].buffers[0].as_host().unwrap().as_ptr();
-    assert_eq!(kept(1), own.as_host().unwrap().as_ptr());
-    assert!(entry.byte_size() > 20 && entry.byte_size() < 1000);
+    // Small answers are copied, large ones only where they keep something else in memory.
+    for (length, is_kept) in [(1, false), (10, false), (300, false), (2000, true), (100_000, true)] {
+        let large = Bytes::from(vec![7; 1_000_000]);
+        let own = Buffer::own(vec![1; length]);
+        let mut response = Response::new(vec![
+            tensor("Y", &[length as i64], large.slice(..length)),
+            tensor("Z", &[length as i64], Bytes::new()),
+        ]);
+        response.outputs[1].buffers = [own.clone()].into_iter().collect();
+        let entry = CacheEntry::of(&response).unwrap();
+        drop(response);
+        assert!(large.is_unique());
+        let answer = entry.response();
+        for (output, value) in answer.outputs.iter().zip([7, 1]) {
+            assert_eq!(output.contiguous().unwrap(), vec![value; length]);
+        }
+        let address = |it: &Buffer| it.as_host().unwrap().as_ptr();
+        assert_eq!(address(&answer.outputs[1].buffers[0]) == address(&own), is_kept, "{length}");
+        assert!(entry.byte_size() > 2 * length && entry.byte_size() < 2 * length + 1000);
+    }
 }
 
 #[test]
