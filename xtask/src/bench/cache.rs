@@ -1,7 +1,8 @@
 //! What the response cache costs and spares: requests to a cached model beside the same requests to the same model without
 //! the cache, and cached requests beside NVIDIA's server with its local cache.
 //!
-//! Runs alternate, and ratios are taken within each pair.
+//! Runs alternate, and ratios are taken within each pair. Beside NVIDIA's server, each server has one processor and the load
+//! another, so that requests per second tell what the server costs.
 
 use std::cell::Cell;
 use std::fs;
@@ -12,13 +13,35 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use super::client::{Request, get, post};
-use super::load::Load;
+use super::load::{Load, Seen};
 use super::nvidia::Nvidia;
-use super::programs;
 use super::reference::setup::request;
 use super::server::Server;
 use super::summary::{Pair, Run, heading, median, rows};
+use super::{grpc, programs};
 use crate::project::Project;
+
+/// The processors of the server and of the load, beside NVIDIA's server.
+const SERVER_CORE: u32 = 0;
+const LOAD_CORE: u32 = 1;
+
+/// Requests to NVIDIA's server and to ours: how they are sent, bytes in the tensor, and the title.
+const BESIDE_REFERENCE: &[(Protocol, usize, &str)] = &[
+    (Protocol::Http, SMALL, "HTTP, 64 B"),
+    (Protocol::Http, 4 << 10, "HTTP, 4 KiB"),
+    (Protocol::Http, 64 << 10, "HTTP, 64 KiB"),
+    (Protocol::Http, LARGE, "HTTP, 1 MiB"),
+    (Protocol::Grpc, SMALL, "gRPC, 64 B"),
+    (Protocol::Grpc, 4 << 10, "gRPC, 4 KiB"),
+    (Protocol::Grpc, 64 << 10, "gRPC, 64 KiB"),
+    (Protocol::Grpc, LARGE, "gRPC, 1 MiB"),
+];
+
+#[derive(Clone, Copy)]
+enum Protocol {
+    Http,
+    Grpc,
+}
 
 /// Bytes in the tensor of a small request, and of a large one.
 const SMALL: usize = 64;
@@ -70,22 +93,44 @@ pub struct Options {
     without_reference: bool,
 }
 
-/// Requests of one kind: to one model, with a share of new ones.
-struct Requests {
-    load: Load,
-    connections: u32,
-    every: u32,
+/// Requests of one kind.
+enum Requests<'a> {
+    /// To one model, with a share of new ones.
+    Http { load: Load, connections: u32, every: u32 },
+    /// Calls of one model.
+    Grpc(grpc::Load<'a>),
+}
+
+impl Requests<'_> {
+    fn on_core(self, core: u32) -> Self {
+        match self {
+            Self::Http { load, connections, every } => {
+                Self::Http { load: load.on_core(core), connections, every }
+            }
+            Self::Grpc(load) => Self::Grpc(load),
+        }
+    }
+
+    /// Sends for some seconds; `run` is the number of the run.
+    fn send(&self, server: &Server, seconds: u32, run: u32) -> Result<Seen> {
+        match self {
+            Self::Http { load, connections, every } => {
+                load.run_with(server.address, *connections, seconds, &[every.to_string(), run.to_string()])
+            }
+            Self::Grpc(load) => load.run(server, seconds),
+        }
+    }
 }
 
 /// A comparison, and the ratio that it should reach.
-struct Comparison {
+struct Comparison<'a> {
     title: &'static str,
     yardstick: &'static str,
     target: Target,
     /// The least number of requests to send before measuring.
     warm_up: u64,
-    ours: Requests,
-    theirs: Requests,
+    ours: Requests<'a>,
+    theirs: Requests<'a>,
 }
 
 /// The limit on a ratio.
@@ -121,7 +166,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     bench.beside_no_cache(&binary)?;
     if !options.without_reference {
         let nvidia = Nvidia::prepare(project, options.python.as_deref())?;
-        bench.beside_reference(&nvidia, &binary)?;
+        bench.beside_reference(&nvidia.on_core(SERVER_CORE), &binary, &programs::traffic(project)?)?;
     }
     Ok(())
 }
@@ -196,10 +241,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn beside_reference(&self, nvidia: &Nvidia, binary: &Path) -> Result<()> {
+    fn beside_reference(&self, nvidia: &Nvidia, binary: &Path, traffic: &Path) -> Result<()> {
         let (repository, backends) = (self.folder.join("python"), self.folder.join("backends"));
-        write_model(&repository, "cached", &format!("backend: \"python\"\n{CACHED}"))?;
-        fs::write(repository.join("cached/1/model.py"), PYTHON_MODEL)?;
+        write_model(&repository, "identity", &format!("backend: \"python\"\n{CACHED}"))?;
+        fs::write(repository.join("identity/1/model.py"), PYTHON_MODEL)?;
         fs::create_dir_all(&backends)?;
         symlink(nvidia.backends().join("python"), backends.join("python"))?;
         let (own, theirs) = (
@@ -212,36 +257,41 @@ impl Bench<'_> {
         );
         let nereid = nvidia.start("nereid", binary, &repository, &own)?;
         let reference = nvidia.start("tritonserver", &nvidia.program(), &repository, &theirs)?;
-        for (title, bytes) in [("python hit 64 B", SMALL), ("python hit 1 M", LARGE)] {
+        for (protocol, bytes, title) in BESIDE_REFERENCE {
             for server in [&nereid, &reference] {
-                check(server, &request("cached", bytes))?;
+                check(server, &request("identity", *bytes))?;
             }
+            let hits = || match protocol {
+                Protocol::Http => self.requests("identity", *bytes, 8, 0).map(|it| it.on_core(LOAD_CORE)),
+                Protocol::Grpc => {
+                    Ok(Requests::Grpc(grpc::Load::calls(traffic, 8, u32::try_from(*bytes)?, LOAD_CORE)))
+                }
+            };
             let comparison = Comparison {
                 title,
                 yardstick: "tritonserver",
                 target: Target::Rate(3.0),
                 warm_up: 0,
-                ours: self.requests("cached", bytes, 8, 0)?,
-                theirs: self.requests("cached", bytes, 8, 0)?,
+                ours: hits()?,
+                theirs: hits()?,
             };
             self.compare(&comparison, &nereid, &reference)?;
         }
         Ok(())
     }
 
-    fn requests(&self, model: &str, bytes: usize, connections: u32, every: u32) -> Result<Requests> {
+    fn requests(&self, model: &str, bytes: usize, connections: u32, every: u32) -> Result<Requests<'static>> {
         let folder = self.folder.join(format!("{model}-{bytes}"));
         fs::create_dir_all(&folder)?;
-        Ok(Requests { load: Load::changing(&folder, &request(model, bytes))?, connections, every })
+        Ok(Requests::Http { load: Load::changing(&folder, &request(model, bytes))?, connections, every })
     }
 
-    fn compare(&self, comparison: &Comparison, ours: &Server, theirs: &Server) -> Result<()> {
+    fn compare(&self, comparison: &Comparison<'_>, ours: &Server, theirs: &Server) -> Result<()> {
         let Comparison { title, yardstick, target, .. } = comparison;
-        let once = |server: &Server, requests: &Requests, seconds| {
+        let once = |server: &Server, requests: &Requests<'_>, seconds| {
             let run = self.runs.replace(self.runs.get() + 1);
             let before = server.cpu()?;
-            let more = [requests.every.to_string(), run.to_string()];
-            let seen = requests.load.run_with(server.address, requests.connections, seconds, &more)?;
+            let seen = requests.send(server, seconds, run)?;
             anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
         };
         let mut sent = 0;

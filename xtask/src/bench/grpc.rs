@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 
 use super::http::write_repository;
 use super::load::{Seen, read_seen};
+use super::programs::on_core;
 use super::server::Server;
 use super::summary::{heading, rows};
 use super::{pairs, programs};
@@ -57,11 +58,12 @@ enum Way {
 }
 
 /// One load.
-struct Load<'a> {
+pub(super) struct Load<'a> {
     program: &'a Path,
     way: Way,
     in_flight: u32,
     bytes: u32,
+    core: Option<u32>,
 }
 
 /// Runs the whole comparison and prints its table.
@@ -77,7 +79,8 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     for bytes in &options.bytes {
         for way in &options.ways {
             for in_flight in &options.in_flight {
-                let load = Load { program: &program, way: *way, in_flight: *in_flight, bytes: *bytes };
+                let load =
+                    Load { program: &program, way: *way, in_flight: *in_flight, bytes: *bytes, core: None };
                 let run =
                     |server: &Server, seconds| load.run(server, seconds).with_context(|| load.to_string());
                 let pairs = pairs::measure(&nereid, &echo, options.pairs, options.seconds, run)?;
@@ -88,19 +91,23 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     Ok(())
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    /// Calls with a tensor of so many bytes, from one processor only.
+    pub(super) fn calls(program: &'a Path, in_flight: u32, bytes: u32, core: u32) -> Self {
+        Self { program, way: Way::Unary, in_flight, bytes, core: Some(core) }
+    }
+
     fn connections(&self) -> u32 {
         if self.in_flight.is_multiple_of(EACH) { self.in_flight / EACH } else { 1 }
     }
 
     /// Sends for some seconds. Any error of any request fails the run.
-    fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+    pub(super) fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
         let address = server.grpc.with_context(|| format!("{} does not serve gRPC", server.name))?;
-        let output = Command::new(self.program)
-            .args(["load", &address.to_string(), self.way.name()])
-            .args([self.connections(), self.in_flight, seconds, self.bytes].map(|number| number.to_string()))
-            .output()
-            .context("cannot start the load")?;
+        let mut load = Command::new(self.program);
+        load.args(["load", &address.to_string(), self.way.name()])
+            .args([self.connections(), self.in_flight, seconds, self.bytes].map(|number| number.to_string()));
+        let output = on_core(load, self.core).output().context("cannot start the load")?;
         ensure!(
             output.status.success(),
             "the load failed ({}): {}",
@@ -133,7 +140,8 @@ mod tests {
 
     #[test]
     fn connections_bear_eight_requests_each() {
-        let load = |in_flight, bytes| Load { program: Path::new(""), way: Way::Unary, in_flight, bytes };
+        let load =
+            |in_flight, bytes| Load { program: Path::new(""), way: Way::Unary, in_flight, bytes, core: None };
         assert_eq!(load(64, 4).connections(), 8);
         assert_eq!(load(8, 4).connections(), 1);
         assert_eq!(load(5, 4).connections(), 1);

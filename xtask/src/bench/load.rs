@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::client::Request;
+use super::programs::on_core;
 
 const SCRIPT: &str = include_str!("infer.lua");
 
@@ -20,6 +21,7 @@ pub struct Load {
     body: PathBuf,
     path: String,
     header_length: usize,
+    core: Option<u32>,
 }
 
 /// What wrk saw in one run.
@@ -52,10 +54,16 @@ impl Load {
             body: folder.join("body.bin"),
             path: request.path.clone(),
             header_length: request.header_length,
+            core: None,
         };
         fs::write(&load.script, script)?;
         fs::write(&load.body, &request.body)?;
         Ok(load)
+    }
+
+    /// The same from one processor only.
+    pub fn on_core(self, core: u32) -> Self {
+        Self { core: Some(core), ..self }
     }
 
     /// Sends for some seconds over some connections from one thread. Any error of any request fails the run.
@@ -71,8 +79,8 @@ impl Load {
         seconds: u32,
         more: &[String],
     ) -> Result<Seen> {
-        let output = Command::new("wrk")
-            .args(["--threads", "1", "--latency", "--timeout", "10s"])
+        let mut wrk = Command::new("wrk");
+        wrk.args(["--threads", "1", "--latency", "--timeout", "10s"])
             .args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")])
             .arg("--script")
             .arg(&self.script)
@@ -80,9 +88,8 @@ impl Load {
             .arg("--")
             .arg(&self.body)
             .arg(self.header_length.to_string())
-            .args(more)
-            .output()
-            .context("cannot start wrk")?;
+            .args(more);
+        let output = on_core(wrk, self.core).output().context("cannot start wrk")?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(
             output.status.success(),

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::programs::on_core;
 use super::server::{Server, free_addresses};
 use crate::project::Project;
 use crate::test::end_to_end_environment;
@@ -15,7 +16,10 @@ const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); impor
                        python_backend.prepare(); python_backend.prepare_caches(); print(python_backend.HOME)";
 
 /// The folder with NVIDIA's server, its Python backend and what they need.
-pub struct Nvidia(PathBuf);
+pub struct Nvidia {
+    home: PathBuf,
+    core: Option<u32>,
+}
 
 impl Nvidia {
     /// Fetches them unless they are there, into an environment with the end-to-end tests' requirements: that of this
@@ -27,27 +31,32 @@ impl Nvidia {
         };
         let output = project.command(python).args(["-c", PREPARE]).output().context("cannot start Python")?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(Self(PathBuf::from(String::from_utf8(output.stdout)?.trim())))
+        Ok(Self { home: PathBuf::from(String::from_utf8(output.stdout)?.trim()), core: None })
+    }
+
+    /// The same, whose servers have one processor only.
+    pub fn on_core(self, core: u32) -> Self {
+        Self { core: Some(core), ..self }
     }
 
     /// The server's program.
     pub fn program(&self) -> PathBuf {
-        self.0.join("server/bin/tritonserver")
+        self.home.join("server/bin/tritonserver")
     }
 
     /// The folder of backends.
     pub fn backends(&self) -> PathBuf {
-        self.0.join("backends")
+        self.home.join("backends")
     }
 
     /// The folder of response caches.
     pub fn caches(&self) -> PathBuf {
-        self.0.join("caches")
+        self.home.join("caches")
     }
 
     /// The virtual environment of the models.
     pub fn python(&self) -> PathBuf {
-        self.0.join("python")
+        self.home.join("python")
     }
 
     /// Starts a server, NVIDIA's or ours: both get the same flags and the same environment.
@@ -70,9 +79,9 @@ impl Nvidia {
         // The Python backend's stub finds its libraries and its interpreter by these.
         let python = self.python();
         command.env("VIRTUAL_ENV", &python);
-        command.env("LD_LIBRARY_PATH", self.0.join("libraries"));
+        command.env("LD_LIBRARY_PATH", self.home.join("libraries"));
         let path = env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", python.join("bin").display()));
-        Server::at(name, command, http, grpc)
+        Server::at(name, on_core(command, self.core), http, grpc)
     }
 }

@@ -1,6 +1,7 @@
 //! The programs that measurements run, as release builds.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -19,4 +20,38 @@ pub fn nereid(project: &Project, given: Option<&Path>) -> Result<PathBuf> {
 pub fn traffic(project: &Project) -> Result<PathBuf> {
     show(&mut project.cargo(&["build", "--release", "-p", "nereid-grpc", "--example", "traffic"]))?;
     Ok(project.target.join("release/examples/traffic"))
+}
+
+/// The command on one processor only, if one is given; else as it is. It keeps arguments and environment.
+pub fn on_core(command: Command, core: Option<u32>) -> Command {
+    let Some(core) = core else { return command };
+    let mut limited = Command::new("taskset");
+    limited.args(["--cpu-list", &core.to_string()]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_keeps_what_it_has_on_its_core() {
+        for core in [None, Some(0)] {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $A $1; grep Cpus_allowed_list /proc/self/status", "sh", "b c"]);
+            let output = on_core(command, core).env("A", "a").output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let (first, allowed) = text.split_once('\n').unwrap();
+            assert_eq!(first, "a b c");
+            if core.is_some() {
+                assert_eq!(allowed.split_whitespace().last(), Some("0"));
+            }
+        }
+    }
 }
