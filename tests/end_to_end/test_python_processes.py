@@ -288,8 +288,14 @@ def children(pid):
     return found
 
 
-def open_files(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def held(pid):
+    """What a process holds: descriptors, and mappings of memory files."""
+    return len(os.listdir(f"/proc/{pid}/fd")), Path(f"/proc/{pid}/maps").read_text().count("memfd:nereid-tensors")
+
+
+def resident(pid):
+    """Resident memory in MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
@@ -309,13 +315,14 @@ def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
             assert reason in fail(name), name
         assert "model.py" in fail("missing")
         assert eventually(lambda: not children(server.pid))
-        before = open_files(server.pid)
+        before, memory = held(server.pid), resident(server.pid)
         for _ in range(200):
             fail("missing")
-        for _ in range(8):
-            fail("exits")
+        for name in [*BROKEN] * 5:
+            fail(name)
         assert eventually(lambda: not children(server.pid))
-        assert eventually(lambda: open_files(server.pid) <= before)
+        assert eventually(lambda: all(now <= then for now, then in zip(held(server.pid), before)))
+        assert resident(server.pid) < memory + 16
 
 
 def test_processes_end_with_the_server_even_if_it_is_killed(repository, serve):
