@@ -14,7 +14,14 @@ fn main() {
     let variable = |name| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let (here, out) = (variable("CARGO_MANIFEST_DIR"), variable("OUT_DIR"));
     let workspace = Path::new(&here).join("../..");
-    for part in ["backends/python/module", "crates/python-arrays", "crates/worker-protocol", "Cargo.lock"] {
+    let parts = [
+        "backends/python/module",
+        "crates/cuda-driver",
+        "crates/python-arrays",
+        "crates/worker-protocol",
+        "Cargo.lock",
+    ];
+    for part in parts {
         println!("cargo::rerun-if-changed={}", workspace.join(part).display());
     }
     let target_dir = Path::new(&out).join("module");

@@ -30,7 +30,7 @@ class Driver:
     """The driver library in this process, with the context of one GPU."""
 
     def __init__(self, library, device=0):
-        self._library = ctypes.CDLL(library)
+        self.library = ctypes.CDLL(library)
         self.device = device
         self._call("cuInit", 0)
         context = ctypes.c_void_p()
@@ -38,7 +38,7 @@ class Driver:
         self._context = context
 
     def _call(self, name, *arguments):
-        code = getattr(self._library, name)(*arguments)
+        code = getattr(self.library, name)(*arguments)
         assert code == 0, f"{name} failed with {code}"
 
     def within(self, name, *arguments):
@@ -48,6 +48,10 @@ class Driver:
             self._call(name, *arguments)
         finally:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def copy_out(self, target, address, size):
+        """Copies from memory of the GPU to an address of this process."""
+        self.within("cuMemcpyDtoH_v2", ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(size))
 
     def allocate(self, contents, size=None):
         """Memory of the GPU that begins with these bytes."""
@@ -62,14 +66,14 @@ class Memory:
         self.size = size
         address = ctypes.c_uint64()
         driver.within("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        self._address = address.value
+        self.address = address.value
         self.write(bytes(contents).ljust(size, b"\0"))
 
     @property
     def handle(self):
         """What other processes open it with."""
         handle = (ctypes.c_char * HANDLE_SIZE)()
-        self._driver.within("cuIpcGetMemHandle", handle, ctypes.c_uint64(self._address))
+        self._driver.within("cuIpcGetMemHandle", handle, ctypes.c_uint64(self.address))
         return handle.raw
 
     @property
@@ -79,17 +83,17 @@ class Memory:
 
     def write(self, contents, offset=0):
         """Copies bytes there."""
-        address = ctypes.c_uint64(self._address + offset)
+        address = ctypes.c_uint64(self.address + offset)
         self._driver.within("cuMemcpyHtoD_v2", address, contents, ctypes.c_size_t(len(contents)))
         self._driver.within("cuStreamSynchronize", None)
 
     def read(self, size=None, offset=0):
         """Copies bytes from there."""
         target = (ctypes.c_char * (size or self.size - offset))()
-        address = ctypes.c_uint64(self._address + offset)
+        address = ctypes.c_uint64(self.address + offset)
         self._driver.within("cuMemcpyDtoH_v2", target, address, ctypes.c_size_t(len(target)))
         return target.raw
 
     def free(self):
         """Gives it back."""
-        self._driver.within("cuMemFree_v2", ctypes.c_uint64(self._address))
+        self._driver.within("cuMemFree_v2", ctypes.c_uint64(self.address))

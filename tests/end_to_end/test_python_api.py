@@ -117,7 +117,7 @@ result = [list(theirs.shape), str(theirs.dtype), str(theirs.device)]
     assert answer.as_numpy("OF").tolist() == list(range(5000))
 
 
-@pytest.mark.parametrize(("device", "is_memory_of_the_cpu"), [(1, True), (2, False), (3, True), (7, False), (10, False), (13, False)])
+@pytest.mark.parametrize(("device", "is_memory_of_the_cpu"), [(1, True), (3, True), (7, False), (10, False)])
 def test_tensors_in_the_memory_of_a_device_are_refused(client, device, is_memory_of_the_cpu):
     code = f"""
 class Theirs:
@@ -131,7 +131,7 @@ result = outcome(lambda: pb_utils.Tensor.from_dlpack("X", Theirs()).as_numpy().t
     if is_memory_of_the_cpu:
         assert found == [1, 2]
     else:
-        assert f"tensor 'X' is in the memory of a device (DLPack type {device}): copy it to the CPU first" in found
+        assert f"tensor 'X': it is in the memory of a device (DLPack type {device}): copy it to the CPU first" in found
 
 
 def test_bf16_travels_by_dlpack_and_as_arrays_of_ml_dtypes(client):

@@ -336,6 +336,12 @@ int cuCtxPopCurrent_v2(Context* context)
     return SUCCESS;
 }
 
+int cuCtxSynchronize(void)
+{
+    MAY_FAIL;
+    return current() == NULL ? INVALID_CONTEXT : SUCCESS;
+}
+
 int cuMemAlloc_v2(uint64_t* address, size_t size)
 {
     MAY_FAIL;

@@ -11,8 +11,9 @@ spec = spec_from_file_location(name, sys.argv[1], loader=ExtensionFileLoader(nam
 module = module_from_spec(spec)
 sys.modules[name] = module
 spec.loader.exec_module(module)
+driver = sys.argv[2:3]
 sys.argv[:] = [""]
 sys.path.insert(0, "")
 for stream in sys.stdout, sys.stderr:
     stream.reconfigure(errors="backslashreplace", line_buffering=True)
-module.main("Python %d.%d.%d (%s)" % (*sys.version_info[:3], sys.executable))
+module.main("Python %d.%d.%d (%s)" % (*sys.version_info[:3], sys.executable), *driver)

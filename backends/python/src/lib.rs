@@ -43,6 +43,8 @@ pub struct PythonBackend {
     directory: PathBuf,
     environments: Environments,
     library: Library,
+    /// The name of CUDA's driver library; empty without one.
+    cuda_driver: String,
 }
 
 impl PythonBackend {
@@ -57,7 +59,21 @@ impl PythonBackend {
     pub fn new(settings: &BackendSettings, directory: &Path) -> Result<Self> {
         let options = Options::new(settings)?;
         let environments = Environments::new(options.environments.clone());
-        Ok(Self { options, directory: directory.to_owned(), environments, library: Library::new()? })
+        let library = Library::new()?;
+        Ok(Self {
+            options,
+            directory: directory.to_owned(),
+            environments,
+            library,
+            cuda_driver: String::new(),
+        })
+    }
+
+    /// Models reach the memory of GPUs through this driver library. Without one, they cannot.
+    #[must_use]
+    pub fn with_cuda_driver(mut self, library: impl Into<String>) -> Self {
+        self.cuda_driver = library.into();
+        self
     }
 
     /// The interpreter of a model, started with the module; and what keeps its environment.
@@ -75,7 +91,13 @@ impl PythonBackend {
         tracing::info!("model '{name}' runs with {}", environment.origin);
         let launch = Launch {
             program: environment.interpreter,
-            arguments: vec!["-I".into(), "-c".into(), module::BOOTSTRAP.into(), self.library.path().into()],
+            arguments: vec![
+                "-I".into(),
+                "-c".into(),
+                module::BOOTSTRAP.into(),
+                self.library.path().into(),
+                self.cuda_driver.clone().into(),
+            ],
             variables: environment.variables,
         };
         Ok((launch, environment.in_use))
@@ -108,9 +130,9 @@ impl PythonBackend {
     /// # Errors
     /// As [`Backend::load`].
     pub fn load_class(&self, context: ModelContext, file: PathBuf) -> Result<Box<dyn Model>> {
-        check_parameters(&context)?;
+        let reads_device_memory = reads_device_memory(&context)?;
         let (launch, environment) = self.launch(&context)?;
-        let class = Class { file, _environment: environment };
+        let class = Class { file, reads_device_memory, _environment: environment };
         Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
     }
 }
@@ -126,12 +148,13 @@ impl Backend for PythonBackend {
     }
 }
 
-/// Checks the parameter that says where inputs may be: here, they are always in host memory.
-fn check_parameters(context: &ModelContext) -> Result<()> {
+/// Whether the model takes inputs that are in memory of a GPU as they are.
+fn reads_device_memory(context: &ModelContext) -> Result<bool> {
     let parameter =
         context.config.parameters.get(HOST_INPUTS).map(|parameter| parameter.string_value.as_str());
     match parameter {
-        None | Some("yes" | "no") => Ok(()),
+        None | Some("yes") => Ok(false),
+        Some("no") => Ok(true),
         Some(other) => Err(Error::unsupported(format!(
             "model '{}': parameter '{HOST_INPUTS}' is '{other}', expected yes or no",
             context.name

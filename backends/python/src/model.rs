@@ -12,6 +12,8 @@ use crate::arguments;
 /// The file with the model's class, and its environment.
 pub(crate) struct Class {
     pub(crate) file: PathBuf,
+    /// Whether the model takes inputs that are in memory of a GPU as they are.
+    pub(crate) reads_device_memory: bool,
     /// Keeps the environment of the processes.
     pub(crate) _environment: Option<Arc<InUse>>,
 }
@@ -28,5 +30,9 @@ impl Program for Class {
         instance: &InstanceContext,
     ) -> Arguments {
         arguments::of_instance(context, &self.file, config, instance)
+    }
+
+    fn reads_device_memory(&self) -> bool {
+        self.reads_device_memory
     }
 }

@@ -105,7 +105,7 @@ impl InstalledBackends {
     ) -> Result<Self> {
         let PlatformConfig { backends: config, gpus: gpu_config } = config;
         let all = config.settings.iter().cloned();
-        let python = python::built_in(config)?;
+        let python = python::built_in(config, &gpu_config.driver)?;
         let libraries = Arc::new(LibraryBackends::new(LibraryOptions {
             directory: config.directory.clone(),
             settings: all.map(|BackendSetting { backend, key, value }| (backend, key, value)).collect(),

@@ -53,6 +53,17 @@ pub enum DriverLibrary {
     Unused,
 }
 
+impl DriverLibrary {
+    /// Its name for the system's loader; `None` if it is not loaded.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::System => Some(DRIVER_LIBRARY),
+            Self::At(library) => Some(library),
+            Self::Unused => None,
+        }
+    }
+}
+
 /// The GPUs that this process may use.
 #[derive(Default)]
 pub struct Gpus {
@@ -77,10 +88,8 @@ impl Gpus {
     /// # Errors
     /// The configured driver library cannot be loaded.
     pub(crate) fn find(config: &GpusConfig) -> Result<Self, StartError> {
-        let library = match &config.driver {
-            DriverLibrary::System => DRIVER_LIBRARY,
-            DriverLibrary::At(library) => library,
-            DriverLibrary::Unused => return Ok(Self { numbers: listed(), cuda: None }),
+        let Some(library) = config.driver.name() else {
+            return Ok(Self { numbers: listed(), cuda: None });
         };
         match Cuda::open(library) {
             Ok(cuda) => {

@@ -8,18 +8,20 @@ use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, M
 use nereid_python::PythonBackend;
 
 use crate::backends::BackendsConfig;
+use crate::gpus::DriverLibrary;
 
 /// The built-in backend, unless the setting `engine` asks for the installed library. A library in a model's folder goes
-/// before both.
+/// before both. Models reach the memory of GPUs through the driver library.
 ///
 /// # Errors
 /// The setting has an unknown value.
-pub(crate) fn built_in(config: &BackendsConfig) -> Result<Option<Arc<dyn Backend>>> {
+pub(crate) fn built_in(config: &BackendsConfig, driver: &DriverLibrary) -> Result<Option<Arc<dyn Backend>>> {
     let settings = config.settings_of("python");
     match settings.get("engine") {
         None | Some("auto" | "builtin") => {
             let directory = config.directory.clone();
-            Ok(Some(Arc::new(BuiltIn { settings, directory, backend: OnceLock::new() })))
+            let cuda_driver = driver.name().unwrap_or_default().to_owned();
+            Ok(Some(Arc::new(BuiltIn { settings, directory, cuda_driver, backend: OnceLock::new() })))
         }
         Some("library") => Ok(None),
         Some(other) => Err(Error::invalid_arg(format!(
@@ -32,12 +34,17 @@ pub(crate) fn built_in(config: &BackendsConfig) -> Result<Option<Arc<dyn Backend
 struct BuiltIn {
     settings: BackendSettings,
     directory: PathBuf,
+    cuda_driver: String,
     backend: OnceLock<Result<PythonBackend>>,
 }
 
 impl Backend for BuiltIn {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        let backend = self.backend.get_or_init(|| PythonBackend::new(&self.settings, &self.directory));
+        let open = || {
+            let backend = PythonBackend::new(&self.settings, &self.directory)?;
+            Ok(backend.with_cuda_driver(&self.cuda_driver))
+        };
+        let backend = self.backend.get_or_init(open);
         backend.as_ref().map_err(Clone::clone)?.load(context)
     }
 

@@ -118,6 +118,11 @@ pub trait DeviceMemory: Send + Sync {
     fn ipc_handle(&self) -> Option<&IpcHandle> {
         None
     }
+
+    /// The address, in this process, of what the handle opens; `None` without a handle, or if it is unknown.
+    fn ipc_base(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Buffer {

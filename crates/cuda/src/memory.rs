@@ -4,11 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use nereid_backend_api::{DeviceMemory, IpcHandle, Result};
-
-use crate::cuda::{Cuda, tell};
-use crate::driver::{LAZY_PEER_ACCESS, PORTABLE, RawIpcHandle};
-use crate::error::CudaError;
+use nereid_backend_api::{DeviceMemory, Error, IpcHandle, Result};
+use nereid_cuda_driver::{Cuda, CudaError, LAZY_PEER_ACCESS, PORTABLE, RawIpcHandle, log_failure};
 
 /// A run of a GPU's memory, which its owner keeps.
 struct Extent {
@@ -57,19 +54,23 @@ impl Extent {
     }
 }
 
+fn internal(error: CudaError) -> Error {
+    Error::internal(error.to_string())
+}
+
 /// Implements the reading and writing of memory that has an extent.
 macro_rules! device_memory {
-    ($type:ty $(, $handle:item)?) => {
+    ($type:ty $(, $handle:item)*) => {
         impl DeviceMemory for $type {
             fn read(&self, address: u64, target: &mut [u8]) -> Result<()> {
-                Ok(self.extent.read(address, target)?)
+                self.extent.read(address, target).map_err(internal)
             }
 
             fn write(&self, address: u64, source: &[u8]) -> Result<()> {
-                Ok(self.extent.write(address, source)?)
+                self.extent.write(address, source).map_err(internal)
             }
 
-            $($handle)?
+            $($handle)*
         }
     };
 }
@@ -116,7 +117,7 @@ impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
         // SAFETY: it was allocated by this, is freed once, and nobody holds it any more.
-        tell(cuda.within(*device, |driver| unsafe { driver.mem_free(*address) }));
+        log_failure(cuda.within(*device, |driver| unsafe { driver.mem_free(*address) }));
     }
 }
 
@@ -130,6 +131,9 @@ device_memory!(
     ImportedMemory,
     fn ipc_handle(&self) -> Option<&IpcHandle> {
         Some(&self.handle)
+    },
+    fn ipc_base(&self) -> Option<u64> {
+        Some(self.extent.address)
     }
 );
 
@@ -184,7 +188,7 @@ impl Drop for ImportedMemory {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
         // SAFETY: it was opened by this, is closed once, and nobody holds it any more.
-        tell(cuda.within(*device, |driver| unsafe { driver.ipc_close(*address) }));
+        log_failure(cuda.within(*device, |driver| unsafe { driver.ipc_close(*address) }));
     }
 }
 
@@ -219,11 +223,11 @@ impl<K> ForeignMemory<K> {
 
 impl<K: Send + Sync> DeviceMemory for ForeignMemory<K> {
     fn read(&self, address: u64, target: &mut [u8]) -> Result<()> {
-        Ok(self.extent()?.read(address, target)?)
+        self.extent().and_then(|extent| extent.read(address, target)).map_err(internal)
     }
 
     fn write(&self, address: u64, source: &[u8]) -> Result<()> {
-        Ok(self.extent()?.write(address, source)?)
+        self.extent().and_then(|extent| extent.write(address, source)).map_err(internal)
     }
 
     fn ipc_handle(&self) -> Option<&IpcHandle> {
@@ -266,6 +270,6 @@ impl PinnedAllocation {
 impl Drop for PinnedAllocation {
     fn drop(&mut self) {
         // SAFETY: it was allocated by this, is freed once, and nobody holds it any more.
-        tell(self.cuda.within(self.device, |driver| unsafe { driver.mem_free_host(self.address) }));
+        log_failure(self.cuda.within(self.device, |driver| unsafe { driver.mem_free_host(self.address) }));
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, Memory, MemoryKind, Result};
 
-use crate::cuda::Cuda;
 use crate::memory::{DeviceAllocation, PinnedAllocation};
 use crate::pool::{Pool, PoolUsage};
+use nereid_cuda_driver::Cuda;
 
 /// How large the pools are.
 #[derive(Clone, Debug, PartialEq, Eq)]

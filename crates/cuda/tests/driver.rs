@@ -112,6 +112,7 @@ fn memory_of_another_process_is_opened_used_and_closed() {
     let (handle, theirs) = shared_by_another(b"abcdefgh");
     let ours = ImportedMemory::open(&cuda, 0, handle, 6).unwrap();
     assert_eq!((ours.byte_size(), ours.device(), ours.ipc_handle()), (6, 0, Some(&handle)));
+    assert_eq!(ours.ipc_base(), Some(ours.address()));
     let mut read = [0; 3];
     ours.read(ours.address() + 3, &mut read).unwrap();
     assert_eq!(&read, b"def");

@@ -41,9 +41,6 @@ const TYPES: [(DataType, &str, i32, u8, usize); 14] = [
     (Bf16, "BF16", -1, 4, 2),
 ];
 
-/// DLPack's number for memory of the CPU.
-pub const DLPACK_CPU: i32 = 1;
-
 impl DataType {
     /// The type with that number of Triton's.
     pub fn from_number(number: u8) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! DLPack: how libraries exchange tensors without a copy. CPU memory only.
+//! DLPack: how libraries exchange tensors without a copy.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -6,13 +6,56 @@ use std::slice;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict};
 
 use crate::byte_length;
-use crate::data_type::{DLPACK_CPU, DataType};
+use crate::data_type::DataType;
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
+
+/// CUDA's legacy default stream, as `__dlpack__` takes it.
+const DEFAULT_STREAM: i32 = 1;
+
+/// Where a tensor is, by DLPack's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The kind of device.
+    pub kind: i32,
+    /// Which of this kind.
+    pub number: i32,
+}
+
+impl Device {
+    /// Memory of the CPU.
+    pub const CPU: Self = Self { kind: 1, number: 0 };
+
+    /// Memory of a GPU, by CUDA's number.
+    pub fn cuda(number: i32) -> Self {
+        Self { kind: 2, number }
+    }
+
+    /// Whether the CPU can read it: also memory pinned for CUDA or ROCm.
+    pub fn is_host(self) -> bool {
+        [1, 3, 11].contains(&self.kind)
+    }
+
+    /// Whether it is memory for CUDA's calls: of a GPU, or managed.
+    pub fn is_cuda(self) -> bool {
+        [2, 13].contains(&self.kind)
+    }
+
+    /// Refuses memory that the CPU cannot read.
+    ///
+    /// # Errors
+    /// Why.
+    pub fn check_host(self) -> Result<(), String> {
+        if self.is_host() {
+            return Ok(());
+        }
+        Err(format!("it is in the memory of a device (DLPack type {}): copy it to the CPU first", self.kind))
+    }
+}
 
 /// A tensor, as DLPack's version 0 lays it out.
 #[repr(C)]
@@ -27,6 +70,12 @@ struct DlTensor {
     shape: *mut i64,
     strides: *mut i64,
     byte_offset: u64,
+}
+
+impl DlTensor {
+    fn device(&self) -> Device {
+        Device { kind: self.device_type, number: self.device_id }
+    }
 }
 
 /// A tensor with its deleter.
@@ -49,7 +98,7 @@ struct Exported {
 pub enum Refusal {
     /// Python raised this.
     Raised(PyErr),
-    /// It is not a usable tensor; the text says what it is.
+    /// It is not a usable tensor, for this reason.
     Tensor(String),
 }
 
@@ -62,19 +111,20 @@ impl From<PyErr> for Refusal {
 /// Exports a tensor as a capsule that holds its owner; `None` if DLPack lacks the type.
 ///
 /// # Safety
-/// While the owner lives, the elements stay at `data`, contiguous, as many as the shape says.
+/// While the owner lives, the elements stay at `data` in the device's memory, contiguous, as many as the shape says.
 pub unsafe fn export<'py>(
     owner: Bound<'py, PyAny>,
     data_type: DataType,
     shape: Vec<i64>,
     data: *mut u8,
+    device: Device,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some((code, bits)) = data_type.dlpack() else { return Ok(None) };
     let python = owner.py();
     let described = DlTensor {
         data,
-        device_type: DLPACK_CPU,
-        device_id: 0,
+        device_type: device.kind,
+        device_id: device.number,
         dimensions: shape.len() as c_int,
         code,
         bits,
@@ -185,15 +235,22 @@ pub struct Imported {
     pub shape: Vec<i64>,
     /// The distances between elements, in bytes; `None` if they are contiguous.
     pub strides: Option<Vec<i64>>,
+    /// Where they are.
+    pub device: Device,
 }
 
-/// Imports a tensor of another library: a capsule, or an object that exports one. The name is for messages.
+/// Imports a tensor of another library: a capsule, or an object that exports one. A tensor in CUDA memory is complete once
+/// CUDA's legacy default stream is, unless the maker of a capsule says otherwise.
 ///
 /// # Errors
-/// The object exports no tensor, or its tensor is not in CPU memory or has an unsupported element type.
-pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal> {
+/// The object exports no tensor, its tensor is on a device that `accept` refuses, or it has an unsupported element type.
+pub fn import(
+    object: &Bound<'_, PyAny>,
+    accept: impl Fn(Device) -> Result<(), String>,
+) -> Result<Imported, Refusal> {
     let python = object.py();
-    let refused = |what: &str| Refusal::Tensor(format!("tensor '{name}': {what}"));
+    let refused = |what: &str| Refusal::Tensor(what.to_owned());
+    let accept = |device| accept(device).map_err(Refusal::Tensor);
     let made;
     let capsule = if object.is_instance_of::<PyCapsule>() {
         object
@@ -204,9 +261,16 @@ pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal
                 object.get_type().name()?
             )));
         }
-        let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-        check_device(name, device)?;
-        made = object.call_method0("__dlpack__")?;
+        let (kind, number) = object.call_method0("__dlpack_device__")?.extract()?;
+        let device = Device { kind, number };
+        accept(device)?;
+        made = if device.is_cuda() {
+            let named = PyDict::new(python);
+            named.set_item("stream", DEFAULT_STREAM)?;
+            object.call_method("__dlpack__", (), Some(&named))?
+        } else {
+            object.call_method0("__dlpack__")?
+        };
         &made
     };
     // SAFETY: a capsule of that name holds such a tensor, which belongs to us once the capsule is renamed.
@@ -218,13 +282,14 @@ pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal
         let managed = NonNull::new(pointer.cast()).ok_or_else(|| PyErr::fetch(python))?;
         // These checks come before the capsule is renamed, so that a refused tensor stays in it.
         let described: &DlManaged = NonNull::<DlManaged>::as_ref(&managed);
-        check_device(name, described.tensor.device_type)?;
+        accept(described.tensor.device())?;
         if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
             return Err(PyErr::fetch(python).into());
         }
         Managed(managed)
     };
     let tensor = managed.tensor();
+    let device = tensor.device();
     let data_type = DataType::from_dlpack(tensor.code, tensor.bits, tensor.lanes)
         .ok_or_else(|| refused("unsupported DLPack data type"))?;
     let shape = managed.list(tensor.shape).to_vec();
@@ -235,17 +300,7 @@ pub fn import(name: &str, object: &Bound<'_, PyAny>) -> Result<Imported, Refusal
     let follow = strides.is_empty() || is_contiguous(&shape, &strides);
     let bytes = |stride: &i64| stride * data_type.size() as i64;
     let strides = (!follow).then(|| strides.iter().map(bytes).collect());
-    Ok(Imported { managed, data_type, shape, strides })
-}
-
-fn check_device(name: &str, device: i32) -> Result<(), Refusal> {
-    // Pinned memory of CUDA and ROCm is CPU memory, too.
-    if [DLPACK_CPU, 3, 11].contains(&device) {
-        return Ok(());
-    }
-    Err(Refusal::Tensor(format!(
-        "tensor '{name}' is in the memory of a device (DLPack type {device}): copy it to the CPU first"
-    )))
+    Ok(Imported { managed, data_type, shape, strides, device })
 }
 
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {

@@ -5,13 +5,14 @@ use std::mem::size_of;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyString};
 
 use crate::data_type::DataType;
+use crate::elements;
 
 /// The numbers of types with special treatment.
 pub const OBJECT: i32 = 17;
@@ -229,5 +230,60 @@ impl<'py> Array<'py> {
     /// How many elements it has.
     pub fn count(&self) -> usize {
         self.shape().iter().product::<i64>() as usize
+    }
+
+    /// The type of its elements, which may also be the `bfloat16` that the package ml_dtypes adds; `None` if tensors have no
+    /// such type.
+    ///
+    /// # Errors
+    /// Its type has no name.
+    pub fn data_type(&self) -> PyResult<Option<DataType>> {
+        if let Some(data_type) = DataType::from_numpy(self.number()) {
+            return Ok(Some(data_type));
+        }
+        let is_bfloat16 = self.0.getattr("dtype")?.getattr("name")?.eq("bfloat16")?;
+        Ok(is_bfloat16.then_some(DataType::Bf16))
+    }
+
+    /// The array if it is [plain](Self::is_plain), or else a plain copy.
+    ///
+    /// # Errors
+    /// Python is out of memory.
+    pub fn to_plain(&self) -> PyResult<Self> {
+        if self.is_plain() {
+            return Ok(self.clone());
+        }
+        let own_order = self.0.getattr("dtype")?.call_method1("newbyteorder", ("=",))?;
+        self.astype(&own_order)
+    }
+
+    /// A copy with elements of a type, plain.
+    fn astype(&self, data_type: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let copy = self.0.call_method1("astype", (data_type, "C"))?;
+        // The array may be of a class that overrides the method.
+        let copy = Self::of(&copy)?.filter(Self::is_plain);
+        copy.ok_or_else(|| PyTypeError::new_err("the array's `astype` returns no plain array"))
+    }
+
+    /// Its elements as those of a tensor of BYTES.
+    ///
+    /// # Errors
+    /// An element has no text, or is too long.
+    pub fn encode(&self) -> PyResult<Box<[u8]>> {
+        let is_objects = |array: &Self| array.number() == OBJECT && array.is_plain();
+        let objects = if is_objects(self) {
+            self.clone()
+        } else {
+            Some(self.astype(PyString::new(self.0.py(), "O").as_any())?)
+                .filter(is_objects)
+                .ok_or_else(|| PyTypeError::new_err("the array's `astype` returns no objects"))?
+        };
+        Ok(elements::encode(&objects)?.into())
+    }
+
+    /// The address of its elements and their length in bytes; `None` if it has another shape, or is not plain.
+    pub fn elements(&self, shape: &[i64], data_type: DataType) -> Option<(*mut u8, usize)> {
+        let is_same = self.shape() == shape && self.is_plain();
+        is_same.then(|| (self.data(), self.count() * data_type.size()))
     }
 }

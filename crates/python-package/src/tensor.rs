@@ -3,9 +3,8 @@
 use std::slice;
 use std::sync::Arc;
 
-use nereid_python_arrays::data_type::DLPACK_CPU;
-use nereid_python_arrays::dlpack::{self, Imported, Managed, Refusal};
-use nereid_python_arrays::numpy::{OBJECT, UNICODE};
+use nereid_python_arrays::dlpack::{self, Device, Imported, Managed, Refusal};
+use nereid_python_arrays::numpy::UNICODE;
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -112,11 +111,11 @@ impl Tensor {
             Contents::Memory(memory) => Ok(memory.get().elements()),
             Contents::Array => {
                 let array = self.array.get(python).map(|array| Array::of(array.bind(python)));
-                let array = array.transpose()?.flatten();
-                let array = array.filter(|array| array.shape() == self.shape && array.is_plain());
-                let changed = || PyValueError::new_err("the shape of a tensor's array was changed");
-                let array = array.ok_or_else(changed)?;
-                Ok((array.data(), array.count() * self.data_type.size()))
+                let elements = array
+                    .transpose()?
+                    .flatten()
+                    .and_then(|array| array.elements(&self.shape, self.data_type));
+                elements.ok_or_else(|| PyValueError::new_err("the shape of a tensor's array was changed"))
             }
         }
     }
@@ -125,12 +124,10 @@ impl Tensor {
     /// or objects.
     fn of_array(array: &Bound<'_, PyAny>, data_type: Option<DataType>) -> PyResult<Self> {
         let python = array.py();
-        let view = || Array::of(array)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"));
-        let own = view()?;
-        let found = match DataType::from_numpy(own.number()) {
+        let own = Array::of(array)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"))?;
+        let found = match own.data_type()? {
             Some(found) => found,
             None if own.number() == UNICODE => DataType::Bytes,
-            None if is_bfloat16(array)? => DataType::Bf16,
             None => {
                 let dtype = array.getattr("dtype")?.str()?.to_string();
                 let what = format!("tensors have no elements of numpy's type '{dtype}'");
@@ -149,21 +146,9 @@ impl Tensor {
         };
         let (shape, kept) = (own.shape().to_vec(), PyOnceLock::new());
         let contents = if data_type == DataType::Bytes {
-            let objects = if own.number() == OBJECT && own.is_plain() {
-                own
-            } else {
-                let changed = array.call_method1("astype", ("O", "C"))?;
-                Array::of(&changed)?.ok_or_else(|| PyTypeError::new_err("expected an array of numpy"))?
-            };
-            Contents::Wire(elements::encode(&objects)?.into())
+            Contents::Wire(own.encode()?)
         } else {
-            let plain = if own.is_plain() {
-                array.clone()
-            } else {
-                let own_order = array.getattr("dtype")?.call_method1("newbyteorder", ("=",))?;
-                array.call_method1("astype", (own_order, "C"))?
-            };
-            let _ = kept.set(python, plain.unbind());
+            let _ = kept.set(python, own.to_plain()?.object().clone().unbind());
             Contents::Array
         };
         Ok(Self { data_type, shape, contents, array: kept })
@@ -172,11 +157,11 @@ impl Tensor {
     /// A tensor over another library's tensor.
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let python = object.py();
-        let imported = dlpack::import("", object).map_err(|refusal| match refusal {
+        let imported = dlpack::import(object, Device::check_host).map_err(|refusal| match refusal {
             Refusal::Raised(error) => error,
-            Refusal::Tensor(reason) => PyBufferError::new_err(reason.replacen("tensor '': ", "", 1)),
+            Refusal::Tensor(reason) => PyBufferError::new_err(reason),
         })?;
-        let Imported { managed, data_type, shape, strides } = imported;
+        let Imported { managed, data_type, shape, strides, .. } = imported;
         let (data, length) = (managed.data(), byte_length(&shape, data_type).unwrap_or(0));
         let memory = Py::new(python, Memory(Kind::Managed(managed, length)))?;
         let Some(strides) = strides else {
@@ -224,11 +209,6 @@ impl Tensor {
         })?;
         array.call_method1("view", (types.getattr("bfloat16")?,)).map(Bound::unbind)
     }
-}
-
-/// Whether the array has the type that the package ml_dtypes adds to numpy.
-fn is_bfloat16(array: &Bound<'_, PyAny>) -> PyResult<bool> {
-    array.getattr("dtype")?.getattr("name")?.eq("bfloat16")
 }
 
 /// # Safety
@@ -347,15 +327,15 @@ impl Tensor {
             DataType::Bytes => std::ptr::null_mut(),
             _ => this.elements(slf.py())?.0,
         };
+        let (owner, shape) = (slf.clone().into_any(), this.shape.clone());
         // SAFETY: the elements stay in place as long as their tensor.
-        let capsule =
-            unsafe { dlpack::export(slf.clone().into_any(), this.data_type, this.shape.clone(), data)? };
+        let capsule = unsafe { dlpack::export(owner, this.data_type, shape, data, Device::CPU)? };
         capsule.ok_or_else(|| PyBufferError::new_err("DLPack has no type BYTES: use numpy()"))
     }
 
     #[allow(clippy::unused_self, reason = "a method of DLPack's protocol")]
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (DLPACK_CPU, 0)
+        (Device::CPU.kind, Device::CPU.number)
     }
 
     fn __repr__(&self) -> String {

@@ -26,13 +26,31 @@ pub enum Contents<'a> {
     Inline(&'a [u8]),
     /// In shared memory.
     Region(Region),
+    /// In memory of a device.
+    Device(DeviceContents),
 }
 
-impl AsRef<[u8]> for Contents<'_> {
-    fn as_ref(&self) -> &[u8] {
+/// Contents in memory of a device, which a third process shares. Only a server sends them, to processes that read such
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceContents {
+    /// The device's number.
+    pub device: u32,
+    /// What opens the memory: CUDA's `cudaIpcMemHandle_t`.
+    pub handle: [u8; 64],
+    /// Where the contents begin in what the handle opens.
+    pub offset: u64,
+    /// Their length in bytes.
+    pub length: u64,
+}
+
+impl Contents<'_> {
+    /// The contents, if the CPU can read them.
+    pub fn as_host(&self) -> Option<&[u8]> {
         match self {
-            Self::Inline(bytes) => bytes,
-            Self::Region(region) => region.as_ref(),
+            Self::Inline(bytes) => Some(bytes),
+            Self::Region(region) => Some(region.as_ref()),
+            Self::Device(_) => None,
         }
     }
 }
@@ -181,11 +199,25 @@ impl Message<'_> {
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> io::Result<()> {
+        self.tensor_head(name, data_type, shape);
+        self.contents(length, fill)
+    }
+
+    /// A tensor in memory of a device.
+    pub fn device_tensor(&mut self, name: &str, data_type: u8, shape: &[i64], contents: &DeviceContents) {
+        self.tensor_head(name, data_type, shape);
+        self.u8(2);
+        self.u32(contents.device);
+        self.bytes(&contents.handle);
+        self.u64(contents.offset);
+        self.u64(contents.length);
+    }
+
+    fn tensor_head(&mut self, name: &str, data_type: u8, shape: &[i64]) {
         self.text(name);
         self.u8(data_type);
         self.count(shape.len());
         shape.iter().for_each(|dimension| self.i64(*dimension));
-        self.contents(length, fill)
     }
 }
 
@@ -200,9 +232,16 @@ impl<'a> Reader<'a> {
         let contents = match self.u8()? {
             0 => Contents::Inline(self.bytes()?),
             1 => Contents::Region(self.region()?),
+            2 => Contents::Device(self.device_contents()?),
             _ => return Err(Malformed("unknown kind of contents")),
         };
         Ok(Tensor { name, data_type, shape, contents })
+    }
+
+    fn device_contents(&mut self) -> Result<DeviceContents, Malformed> {
+        let device = self.u32()?;
+        let handle = self.bytes()?.try_into().map_err(|_| Malformed("a handle is not 64 bytes"))?;
+        Ok(DeviceContents { device, handle, offset: self.u64()?, length: self.u64()? })
     }
 
     /// Tensors after their number.

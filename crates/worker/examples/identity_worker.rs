@@ -210,7 +210,7 @@ fn infer_request(request: &wire::Request<'_>, inputs: Vec<wire::Tensor<'_>>) -> 
         inputs: inputs
             .into_iter()
             .map(|input| {
-                let contents = input.contents.as_ref().to_vec();
+                let contents = input.contents.as_host().unwrap_or_default().to_vec();
                 Tensor::new(input.name, data_type(input.data_type), input.shape.as_slice(), contents)
             })
             .collect(),

@@ -11,7 +11,7 @@ use nereid_backend_api::{
 use nereid_model_config::proto;
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{
-    self as wire, Contents, Correlation, Failure, SEQUENCE_END, SEQUENCE_START, Value,
+    self as wire, Contents, Correlation, DeviceContents, Failure, SEQUENCE_END, SEQUENCE_START, Value,
 };
 use smallvec::SmallVec;
 
@@ -94,6 +94,42 @@ pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Requ
     message.count(request.inputs.len());
 }
 
+/// Appends an input. To a process that reads the memory of devices, what another process shares there is only named. All
+/// else is copied.
+///
+/// # Errors
+/// As for [`put_tensor`], or what was copied from a device does not fit its type and shape.
+pub(crate) fn put_input(message: &mut Message<'_>, input: &Tensor, reads_device_memory: bool) -> Result<()> {
+    if !input.is_on_device() {
+        return put_tensor(message, input);
+    }
+    if reads_device_memory && let Some(contents) = device_contents(input) {
+        message.device_tensor(&input.name, number(input.data_type), &input.shape, &contents);
+        return Ok(());
+    }
+    let mut copied = input.clone();
+    copied.copy_to_host()?;
+    copied.check_contents()?;
+    put_tensor(message, &copied)
+}
+
+/// How another process opens the contents; `None` if it cannot, or if they are read element by element.
+fn device_contents(tensor: &Tensor) -> Option<DeviceContents> {
+    let [buffer] = tensor.buffers.as_slice() else { return None };
+    let memory = buffer.as_device().filter(|memory| memory.len > 0 && tensor.data_type != DataType::Bytes)?;
+    Some(DeviceContents {
+        device: buffer.memory().device.try_into().ok()?,
+        handle: *memory.owner.ipc_handle()?,
+        offset: memory.address.checked_sub(memory.owner.ipc_base()?)?,
+        length: memory.len as u64,
+    })
+}
+
+/// The number of a type in the protocol.
+fn number(data_type: DataType) -> u8 {
+    u8::try_from(data_type.to_proto() as i32).unwrap_or_default()
+}
+
 /// Appends a tensor.
 ///
 /// # Errors
@@ -108,10 +144,9 @@ pub(crate) fn put_tensor(message: &mut Message<'_>, tensor: &Tensor) -> Result<(
             target = rest;
         }
     };
-    let data_type = u8::try_from(tensor.data_type.to_proto() as i32).unwrap_or_default();
     let length = on_host.iter().map(Bytes::len).sum();
     message
-        .tensor(name, data_type, &tensor.shape, length, fill)
+        .tensor(name, number(tensor.data_type), &tensor.shape, length, fill)
         .map_err(|error| no_memory(name, length, &error))
 }
 
@@ -130,6 +165,12 @@ fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
         Contents::Inline(bytes) => Bytes::copy_from_slice(bytes),
         Contents::Region(region) if data_type == DataType::Bytes => Bytes::copy_from_slice(region.as_ref()),
         Contents::Region(region) => Bytes::from_owner(region),
+        Contents::Device(_) => {
+            return Err(Error::internal(format!(
+                "tensor '{}': processes share no device memory",
+                tensor.name
+            )));
+        }
     };
     Ok(Tensor::new(tensor.name, data_type, tensor.shape.as_slice(), contents))
 }
@@ -197,3 +238,6 @@ pub(crate) fn inner_request(
         ..InferRequest::default()
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Phase, Result};
 use nereid_worker_protocol::call::{self, Outcome};
-use nereid_worker_protocol::{Incoming, Malformed};
+use nereid_worker_protocol::{Incoming, Malformed, Message};
 
 use crate::convert;
 use crate::process::{CallError, Process};
@@ -20,12 +20,14 @@ pub struct WorkerInstance {
     /// The workers that may execute in place of this one.
     others: Workers,
     takes_states: bool,
+    reads_device_memory: bool,
 }
 
 impl WorkerInstance {
     /// An instance in a worker's process. `outputs` are those of the model: other outputs of the process are dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
-        Self { worker, outputs, others: Workers::default(), takes_states: false }
+        let others = Workers::default();
+        Self { worker, outputs, others, takes_states: false, reads_device_memory: false }
     }
 
     /// While its process restarts, the instance executes in the processes of these. For models whose requests may go to
@@ -33,6 +35,13 @@ impl WorkerInstance {
     #[must_use]
     pub fn helped_by(mut self, others: Workers) -> Self {
         self.others = others;
+        self
+    }
+
+    /// Its process opens inputs that are in memory of a device, where it can.
+    #[must_use]
+    pub fn reading_device_memory(mut self) -> Self {
+        self.reads_device_memory = true;
         self
     }
 
@@ -49,9 +58,8 @@ impl Instance for WorkerInstance {
         let process = self.worker.running_now().or_else(|| self.others.running_now());
         match process.map_or_else(|| self.worker.running(), Ok) {
             Ok(process) => {
-                let (outputs, takes_states) = (&self.outputs, self.takes_states);
                 let started = Instant::now();
-                Execution { process: &process, outputs, takes_states, batch, started }.run();
+                Execution { process: &process, instance: self, batch, started }.run();
                 if process.ended().is_some() {
                     // In the meantime, other instances execute the queued requests.
                     self.worker.await_restart();
@@ -71,15 +79,16 @@ impl Drop for WorkerInstance {
 /// A batch in a process.
 struct Execution<'a> {
     process: &'a Process,
-    outputs: &'a [String],
-    takes_states: bool,
+    instance: &'a WorkerInstance,
     batch: Batch,
     started: Instant,
 }
 
 impl Execution<'_> {
     fn run(self) {
-        let Self { process, outputs, takes_states, mut batch, started } = self;
+        let Self { process, instance, mut batch, started } = self;
+        let WorkerInstance { outputs, takes_states, reads_device_memory, .. } = instance;
+        let put = |message: &mut Message<'_>, input| convert::put_input(message, input, *reads_device_memory);
         let mut channel = match process.begin_execution() {
             Ok(channel) => channel,
             Err(error) => return batch.fail(error.into()),
@@ -92,7 +101,7 @@ impl Execution<'_> {
         for (handle, request) in (first..).zip(batch.requests()) {
             let mark = message.mark();
             convert::put_request(&mut message, handle, request, outputs);
-            let put = request.inputs.iter().try_for_each(|input| convert::put_tensor(&mut message, input));
+            let put = request.inputs.iter().try_for_each(|input| put(&mut message, input));
             if let Err(error) = put {
                 message.truncate(mark);
                 refused.push((handle, error));
@@ -125,6 +134,7 @@ impl Execution<'_> {
             Ok(()) => process.answer(&mut channel, call::EXECUTED),
             Err(error) => Err(process.lost(Some(error))),
         };
+        let takes_states = *takes_states;
         let executed = Executed { process, outputs, takes_states, handles, monitor, size, times };
         match answer {
             Ok(answer) => executed.complete(&answer),

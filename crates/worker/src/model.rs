@@ -45,6 +45,11 @@ pub trait Program: Send + Sync {
     fn returns_states(&self) -> bool {
         false
     }
+
+    /// Whether processes open inputs that are in memory of a device, where they can.
+    fn reads_device_memory(&self) -> bool {
+        false
+    }
 }
 
 /// A loaded model.
@@ -185,6 +190,9 @@ impl Model for WorkerModel {
         if self.shared.program.returns_states() {
             instance = instance.taking_states();
         }
+        if self.shared.program.reads_device_memory() {
+            instance = instance.reading_device_memory();
+        }
         // Requests of a sequence belong to one instance, which may hold state for them.
         let is_bound = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
         Ok(Box::new(if is_bound { instance } else { instance.helped_by(self.workers.clone()) }))
@@ -194,7 +202,7 @@ impl Model for WorkerModel {
         ModelCapabilities {
             creates_instances_in_parallel: true,
             reports_readiness: true,
-            ..ModelCapabilities::default()
+            reads_device_memory: self.shared.program.reads_device_memory(),
         }
     }
 

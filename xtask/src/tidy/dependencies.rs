@@ -141,9 +141,16 @@ const RULES: &[Rule] = &[
         why: "repository-agents see models before they are loaded, and know neither clouds nor faces",
     },
     Rule {
+        krate: "nereid-cuda-driver",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["libloading", "thiserror", "tracing"]),
+        never: &[],
+        why: "cuda-driver is built into what runs in other processes, and knows neither a server nor models",
+    },
+    Rule {
         krate: "nereid-cuda",
-        workspace: Allowed::Only(&["nereid-backend-api"]),
-        libraries: Allowed::Only(&["libloading", "range-alloc", "thiserror", "tracing"]),
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-cuda-driver"]),
+        libraries: Allowed::Only(&["range-alloc", "tracing"]),
         never: &["axum*", "hyper*", "tokio", "tonic*"],
         why: "cuda calls a driver, so it is small and knows no protocol and no server",
     },
@@ -411,7 +418,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "nereid-python-module",
-        workspace: Allowed::Only(&["nereid-python-arrays", "nereid-worker-protocol"]),
+        workspace: Allowed::Only(&["nereid-cuda-driver", "nereid-python-arrays", "nereid-worker-protocol"]),
         libraries: Allowed::Only(&["pyo3"]),
         never: &[],
         why: "the module runs within a model's interpreter and is built for it alone, so it is small",

@@ -17,6 +17,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "backends/pytorch",
     "backends/tensorflow",
     "crates/cuda",
+    "crates/cuda-driver",
     "crates/dylib",
     "crates/heap",
     "crates/placement",

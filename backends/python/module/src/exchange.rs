@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_worker_protocol::side::{IS_CANCELLED, RELEASE, RESPOND, Reply};
-use nereid_worker_protocol::tensor::Failure;
+use nereid_worker_protocol::tensor::{Failure, Request};
 use pyo3::prelude::*;
 
 use crate::constants::exception;
@@ -17,7 +17,7 @@ const COMPLETE_FINAL: u32 = 1;
 pub struct Exchange {
     handle: u64,
     /// The outputs that the client wants; none for all.
-    outputs: Arc<[String]>,
+    outputs: Vec<String>,
     decoupled: bool,
     state: Mutex<State>,
 }
@@ -30,8 +30,10 @@ struct State {
 }
 
 impl Exchange {
-    pub fn new(handle: u64, outputs: Arc<[String]>, decoupled: bool) -> Self {
-        Self { handle, outputs, decoupled, state: Mutex::default() }
+    /// What answers a request that arrived.
+    pub fn of(request: &Request<'_>, decoupled: bool) -> Arc<Self> {
+        let outputs = request.outputs.iter().map(|name| (*name).to_owned()).collect();
+        Arc::new(Self { handle: request.handle, outputs, decoupled, state: Mutex::default() })
     }
 
     /// The handle by which the server knows the request.

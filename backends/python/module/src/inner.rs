@@ -14,7 +14,11 @@ use crate::side::Side;
 
 /// A request that was made, and its responses. The drop cancels it, unless they have all come.
 #[pyclass(frozen)]
-pub struct InnerCall(u64);
+pub struct InnerCall {
+    number: u64,
+    /// The GPU on which the outputs are preferred.
+    gpu: Option<i32>,
+}
 
 #[pymethods]
 impl InnerCall {
@@ -55,15 +59,15 @@ impl InnerCall {
             message.count(request.inputs.len());
             request.inputs.iter().try_for_each(|input| input.get().write(python, message))
         })?;
-        Ok(Self(number))
+        Ok(Self { number, gpu: request.preferred_gpu })
     }
 
     /// The next response, which it waits for; `None` after the last.
     pub fn next(&self, python: Python<'_>) -> PyResult<Option<InferenceResponse>> {
-        let Some(answer) = Side::get()?.wait(python, self.0)? else { return Ok(None) };
+        let Some(answer) = Side::get()?.wait(python, self.number)? else { return Ok(None) };
         let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
         match reply {
-            Reply::Response(response) => InferenceResponse::arrived(python, response).map(Some),
+            Reply::Response(response) => InferenceResponse::arrived(python, response, self.gpu).map(Some),
             Reply::Failure(failure) => InferenceResponse::failed(python, failure).map(Some),
             // The end of the responses, on its own.
             Reply::Nothing | Reply::Done => Ok(Some(InferenceResponse::default())),
@@ -73,18 +77,18 @@ impl InnerCall {
 
     /// Whether the next response has not come yet.
     fn would_wait(&self) -> PyResult<bool> {
-        Ok(Side::get()?.would_wait(self.0))
+        Ok(Side::get()?.would_wait(self.number))
     }
 
     /// Waits for the next response, and leaves it to be read.
     fn wait(&self, python: Python<'_>) -> PyResult<()> {
-        Side::get()?.wait_until_there(python, self.0)
+        Side::get()?.wait_until_there(python, self.number)
     }
 
     /// Cancels it. The responses that come nevertheless, an error as a rule, can be read.
     fn cancel(&self, python: Python<'_>) -> PyResult<()> {
         Side::get()?.send(python, CANCEL, |message| {
-            message.u64(self.0);
+            message.u64(self.number);
             Ok(())
         })
     }
@@ -93,7 +97,7 @@ impl InnerCall {
 impl Drop for InnerCall {
     fn drop(&mut self) {
         if let Ok(side) = Side::get()
-            && side.forget(self.0)
+            && side.forget(self.number)
         {
             // If the server has gone, so is the request.
             let _ = Python::attach(|python| self.cancel(python));

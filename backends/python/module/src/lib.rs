@@ -6,6 +6,7 @@
 
 mod constants;
 mod exchange;
+mod gpu;
 mod inner;
 mod parameters;
 mod request;
@@ -36,7 +37,7 @@ mod c_python_backend_utils {
     use crate::server::{MetricHandle, load, log, model_ready, new_family, unload};
     #[pymodule_export]
     use crate::tensor::{Memory, Tensor};
-    use crate::{runner, side};
+    use crate::{gpu, runner, side};
     use nereid_worker_protocol::tensor::Failure;
     use nereid_worker_protocol::worker;
 
@@ -65,9 +66,14 @@ mod c_python_backend_utils {
         request.get().exchange.as_ref().map_or(Ok(()), |exchange| exchange.fail(python, failure))
     }
 
-    /// Serves a model for the server that started this process, over its standard input, until the server ends it.
+    /// Serves a model for the server that started this process, over its standard input, until the server ends it. The driver
+    /// is the name of CUDA's library; empty for a server that does without.
     #[pyfunction]
-    fn main(python: Python<'_>, description: &str) -> PyResult<()> {
+    #[pyo3(signature = (description, driver = String::new()))]
+    fn main(python: Python<'_>, description: &str, driver: String) -> PyResult<()> {
+        if !driver.is_empty() {
+            gpu::set_library(driver);
+        }
         let connection = worker::connect(description)?;
         side::Side::start(connection.side)?;
         runner::serve(python, connection.calls)

@@ -42,6 +42,8 @@ pub struct InferenceRequest {
     pub version: i64,
     /// The handle of the request whose trace this one continues, or 0.
     pub parent: u64,
+    /// The GPU on which the called model's outputs are preferred.
+    pub preferred_gpu: Option<i32>,
     /// Answers the request, if it was received.
     pub exchange: Option<Arc<Exchange>>,
     /// What its model answers through.
@@ -49,16 +51,15 @@ pub struct InferenceRequest {
 }
 
 impl InferenceRequest {
-    /// A received request.
+    /// A received request, and what answers it.
     pub fn arrived(
         python: Python<'_>,
         request: wire::Request<'_>,
         inputs: Vec<wire::Tensor<'_>>,
-        decoupled: bool,
+        exchange: Arc<Exchange>,
     ) -> PyResult<Self> {
         let inputs = inputs.into_iter().map(|input| Py::new(python, Tensor::arrived(python, input)?));
         let inputs = inputs.collect::<PyResult<_>>()?;
-        let outputs: Arc<[String]> = request.outputs.iter().map(|name| (*name).to_owned()).collect();
         Ok(Self {
             id: request.id.to_owned(),
             correlation: match request.correlation {
@@ -69,13 +70,14 @@ impl InferenceRequest {
             flags: request.flags.into(),
             timeout: request.timeout,
             parameters: Parameters::arrived(request.parameters),
-            outputs: outputs.to_vec(),
+            outputs: exchange.outputs().to_vec(),
             inputs,
             trace: request.trace.map(str::to_owned),
             model: String::new(),
             version: -1,
             parent: 0,
-            exchange: Some(Arc::new(Exchange::new(request.handle, outputs, decoupled))),
+            preferred_gpu: None,
+            exchange: Some(exchange),
             sender: PyOnceLock::new(),
         })
     }
@@ -114,18 +116,19 @@ impl InferenceTrace {
     }
 }
 
-/// The preferred memory for another model's outputs.
+/// The preferred memory for another model's outputs: on this GPU, or on none.
 #[pyclass(module = "c_python_backend_utils", frozen)]
-pub struct PreferredMemory;
+pub struct PreferredMemory(Option<i32>);
 
 #[pymethods]
 impl PreferredMemory {
     #[new]
     #[pyo3(signature = (preferred_memory_type, preferred_device_id = 0))]
     fn new(preferred_memory_type: MemoryType, preferred_device_id: i64) -> Self {
-        // All tensors are in CPU memory.
-        let _ = (preferred_memory_type, preferred_device_id);
-        Self
+        // Of a GPU that does not exist, the outputs are in CPU memory.
+        let gpu =
+            (preferred_memory_type == MemoryType::Gpu).then(|| preferred_device_id.try_into().unwrap_or(-1));
+        Self(gpu)
     }
 }
 
@@ -151,7 +154,6 @@ impl InferenceRequest {
         trace: Option<&Bound<'_, InferenceTrace>>,
         parameters: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let _ = preferred_memory;
         let (Some(inputs), Some(outputs), Some(model)) = (inputs, requested_output_names, model_name) else {
             return Err(PyTypeError::new_err(
                 "InferenceRequest() needs inputs, requested_output_names and model_name",
@@ -183,6 +185,7 @@ impl InferenceRequest {
             inputs,
             trace: trace.and_then(|trace| trace.get().context.clone()),
             parent: trace.map_or(0, |trace| trace.get().handle),
+            preferred_gpu: preferred_memory.and_then(|memory| memory.get().0),
             version: model_version,
             exchange: None,
             sender: PyOnceLock::new(),

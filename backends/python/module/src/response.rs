@@ -45,10 +45,13 @@ pub struct InferenceResponse {
 }
 
 impl InferenceResponse {
-    /// A response that arrived.
-    pub fn arrived(python: Python<'_>, response: Response<'_>) -> PyResult<Self> {
-        let outputs = response.outputs.into_iter();
-        let outputs = outputs.map(|output| Py::new(python, Tensor::arrived(python, output)?));
+    /// A response that arrived, with its outputs on that GPU, if one is preferred.
+    pub fn arrived(python: Python<'_>, response: Response<'_>, gpu: Option<i32>) -> PyResult<Self> {
+        let outputs = response.outputs.into_iter().map(|output| {
+            let output = Tensor::arrived(python, output)?;
+            let output = if let Some(gpu) = gpu { output.on_gpu(python, gpu)? } else { output };
+            Py::new(python, output)
+        });
         let parameters = Parameters::arrived(response.parameters);
         Ok(Self { outputs: outputs.collect::<PyResult<_>>()?, error: None, parameters })
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyModule};
 
 use crate::constants::{ErrorCode, exception};
+use crate::exchange::Exchange;
 use crate::request::InferenceRequest;
 use crate::response::InferenceResponse;
 use crate::side::Side;
@@ -104,10 +106,19 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
 enum Answer<'py> {
     Completed(Option<String>),
     Initialized { reports_readiness: bool },
-    Executed(Vec<Bound<'py, InferenceRequest>>, Option<Responses<'py>>),
+    Executed(Executed<'py>),
     Readiness(bool),
     Finalized,
     Failed(String),
+}
+
+/// What became of the requests of an execution.
+struct Executed<'py> {
+    /// The places, in order, of requests that the model has not seen. They are answered.
+    refused: Vec<usize>,
+    /// The other requests.
+    requests: Vec<Bound<'py, InferenceRequest>>,
+    responses: Option<Responses<'py>>,
 }
 
 /// A response for each request, some of which may be missing.
@@ -118,7 +129,7 @@ impl Answer<'_> {
         let kind = match &self {
             Self::Completed(_) => COMPLETED,
             Self::Initialized { .. } => INITIALIZED,
-            Self::Executed(..) => EXECUTED,
+            Self::Executed(_) => EXECUTED,
             Self::Readiness(_) => READINESS,
             Self::Finalized => FINALIZED,
             Self::Failed(_) => FAILED,
@@ -129,13 +140,22 @@ impl Answer<'_> {
             Self::Initialized { reports_readiness } => {
                 answer.u32(if reports_readiness { REPORTS_READINESS } else { 0 });
             }
-            Self::Executed(requests, responses) => {
+            Self::Executed(Executed { refused, requests, responses }) => {
                 answer.u64(Side::get()?.sent(python));
-                answer.count(requests.len());
-                for (place, request) in requests.iter().enumerate() {
-                    let response = responses.as_ref().and_then(|responses| responses.get(place)?.as_ref());
-                    write_outcome(python, &mut answer, request.get(), response);
+                answer.count(refused.len() + requests.len());
+                let mut refused = refused.into_iter().peekable();
+                let mut responses = responses.into_iter().flatten();
+                let mut place = 0;
+                for request in &requests {
+                    while refused.next_if_eq(&place).is_some() {
+                        answer.later_outcome();
+                        place += 1;
+                    }
+                    let response = responses.next().flatten();
+                    write_outcome(python, &mut answer, request.get(), response.as_ref());
+                    place += 1;
                 }
+                refused.for_each(|_| answer.later_outcome());
             }
             Self::Readiness(ready) => answer.bool(ready),
             Self::Finalized => {}
@@ -206,13 +226,25 @@ impl Runner {
         let mut reader = call.reader();
         let count = reader.count(1).map_err(malformed)?;
         let mut requests = Vec::with_capacity(count);
-        for _ in 0..count {
+        let mut refused = Vec::new();
+        for place in 0..count {
             let (request, inputs) = reader.request().map_err(malformed)?;
-            let request = InferenceRequest::arrived(python, request, inputs, self.decoupled)?;
-            requests.push(Bound::new(python, request)?);
+            let exchange = Exchange::of(&request, self.decoupled);
+            match InferenceRequest::arrived(python, request, inputs, Arc::clone(&exchange)) {
+                Ok(request) => requests.push(Bound::new(python, request)?),
+                // An input that cannot be opened is no matter of the other requests.
+                Err(error) => {
+                    let words = words(python, &error);
+                    exchange.fail(python, Failure { code: ErrorCode::Internal as u8, message: &words })?;
+                    refused.push(place);
+                }
+            }
+        }
+        if requests.is_empty() {
+            return Ok(Answer::Executed(Executed { refused, requests, responses: None }));
         }
         match self.responses(python, execute, &requests) {
-            Ok(responses) => Ok(Answer::Executed(requests, responses)),
+            Ok(responses) => Ok(Answer::Executed(Executed { refused, requests, responses })),
             Err(error) => {
                 // The server answers all of them with the error.
                 requests

@@ -1,8 +1,7 @@
-//! `Tensor`: a name, and elements that are an array of the model's, memory that the server shares, or another library's.
+//! `Tensor`: a name, and elements that are an array of the model's, memory that the server shares, or another library's. They
+//! may be in memory of a GPU, where only other libraries read them.
 
-use nereid_python_arrays::data_type::DLPACK_CPU;
-use nereid_python_arrays::dlpack::{self, Imported, Managed, Refusal};
-use nereid_python_arrays::numpy::OBJECT;
+use nereid_python_arrays::dlpack::{self, Device, Imported, Managed, Refusal};
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use nereid_worker_protocol::tensor as wire;
 use nereid_worker_protocol::{Message, Region};
@@ -12,6 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::constants::exception;
+use crate::gpu::{self, GpuMemory};
 
 /// A tensor, as models see it.
 #[pyclass(module = "c_python_backend_utils", frozen, subclass)]
@@ -20,6 +20,7 @@ pub struct Tensor {
     data_type: DataType,
     shape: Vec<i64>,
     contents: Contents,
+    device: Device,
     array: PyOnceLock<Py<PyAny>>,
 }
 
@@ -40,6 +41,7 @@ pub struct Memory(Kind);
 enum Kind {
     Region(Region),
     Managed(Managed),
+    Gpu(GpuMemory),
 }
 
 impl Memory {
@@ -52,6 +54,8 @@ impl Memory {
         match &self.0 {
             Kind::Region(region) => region.as_ptr(),
             Kind::Managed(managed) => managed.data(),
+            // An address of the GPU: nothing here reads it.
+            Kind::Gpu(memory) => memory.address() as *mut u8,
         }
     }
 }
@@ -62,13 +66,30 @@ impl Tensor {
         let wrong = |what: &str| PyValueError::new_err(format!("tensor '{}': {what}", tensor.name));
         let data_type = DataType::from_number(tensor.data_type).ok_or_else(|| wrong("unknown data type"))?;
         let length = byte_length(&tensor.shape, data_type).ok_or_else(|| wrong("impossible shape"))?;
-        if data_type.size() > 0 && length != tensor.contents.as_ref().len() {
+        let arrived = match &tensor.contents {
+            wire::Contents::Inline(bytes) => bytes.len(),
+            wire::Contents::Region(region) => region.len(),
+            wire::Contents::Device(contents) => usize::try_from(contents.length).unwrap_or(usize::MAX),
+        };
+        if data_type.size() > 0 && length != arrived {
             return Err(wrong("contents do not fit its shape"));
         }
+        let mut device = Device::CPU;
         let array = PyOnceLock::new();
         let contents = match tensor.contents {
             wire::Contents::Region(region) => {
                 Contents::Memory(Py::new(python, Memory(Kind::Region(region)))?)
+            }
+            wire::Contents::Device(contents) => {
+                let opened = GpuMemory::open(python, &contents);
+                let opened = opened.map_err(|error| {
+                    exception(format!(
+                        "input '{}' is in GPU memory that cannot be opened: {error}",
+                        tensor.name
+                    ))
+                })?;
+                device = Device::cuda(contents.device.cast_signed());
+                Contents::Memory(Py::new(python, Memory(Kind::Gpu(opened)))?)
             }
             wire::Contents::Inline(bytes) if data_type.size() > 0 && data_type.numpy().is_some() => {
                 let copy = Numpy::get(python)?.empty(python, &tensor.shape, data_type)?;
@@ -81,12 +102,20 @@ impl Tensor {
             }
             wire::Contents::Inline(bytes) => Contents::Wire(bytes.into()),
         };
-        Ok(Self { name: tensor.name.to_owned(), data_type, shape: tensor.shape, contents, array })
+        Ok(Self { name: tensor.name.to_owned(), data_type, shape: tensor.shape, contents, device, array })
     }
 
-    /// A tensor in memory of another library.
-    pub fn borrowed(name: String, data_type: DataType, shape: Vec<i64>, memory: Py<Memory>) -> Self {
-        Self { name, data_type, shape, contents: Contents::Memory(memory), array: PyOnceLock::new() }
+    /// The tensor in memory of a GPU; where it is if that has no room, or does not exist.
+    pub fn on_gpu(self, python: Python<'_>, device: i32) -> PyResult<Self> {
+        let (data, length) = self.elements(python)?;
+        if self.data_type == DataType::Bytes || length == 0 {
+            return Ok(self);
+        }
+        // SAFETY: the elements stay there, because this holds them, and only this knows of them.
+        let contents = unsafe { std::slice::from_raw_parts(data, length) };
+        let Ok(memory) = GpuMemory::holding(python, device, contents) else { return Ok(self) };
+        let contents = Contents::Memory(Py::new(python, Memory(Kind::Gpu(memory)))?);
+        Ok(Self { contents, device: Device::cuda(device), array: PyOnceLock::new(), ..self })
     }
 
     /// A tensor of a model's array.
@@ -98,34 +127,17 @@ impl Tensor {
                 array.get_type().name()?
             )));
         };
-        let data_type = DataType::from_numpy(view.number());
-        let data_type = match data_type {
-            Some(data_type) => data_type,
-            None if is_bfloat16(array)? => DataType::Bf16,
-            None => return Err(exception("NumPy dtype is not supported.")),
-        };
+        let data_type = view.data_type()?.ok_or_else(|| exception("NumPy dtype is not supported."))?;
         let shape = view.shape().to_vec();
         let kept = PyOnceLock::new();
         let contents = if data_type == DataType::Bytes {
-            let objects = if view.number() == OBJECT && view.is_plain() {
-                view
-            } else {
-                let changed = array.call_method1("astype", ("O", "C"))?;
-                Array::of(&changed)?.ok_or_else(|| exception("NumPy dtype is not supported."))?
-            };
             let _ = kept.set(python, array.clone().unbind());
-            Contents::Wire(elements::encode(&objects)?.into())
+            Contents::Wire(view.encode()?)
         } else {
-            let plain = if view.is_plain() {
-                array.clone()
-            } else {
-                let own_order = array.getattr("dtype")?.call_method1("newbyteorder", ("=",))?;
-                array.call_method1("astype", (own_order, "C"))?
-            };
-            let _ = kept.set(python, plain.unbind());
+            let _ = kept.set(python, view.to_plain()?.object().clone().unbind());
             Contents::Array
         };
-        Ok(Self { name, data_type, shape, contents, array: kept })
+        Ok(Self { name, data_type, shape, contents, device: Device::CPU, array: kept })
     }
 
     /// Its name.
@@ -143,8 +155,8 @@ impl Tensor {
         &self.shape
     }
 
-    /// Where its elements are, and their length in bytes. They stay there as long as the tensor is, and nobody changes the
-    /// array.
+    /// Where its elements are in the memory of its device, and their length in bytes. They stay there as long as the tensor
+    /// is, and nobody changes the array.
     pub fn elements(&self, python: Python<'_>) -> PyResult<(*mut u8, usize)> {
         match &self.contents {
             Contents::Wire(bytes) => Ok((bytes.as_ptr().cast_mut(), bytes.len())),
@@ -152,7 +164,7 @@ impl Tensor {
                 let memory = memory.get();
                 let length = match &memory.0 {
                     Kind::Region(region) => region.len(),
-                    Kind::Managed(_) => byte_length(&self.shape, self.data_type).unwrap_or(0),
+                    Kind::Managed(_) | Kind::Gpu(_) => byte_length(&self.shape, self.data_type).unwrap_or(0),
                 };
                 Ok((memory.data(), length))
             }
@@ -160,11 +172,9 @@ impl Tensor {
                 let array = self.array.get(python).map(|array| Array::of(array.bind(python)));
                 let array =
                     array.transpose()?.flatten().ok_or_else(|| exception("the tensor has no array"))?;
-                if array.shape() != self.shape || !array.is_plain() {
-                    let what = "the shape of its array was changed";
-                    return Err(exception(format!("tensor '{}': {what}", self.name)));
-                }
-                Ok((array.data(), array.count() * self.data_type.size()))
+                array.elements(&self.shape, self.data_type).ok_or_else(|| {
+                    exception(format!("tensor '{}': the shape of its array was changed", self.name))
+                })
             }
         }
     }
@@ -172,13 +182,21 @@ impl Tensor {
     /// Appends it to a message.
     pub fn write(&self, python: Python<'_>, message: &mut Message<'_>) -> PyResult<()> {
         let (data, length) = self.elements(python)?;
+        let mut read = Ok(());
         let fill = |target: &mut [u8]| {
+            if self.device.is_cuda() {
+                read = gpu::read(python, self.device.number, data.addr() as u64, target);
+                return;
+            }
             // SAFETY: the elements are as long as the target, which nobody else can access.
             unsafe { target.as_mut_ptr().copy_from_nonoverlapping(data, length) };
         };
         let written = message.tensor(&self.name, self.data_type as u8, &self.shape, length, fill);
         written.map_err(|error| {
             exception(format!("tensor '{}': no shared memory for {length} bytes: {error}", self.name))
+        })?;
+        read.map_err(|error| {
+            exception(format!("tensor '{}' cannot be copied from the GPU's memory: {error}", self.name))
         })
     }
 
@@ -188,6 +206,9 @@ impl Tensor {
     }
 
     fn make_array(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.device.is_cuda() {
+            return Err(exception("Tensor is stored in GPU and cannot be converted to NumPy."));
+        }
         let numpy = Numpy::get(python)?;
         if self.data_type == DataType::Bytes {
             let (data, length) = self.elements(python)?;
@@ -214,19 +235,31 @@ impl Tensor {
 
 /// A tensor of another library: a capsule, or an object that makes one.
 fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let imported = dlpack::import(&name, object).map_err(|refusal| match refusal {
+    let refused = |reason: String| exception(format!("tensor '{name}': {reason}"));
+    let accept = |device: Device| match device.is_cuda() {
+        true => gpu::check(python, device.number)
+            .map_err(|error| format!("it is in the memory of a GPU, which cannot be used: {error}")),
+        false => device.check_host(),
+    };
+    let imported = dlpack::import(object, accept).map_err(|refusal| match refusal {
         Refusal::Raised(error) => error,
-        Refusal::Tensor(reason) => exception(reason),
+        Refusal::Tensor(reason) => refused(reason),
     })?;
-    let Imported { managed, data_type, shape, strides } = imported;
+    let Imported { managed, data_type, shape, strides, device } = imported;
     let data = managed.data();
     let memory = Memory::managed(python, managed)?;
     let Some(strides) = strides else {
-        return Ok(Tensor::borrowed(name, data_type, shape, memory));
+        let device = if device.is_cuda() { device } else { Device::CPU };
+        let contents = Contents::Memory(memory);
+        return Ok(Tensor { name, data_type, shape, contents, device, array: PyOnceLock::new() });
     };
-    if data_type.numpy().is_none() {
-        let what = format!("elements of type {} must be contiguous", data_type.name());
-        return Err(exception(format!("tensor '{name}': {what}")));
+    if device.is_cuda() || data_type.numpy().is_none() {
+        let whose = if device.is_cuda() {
+            "in the memory of a GPU".into()
+        } else {
+            format!("of type {}", data_type.name())
+        };
+        return Err(refused(format!("elements {whose} must be contiguous")));
     }
     let owner = memory.into_bound(python).into_any();
     // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
@@ -242,14 +275,13 @@ fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
         Some(_) => this.elements(tensor.py())?.0,
         None => std::ptr::null_mut(),
     };
+    if this.device.is_cuda() {
+        // What made the tensor may still be at it, and the consumer's stream need not wait for the default stream.
+        gpu::synchronize(tensor.py(), this.device.number)?;
+    }
     // SAFETY: elements stay where they are as long as their tensor lives.
-    let capsule = unsafe { dlpack::export(owner, this.data_type, shape, data)? };
+    let capsule = unsafe { dlpack::export(owner, this.data_type, shape, data, this.device)? };
     capsule.ok_or_else(|| exception("DLPack does not have support for string tensors."))
-}
-
-/// Whether the array is of the type that the package ml_dtypes adds to numpy.
-fn is_bfloat16(array: &Bound<'_, PyAny>) -> PyResult<bool> {
-    array.getattr("dtype")?.getattr("name")?.eq("bfloat16")
 }
 
 #[pymethods]
@@ -289,7 +321,7 @@ impl Tensor {
     }
 
     fn is_cpu(&self) -> bool {
-        true
+        !self.device.is_cuda()
     }
 
     fn to_dlpack<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -306,7 +338,7 @@ impl Tensor {
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (DLPACK_CPU, 0)
+        (self.device.kind, self.device.number)
     }
 
     #[staticmethod]

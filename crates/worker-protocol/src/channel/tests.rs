@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::*;
 use crate::call::{self, Outcome};
 use crate::side::Reply;
-use crate::tensor::{Contents, Correlation, Failure, Request, Value};
+use crate::tensor::{Contents, Correlation, DeviceContents, Failure, Request, Value};
 
 fn pair() -> (Channel, Channel) {
     let (one, other) = Channel::pair().unwrap();
@@ -39,7 +39,7 @@ fn small_contents_travel_in_the_message_and_large_ones_beside_it() {
         reader.end().unwrap();
         assert_eq!((incoming.kind(), tensor.name, tensor.data_type), (7, "X", 2));
         assert_eq!(tensor.shape, [length as i64]);
-        assert!(tensor.contents.as_ref() == contents, "{length} bytes");
+        assert!(tensor.contents.as_host().unwrap() == contents, "{length} bytes");
         assert_eq!(matches!(tensor.contents, Contents::Region(_)), beside, "{length} bytes");
     }
     assert_eq!(one.sender.sent(), 6);
@@ -81,7 +81,7 @@ fn a_message_that_is_dropped_or_truncated_keeps_no_memory() {
     let mut reader = incoming.reader();
     let tensor = reader.tensor().unwrap();
     assert_eq!((tensor.name, reader.end()), ("Y", Ok(())));
-    assert_eq!(tensor.contents.as_ref(), [3; 50_000]);
+    assert_eq!(tensor.contents.as_host().unwrap(), [3; 50_000]);
     drop(tensor);
     assert_eq!(one.sender.pool().segments().len(), 1);
 }
@@ -195,7 +195,7 @@ fn a_sender_with_a_backlog_waits_for_nobody_and_loses_nothing() {
         one.sender.flush().unwrap();
         let incoming = other.receiver.receive().unwrap().unwrap();
         let tensor = incoming.reader().tensor().unwrap();
-        assert!(tensor.contents.as_ref().iter().all(|byte| *byte == number as u8), "{number}");
+        assert!(tensor.contents.as_host().unwrap().iter().all(|byte| *byte == number as u8), "{number}");
     }
     assert_eq!(one.sender.backlog(), 0);
     drop(other);
@@ -263,7 +263,7 @@ fn claim(segment: u32, offset: u64, length: u64) -> io::Result<usize> {
     message.send().unwrap();
     let incoming = other.receiver.receive().unwrap().unwrap();
     let tensor = incoming.reader().tensor()?;
-    Ok(tensor.contents.as_ref().len())
+    Ok(tensor.contents.as_host().unwrap().len())
 }
 
 #[test]
@@ -286,6 +286,29 @@ fn a_region_outside_of_its_segment_is_refused() {
 }
 
 proptest! {
+    /// A tensor in memory of a device arrives as it was sent, and one that is cut short is refused.
+    #[test]
+    fn device_tensors_are_read_as_written(
+        device in any::<u32>(), (offset, length) in any::<(u64, u64)>(), handle in prop::collection::vec(any::<u8>(), 64),
+        shape in prop::collection::vec(any::<i64>(), 0..4), cut in any::<usize>(),
+    ) {
+        let contents = DeviceContents { device, handle: handle.try_into().unwrap(), offset, length };
+        let (mut one, mut other) = pair();
+        let mut message = one.sender.message(1);
+        message.device_tensor("X", 11, &shape, &contents);
+        let written = message.0.clone();
+        message.send().unwrap();
+        let incoming = other.receiver.receive().unwrap().unwrap();
+        let mut reader = incoming.reader();
+        let tensor = reader.tensor().unwrap();
+        reader.end().unwrap();
+        prop_assert_eq!((tensor.name, tensor.data_type, &tensor.shape), ("X", 11, &shape));
+        prop_assert!(tensor.contents.as_host().is_none());
+        let Contents::Device(arrived) = tensor.contents else { panic!("not on a device") };
+        prop_assert_eq!(arrived, contents);
+        prop_assert!(Reader::new(&written[..cut % written.len()]).tensor().is_err());
+    }
+
     /// Whatever a process sends, reading it ends, and takes no more memory than the message has.
     #[test]
     fn random_payloads_are_read_or_refused(payload in prop::collection::vec(any::<u8>(), 0..200), zeros in 0_usize..40) {

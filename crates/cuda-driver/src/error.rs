@@ -1,7 +1,5 @@
 //! Errors of GPUs and their driver.
 
-use nereid_backend_api::Error;
-
 /// Why a GPU cannot be used, or an operation on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
@@ -57,10 +55,4 @@ pub enum CudaError {
         /// The GPU.
         device: i64,
     },
-}
-
-impl From<CudaError> for Error {
-    fn from(error: CudaError) -> Self {
-        Self::internal(error.to_string())
-    }
 }

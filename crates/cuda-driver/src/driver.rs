@@ -9,20 +9,20 @@ use libloading::Library;
 use crate::CudaError;
 
 /// A context of the driver's.
-pub(crate) type RawContext = *mut c_void;
+pub type RawContext = *mut c_void;
 
 /// A handle with which other processes open memory, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct RawIpcHandle(pub [u8; 64]);
+pub struct RawIpcHandle(pub [u8; 64]);
 
 /// The attributes of a device that we query, by the driver's numbers.
 pub(crate) const CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const CAPABILITY_MINOR: c_int = 76;
 /// Memory of another GPU is made reachable when it is first used.
-pub(crate) const LAZY_PEER_ACCESS: c_uint = 1;
+pub const LAZY_PEER_ACCESS: c_uint = 1;
 /// Pinned memory is pinned for all GPUs.
-pub(crate) const PORTABLE: c_uint = 1;
+pub const PORTABLE: c_uint = 1;
 
 /// Declares the functions: as members of `Functions` under the names that the library has them by, and as methods of
 /// `Driver` that turn their codes into results.
@@ -44,10 +44,15 @@ macro_rules! functions {
 
         impl Driver {
             $(
+                /// The driver's function of that name.
+                ///
+                /// # Errors
+                /// What the driver says.
+                ///
                 /// # Safety
                 /// Pointers are valid for what the driver's function of that name does with them, and memory that it
                 /// frees, closes or writes is used by nobody else.
-                pub(crate) unsafe fn $method(&self, $($argument: $type),*) -> Result<(), CudaError> {
+                pub unsafe fn $method(&self, $($argument: $type),*) -> Result<(), CudaError> {
                     // SAFETY: the function was declared with these types; the caller promises the rest.
                     let code = unsafe { (self.functions.$symbol)($($argument),*) };
                     self.outcome(stringify!($symbol), code)
@@ -67,6 +72,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2 => fn primary_context_release(device: c_int);
     cuCtxPushCurrent_v2 => fn context_push(context: RawContext);
     cuCtxPopCurrent_v2 => fn context_pop(context: *mut RawContext);
+    cuCtxSynchronize => fn context_synchronize();
     cuMemAlloc_v2 => fn mem_alloc(address: *mut u64, byte_size: usize);
     cuMemFree_v2 => fn mem_free(address: u64);
     cuMemGetInfo_v2 => fn mem_get_info(free: *mut usize, total: *mut usize);
@@ -85,7 +91,7 @@ functions! {
 type Describe = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
 /// The loaded library.
-pub(crate) struct Driver {
+pub struct Driver {
     functions: Functions,
     name_of: Describe,
     text_of: Describe,

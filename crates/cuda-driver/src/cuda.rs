@@ -93,7 +93,10 @@ impl Cuda {
 
     /// Calls the driver in the context of a device, on whatever thread this is. The context that the thread has is back
     /// in its place afterwards.
-    pub(crate) fn within<T>(
+    ///
+    /// # Errors
+    /// There is no such device, or the driver or the call fails.
+    pub fn within<T>(
         &self,
         device: i64,
         act: impl FnOnce(&Driver) -> Result<T, CudaError>,
@@ -115,7 +118,7 @@ impl Drop for Cuda {
             if context.take().is_some() {
                 // SAFETY: it was retained once by this, and nobody here uses it any more.
                 let released = unsafe { self.driver.primary_context_release(state.raw) };
-                tell(released);
+                log_failure(released);
             }
         }
     }
@@ -128,7 +131,7 @@ impl fmt::Debug for Cuda {
 }
 
 /// Logs what cannot be answered with an error any more.
-pub(crate) fn tell(outcome: Result<(), CudaError>) {
+pub fn log_failure(outcome: Result<(), CudaError>) {
     if let Err(error) = outcome {
         tracing::warn!("cannot free GPU memory: {error}");
     }
@@ -142,7 +145,7 @@ impl Drop for Current<'_> {
         let mut context = ptr::null_mut();
         // SAFETY: it writes to the given place only. It pops what was pushed: calls in between leave the stack
         // unchanged.
-        tell(unsafe { self.0.context_pop(&raw mut context) });
+        log_failure(unsafe { self.0.context_pop(&raw mut context) });
     }
 }
 
