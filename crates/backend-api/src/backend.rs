@@ -9,7 +9,9 @@ use nereid_model_config::ModelConfig;
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::{Kind, SecondaryDevice};
 
-use crate::{BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, Request, Result};
+use crate::{
+    BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, ReadinessAnnouncer, Request, Result,
+};
 
 /// Runs one kind of model. The server has one object of each.
 pub trait Backend: Send + Sync {
@@ -90,13 +92,18 @@ pub trait Model: Send + Sync {
     }
 
     /// Checks that its instances would answer requests. It may block, and is called at any time, during executions too,
-    /// on a thread of its own; only if the model [reports readiness](ModelCapabilities::reports_readiness).
+    /// on a thread of its own; only if the model [reports readiness](ModelCapabilities::readiness).
     ///
     /// # Errors
     /// Why they would not answer.
     fn ready(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Takes the announcer of changes of [`ready`](Self::ready), for a model that
+    /// [announces](crate::ReadinessReports::Announced) them. Called when the model is loaded, and again whenever its
+    /// instances are made anew; all of these announcers do the same.
+    fn announce_readiness(&self, _announcer: ReadinessAnnouncer) {}
 
     /// Memory used by the model and its instances, as far as the backend knows: one entry for each kind and device.
     fn memory_usage(&self) -> Vec<MemoryUsage> {

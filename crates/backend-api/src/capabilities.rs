@@ -1,5 +1,7 @@
 //! What backends and their models can do, as data.
 
+use crate::ReadinessReports;
+
 /// What a backend can do, whichever model it loads. Everything is off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendCapabilities {
@@ -11,7 +13,7 @@ pub struct BackendCapabilities {
     pub runs_on_gpus: bool,
 }
 
-/// What a loaded model can do. Everything is off by default. Read once, when the model is loaded.
+/// What a loaded model can do. Everything is off by default. Read once, when the model is loaded, but for `readiness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelCapabilities {
     /// Its instances may be created on several threads at once, which saves time where creating one takes long.
@@ -19,6 +21,6 @@ pub struct ModelCapabilities {
     /// Its instances take inputs in device memory as they are. For those that do not, the server copies such inputs to
     /// host memory first.
     pub reads_device_memory: bool,
-    /// [`ready`](crate::Model::ready) can fail. Without it, a loaded model counts as ready and is not asked.
-    pub reports_readiness: bool,
+    /// How the server learns whether the model is ready. It may change while the model is loaded.
+    pub readiness: ReadinessReports,
 }

@@ -21,6 +21,7 @@ mod output;
 mod overrides;
 mod parameters;
 mod peers;
+mod readiness;
 mod request;
 mod responder;
 mod response;
@@ -53,6 +54,7 @@ pub use output::{DeviceOutput, OutputAllocator, OutputBuffer, OutputSpec, Placed
 pub use overrides::Overrides;
 pub use parameters::{ParameterValue, Parameters};
 pub use peers::{Answers, Canceller, InnerRequest, NoPeers, PeerModel, Peers, Pending, block_on};
+pub use readiness::{ReadinessAnnouncer, ReadinessReports};
 pub use request::{CorrelationId, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};
 pub use response::Response;

@@ -9,7 +9,7 @@ mod instances;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nereid_backend_api::{CorrelationId, MemoryUsage, Request, Result};
+use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, Result};
 
 pub(crate) use self::instances::Instances;
 use crate::model::Model;
@@ -36,9 +36,9 @@ pub(crate) trait Executor: Send + Sync {
     /// Asks all backends behind it whether they would answer. An error says why one would not.
     fn check_ready(&self) -> Vec<ReadyCheck>;
 
-    /// Whether [`check_ready`](Self::check_ready) asks a backend of its own, whose answer changes without an event.
-    fn reports_readiness(&self) -> bool {
-        false
+    /// What a backend of its own, which [`check_ready`](Self::check_ready) asks, reports.
+    fn readiness(&self) -> ReadinessReports {
+        ReadinessReports::Never
     }
 
     /// How much memory it takes, as far as that is known.

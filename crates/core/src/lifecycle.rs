@@ -19,10 +19,10 @@ mod workers;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Error, ErrorCode, Result};
+use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
 
 use self::catalog::Catalog;
 pub(crate) use self::catalog::Listing;
@@ -36,6 +36,7 @@ use crate::block_on::block_on;
 use crate::ensemble::{self, steps_of};
 use crate::events::Events;
 use crate::model::{Model, ModelSpec, Services};
+use crate::readiness::{POLL_INTERVAL, ReadinessPoll};
 use crate::source::{Fetches, Fingerprint, ModelId, ModelSource};
 use crate::table::{ModelTable, VersionState};
 
@@ -51,6 +52,7 @@ pub(crate) struct LifeCycle {
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
     forgetting: Forgetting,
+    readiness_poll: Arc<ReadinessPoll>,
 }
 
 /// How much runs in parallel, and how often a failed load is retried.
@@ -106,6 +108,8 @@ impl LifeCycle {
     ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = Arc::downgrade(&table);
+        let readiness_poll =
+            ReadinessPoll::new(Weak::clone(&services.models), &services.timer, POLL_INTERVAL);
         Arc::new(Self {
             backends,
             catalog: Catalog::new(Arc::clone(&source)),
@@ -117,6 +121,7 @@ impl LifeCycle {
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
             forgetting: Forgetting::default(),
+            readiness_poll,
         })
     }
 
@@ -208,11 +213,12 @@ impl LifeCycle {
             served.whole == spec.fingerprint.whole
                 && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
         };
+        let reports = |model: &Model| model.executor().readiness() != ReadinessReports::Never;
         // Versions whose backend says that they cannot serve as they are.
         let unhealthy: BTreeSet<_> = table
             .versions(id)
             .filter_map(|(version, state)| Some((version, state.model()?)))
-            .filter(|(_, model)| model.executor().reports_readiness() && block_on(model.ready()).is_err())
+            .filter(|(_, model)| reports(model) && block_on(model.ready()).is_err())
             .map(|(version, _)| version)
             .collect();
         // The serving version, if only its instances change.
@@ -449,6 +455,11 @@ impl LifeCycle {
     #[cfg(test)]
     pub(crate) fn limiter(&self) -> Option<Arc<crate::rate_limiter::RateLimiter>> {
         self.services.limiter.clone()
+    }
+
+    /// Polls backends for clients that watch readiness.
+    pub(crate) fn readiness_poll(&self) -> &Arc<ReadinessPoll> {
+        &self.readiness_poll
     }
 
     pub(crate) fn events(&self) -> &Events {

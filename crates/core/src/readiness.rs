@@ -3,6 +3,8 @@
 //! A backend may answer late or never. So it is asked on a separate thread, one question per model at a time: later
 //! callers wait for the same answer, and nobody waits longer than [`LIMIT`].
 
+mod watch;
+
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +13,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::{Error, Model, Result};
+use nereid_backend_api::{Error, Model, ReadinessAnnouncer, ReadinessReports, Result};
 
+pub use self::watch::ReadinessWatch;
+pub(crate) use self::watch::{POLL_INTERVAL, ReadinessPoll};
 use crate::events::Events;
 use crate::timer::{Alarm, Ring, Timer};
 
@@ -44,6 +48,8 @@ struct State {
 
 impl Readiness {
     pub(crate) fn new(model: Arc<dyn Model>, timer: &Timer, events: Events, limit: Duration) -> Arc<Self> {
+        let announced = events.clone();
+        model.announce_readiness(ReadinessAnnouncer::new(move || announced.notify()));
         Arc::new_cyclic(|this: &Weak<Self>| {
             let alarm = timer.alarm(Weak::<Self>::clone(this));
             let was_ready = AtomicBool::new(true);
@@ -51,15 +57,15 @@ impl Readiness {
         })
     }
 
-    /// Whether the backend has anything to tell. It may have from some time on.
-    pub(crate) fn reports(&self) -> bool {
-        self.model.capabilities().reports_readiness
+    /// What the backend reports. It may begin to at any time.
+    pub(crate) fn reports(&self) -> ReadinessReports {
+        self.model.capabilities().readiness
     }
 
     /// Asks. The answer is an error where the model is not ready, and says why.
     pub(crate) fn ask(self: &Arc<Self>) -> impl Future<Output = Result<()>> + Send + use<> {
         // Not worth a thread where the answer is known.
-        let question = self.reports().then(|| self.question());
+        let question = (self.reports() != ReadinessReports::Never).then(|| self.question());
         poll_fn(move |context| {
             question.as_ref().map_or(Poll::Ready(Ok(())), |question| question.poll(context))
         })

@@ -26,6 +26,7 @@ use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
 use crate::peers::{Asker, ServerPeers};
 use crate::rate_limiter::{RateLimit, RateLimiter};
+use crate::readiness::ReadinessWatch;
 use crate::reminder::Reminder;
 use crate::response_cache::ResponseCaching;
 use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
@@ -208,11 +209,10 @@ impl Server {
         self.models.events().subscribe()
     }
 
-    /// Whether [`ready`](Self::ready) depends on what backends say when they are asked: no event announces a change of
-    /// that before somebody asks.
-    pub fn asks_backends(&self) -> bool {
-        self.options.strict_readiness
-            && self.models().ready().any(|model| model.executor().reports_readiness())
+    /// Subscribes to changes of [`ready`](Self::ready). While there is a subscription, backends that announce nothing are
+    /// polled.
+    pub fn watch_readiness(self: &Arc<Self>) -> ReadinessWatch {
+        ReadinessWatch::new(Arc::clone(self), self.models.readiness_poll())
     }
 
     /// Whether the server is live, ready or not. It is not live if its source cannot be read at start.

@@ -2,22 +2,16 @@
 //!
 //! As with the reference, the name of the service that a client asks for makes no difference.
 
-use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use nereid_core::{Changes, Server};
-use tokio::time::sleep;
+use nereid_core::{ReadinessWatch, Server};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
-
-/// How often backends that tell their readiness are asked on behalf of a watching client: they announce no change.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Reports whether the server is ready.
 #[derive(Clone)]
@@ -30,60 +24,47 @@ pub(crate) struct Health {
 /// A client's watch.
 struct Watch {
     health: Health,
-    changes: Changes,
-    known: Option<ServingStatus>,
-}
-
-impl Health {
-    async fn status(&self) -> ServingStatus {
-        if self.server.ready().await { ServingStatus::Serving } else { ServingStatus::NotServing }
-    }
-
-    /// Waits until backends should be asked again.
-    async fn ask_again(&self) {
-        if self.server.asks_backends() { sleep(ASK_AGAIN).await } else { pending().await }
-    }
+    readiness: ReadinessWatch,
+    known: Option<bool>,
 }
 
 impl Watch {
     /// The next status other than the known one; `None` if the server shuts down.
-    async fn next(&mut self) -> Option<ServingStatus> {
+    async fn next(&mut self) -> Option<bool> {
         loop {
-            // What changes from here on leads to another round.
-            self.changes.generation();
-            let status = self.health.status().await;
-            if self.known.replace(status) != Some(status) {
-                return Some(status);
+            let (is_ready, is_last) = tokio::select! {
+                biased;
+                is_ready = self.readiness.next() => (is_ready, false),
+                () = self.health.shutdown.cancelled() => (self.health.server.ready().await, true),
+            };
+            if self.known.replace(is_ready) != Some(is_ready) {
+                return Some(is_ready);
             }
-            tokio::select! {
-                generation = self.changes.next() => { generation?; }
-                () = self.health.ask_again() => {}
-                () = self.health.shutdown.cancelled() => {
-                    let last = self.health.status().await;
-                    return (self.known.replace(last) != Some(last)).then_some(last);
-                }
+            if is_last {
+                return None;
             }
         }
     }
 }
 
-fn response(status: ServingStatus) -> HealthCheckResponse {
+fn response(is_ready: bool) -> HealthCheckResponse {
+    let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }
 
 #[async_trait]
 impl health_server::Health for Health {
     async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        Ok(Response::new(response(self.status().await)))
+        Ok(Response::new(response(self.server.ready().await)))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let watch = Watch { health: self.clone(), changes: self.server.changes(), known: None };
+        let watch = Watch { health: self.clone(), readiness: self.server.watch_readiness(), known: None };
         let statuses = unfold(watch, async |mut watch| {
-            let status = watch.next().await?;
-            Some((Ok(response(status)), watch))
+            let is_ready = watch.next().await?;
+            Some((Ok(response(is_ready)), watch))
         });
         Ok(Response::new(Box::pin(statuses)))
     }

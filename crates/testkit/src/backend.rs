@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use nereid_backend_api::{
     Backend, Batch, CustomBatching, Instance, InstanceContext, Model, ModelCapabilities, ModelConfig,
-    ModelContext, Request, Result,
+    ModelContext, ReadinessAnnouncer, ReadinessReports, Request, Result,
 };
 
 type Load = dyn Fn(&ModelContext) -> Result<ScriptedModel> + Send + Sync;
 type Create = dyn Fn(&InstanceContext) -> Result<()> + Send + Sync;
 type Execute = dyn Fn(&InstanceContext, Batch) + Send + Sync;
 type Ready = dyn Fn() -> Result<()> + Send + Sync;
+type TakeAnnouncer = dyn Fn(ReadinessAnnouncer) + Send + Sync;
 
 /// A backend whose loads follow a script. Clones share the script.
 #[derive(Clone)]
@@ -52,6 +53,7 @@ pub struct ScriptedModel {
     execute: Arc<Execute>,
     create: Arc<Create>,
     ready: Option<Arc<Ready>>,
+    take_announcer: Option<Arc<TakeAnnouncer>>,
     completed: Option<ModelConfig>,
     custom_batching: Option<Arc<dyn CustomBatching>>,
     at_once: bool,
@@ -69,6 +71,7 @@ impl ScriptedModel {
             execute: Arc::new(execute),
             create: Arc::new(|_| Ok(())),
             ready: None,
+            take_announcer: None,
             completed: None,
             custom_batching: None,
             at_once: false,
@@ -85,6 +88,12 @@ impl ScriptedModel {
     #[must_use]
     pub fn ready(self, ready: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
         Self { ready: Some(Arc::new(ready)), ..self }
+    }
+
+    /// Announces changes of its readiness by the announcer that `take` gets.
+    #[must_use]
+    pub fn announcing(self, take: impl Fn(ReadinessAnnouncer) + Send + Sync + 'static) -> Self {
+        Self { take_announcer: Some(Arc::new(take)), ..self }
     }
 
     /// Completes its configuration to this one.
@@ -125,7 +134,18 @@ impl Model for ScriptedModel {
     }
 
     fn capabilities(&self) -> ModelCapabilities {
-        ModelCapabilities { reports_readiness: self.ready.is_some(), ..ModelCapabilities::default() }
+        let readiness = match (&self.ready, &self.take_announcer) {
+            (None, _) => ReadinessReports::Never,
+            (Some(_), Some(_)) => ReadinessReports::Announced,
+            (Some(_), None) => ReadinessReports::WhenAsked,
+        };
+        ModelCapabilities { readiness, ..ModelCapabilities::default() }
+    }
+
+    fn announce_readiness(&self, announcer: ReadinessAnnouncer) {
+        if let Some(take) = &self.take_announcer {
+            take(announcer);
+        }
     }
 
     fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {

@@ -4,9 +4,9 @@
 //! ended in the errors of its requests alone, and never start it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, ReadinessAnnouncer, Result};
 
 /// What all requests of a model share: the names of its outputs, and how its instances are.
 #[derive(Debug, Default)]
@@ -21,6 +21,7 @@ pub(crate) struct Health {
     has_failed: AtomicBool,
     /// Why they cannot.
     failure: Mutex<Option<Error>>,
+    announcer: OnceLock<ReadinessAnnouncer>,
 }
 
 impl Health {
@@ -32,8 +33,17 @@ impl Health {
     pub(crate) fn note(&self, error: &Error) {
         if is_of_dead_process(error.message()) {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
-            self.has_failed.store(true, Ordering::Release);
+            if !self.has_failed.swap(true, Ordering::AcqRel)
+                && let Some(announcer) = self.announcer.get()
+            {
+                announcer.changed();
+            }
         }
+    }
+
+    /// Sets what hears of the failure. Of several announcers, which do the same, the first one stays.
+    pub(crate) fn set_announcer(&self, announcer: ReadinessAnnouncer) {
+        let _ = self.announcer.set(announcer);
     }
 
     /// Whether anything is known.
@@ -56,6 +66,9 @@ fn is_of_dead_process(message: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     #[test]
@@ -71,12 +84,18 @@ mod tests {
             ("Stub process 'm' was started", false),
             ("", false),
         ] {
-            let health = Health::default();
+            let (health, announced) = (Health::default(), Arc::new(AtomicUsize::new(0)));
+            let counter = Arc::clone(&announced);
+            health.set_announcer(ReadinessAnnouncer::new(move || {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }));
             assert!(health.check().is_ok() && !health.has_failed());
             health.note(&Error::internal(message.to_owned()));
             assert_eq!((health.has_failed(), health.check().is_err()), (fails, fails), "{message}");
             health.note(&Error::internal("another error"));
             assert_eq!(health.has_failed(), fails);
+            health.note(&Error::internal(message.to_owned()));
+            assert_eq!(announced.load(Ordering::Relaxed), usize::from(fails), "{message}");
         }
     }
 }

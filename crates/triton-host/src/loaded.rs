@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nereid_backend_api::{
     Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelCapabilities, ModelConfig,
-    ModelContext, Result,
+    ModelContext, ReadinessAnnouncer, ReadinessReports, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use triton_sys::*;
@@ -114,9 +114,18 @@ impl Model for LoadedModel {
             creates_instances_in_parallel: self.shared.backend.attributes.parallel(),
             // Triton's interface gives the memory type of each buffer.
             reads_device_memory: true,
-            reports_readiness: self.shared.backend.entries.instance_ready.is_some()
-                || self.facts.health.has_failed(),
+            readiness: if self.shared.backend.entries.instance_ready.is_some() {
+                ReadinessReports::WhenAsked
+            } else if self.facts.health.has_failed() {
+                ReadinessReports::Announced
+            } else {
+                ReadinessReports::Never
+            },
         }
+    }
+
+    fn announce_readiness(&self, announcer: ReadinessAnnouncer) {
+        self.facts.health.set_announcer(announcer);
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {

@@ -9,7 +9,9 @@ mod execution;
 use std::io;
 use std::sync::Arc;
 
-use nereid_backend_api::{Backend, Error, Instance, Model, ModelConfig, ModelContext, Result};
+use nereid_backend_api::{
+    Backend, Error, Instance, Model, ModelConfig, ModelContext, ReadinessReports, Result,
+};
 use nereid_model_config::to_json;
 use nereid_worker_protocol::worker::{Connection, connect};
 use nereid_worker_protocol::{Incoming, Malformed, Message, call};
@@ -128,7 +130,7 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         }
         let Some(loaded) = &self.loaded else { return Err(Error::internal("no model is loaded")) };
         self.instance = Some(loaded.model.create_instance(instance)?);
-        let asks = loaded.model.capabilities().reports_readiness;
+        let asks = loaded.model.capabilities().readiness != ReadinessReports::Never;
         Ok(if asks { call::REPORTS_READINESS } else { 0 })
     }
 

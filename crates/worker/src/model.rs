@@ -1,11 +1,11 @@
 //! A model whose instances run in processes: its configuration, completed by one of them, and its instances.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nereid_backend_api::{
     Error, Instance, InstanceContext, Metric, MetricKind, Model, ModelCapabilities, ModelConfig,
-    ModelContext, Result,
+    ModelContext, ReadinessAnnouncer, ReadinessReports, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_config::SchedulingChoice;
@@ -71,6 +71,8 @@ struct Shared {
     restarts: Option<Metric>,
     /// Whether instances report their readiness.
     reports_readiness: AtomicBool,
+    /// Hears of processes that end and start.
+    announcer: OnceLock<ReadinessAnnouncer>,
 }
 
 /// Called when a process ends; its owner sets it.
@@ -103,6 +105,7 @@ impl WorkerModel {
             program,
             restarts,
             reports_readiness: AtomicBool::new(false),
+            announcer: OnceLock::new(),
         });
         let mut model =
             Self { completed: None, spare: Mutex::default(), workers: Workers::default(), shared };
@@ -201,9 +204,18 @@ impl Model for WorkerModel {
     fn capabilities(&self) -> ModelCapabilities {
         ModelCapabilities {
             creates_instances_in_parallel: true,
-            reports_readiness: true,
             reads_device_memory: self.shared.program.reads_device_memory(),
+            // The server's side sees processes end and start; what a model says of itself is known by asking it.
+            readiness: match self.shared.reports_readiness.load(Ordering::Relaxed) {
+                true => ReadinessReports::WhenAsked,
+                false => ReadinessReports::Announced,
+            },
         }
+    }
+
+    fn announce_readiness(&self, announcer: ReadinessAnnouncer) {
+        // Of several, which do the same, the first one stays.
+        let _ = self.shared.announcer.set(announcer);
     }
 
     fn ready(&self) -> Result<()> {
@@ -232,6 +244,12 @@ impl WorkerEvents for Starts {
         };
         self.shared.initialize(&process, &self.instance)?;
         Ok(process)
+    }
+
+    fn readiness_changed(&self) {
+        if let Some(announcer) = self.shared.announcer.get() {
+            announcer.changed();
+        }
     }
 
     fn restarted(&self) {

@@ -34,6 +34,9 @@ pub trait WorkerEvents: Send + Sync {
 
     /// The process was started again.
     fn restarted(&self) {}
+
+    /// The answer of [`Worker::ready`] has changed: the process has died, or it runs again.
+    fn readiness_changed(&self) {}
 }
 
 /// The state of a worker.
@@ -109,6 +112,7 @@ impl Worker {
         inner.since = Instant::now();
         drop(inner);
         self.changed.notify_all();
+        self.events.readiness_changed();
         // It may have died before it was recorded as running.
         if let Some(end) = process.ended() {
             self.died(&end);
@@ -130,6 +134,7 @@ impl Worker {
         let process = std::mem::replace(&mut inner.state, State::Restarting { reason: end.into(), attempt });
         drop(inner);
         drop(process);
+        self.events.readiness_changed();
         let worker = Arc::clone(self);
         let restarting = thread::Builder::new().name("nereid-restart".to_owned());
         if let Err(error) = restarting.spawn(move || worker.restart()) {

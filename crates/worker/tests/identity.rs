@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
     Backend, DataType, InferRequest, Instance, InstanceContext, Model, ModelCapabilities, ModelContext,
-    NoPeers, Result, Tensor,
+    NoPeers, ReadinessReports, Result, Tensor,
 };
 use nereid_model_config::to_json;
 use nereid_testkit::{Executions, Recorder, conformance};
@@ -45,7 +45,7 @@ impl Model for ModelInProcesses {
     }
 
     fn capabilities(&self) -> ModelCapabilities {
-        ModelCapabilities { reports_readiness: true, ..ModelCapabilities::default() }
+        ModelCapabilities { readiness: ReadinessReports::WhenAsked, ..ModelCapabilities::default() }
     }
 
     fn ready(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use nereid_backend_api::{CorrelationId, MemoryUsage, Request, Result};
+use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, Result};
 
 use super::{Executor, ReadyCheck};
 use crate::instance::Pool;
@@ -80,7 +80,7 @@ impl Executor for Instances {
         vec![Box::pin(self.readiness.ask())]
     }
 
-    fn reports_readiness(&self) -> bool {
+    fn readiness(&self) -> ReadinessReports {
         self.readiness.reports()
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures_util::future::{Either, select};
-use nereid_backend_api::{Error, ErrorCode, Result};
+use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
 use tokio::sync::oneshot;
 
 use super::records::Records;
@@ -116,7 +116,8 @@ impl LifeCycle {
         let table = self.table.load_full();
         let models: Vec<_> = table.versions(id).filter_map(|(_, state)| state.model().cloned()).collect();
         for model in &models {
-            let is_healthy = !model.executor().reports_readiness() || model.ready().await.is_ok();
+            let is_silent = model.executor().readiness() == ReadinessReports::Never;
+            let is_healthy = is_silent || model.ready().await.is_ok();
             if model.origin() != Origin::Source || !is_healthy {
                 return false;
             }

@@ -19,7 +19,7 @@ impl Model for Asked {
     }
 
     fn capabilities(&self) -> ModelCapabilities {
-        ModelCapabilities { reports_readiness: true, ..ModelCapabilities::default() }
+        ModelCapabilities { readiness: ReadinessReports::WhenAsked, ..ModelCapabilities::default() }
     }
 
     fn ready(&self) -> Result<()> {

@@ -5,6 +5,7 @@ mod batching;
 mod instances;
 mod lifecycle;
 mod priorities;
+mod readiness_watch;
 mod schedulers;
 mod sequences;
 mod stopping;
