@@ -5,15 +5,18 @@ are unharmed, and a process that died is started again.
 import json
 import os
 import resource
+import subprocess
 import sys
 import textwrap
 from http.client import HTTPConnection
 from pathlib import Path
 
+import grpc
 import numpy
 import pytest
 import tritonclient.http
 import tritonclient.utils.shared_memory as shared_memory
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
@@ -25,6 +28,24 @@ CONFIG = """
 backend: "python"
 input [ { name: "WHAT" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "ANSWER" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+# The models of the conformance suite of backends.
+DOUBLES = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(it, "X").as_numpy()) for it in requests]
+
+    def answer(self, x):
+        if (x < 0).any():
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("negative on purpose"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * 2)])
+"""
+FAILS_AT_START = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("broken on purpose")
 """
 # Does what each request says.
 OBEDIENT = """
@@ -162,6 +183,17 @@ def test_a_process_that_dies_is_started_again_and_counted(client, models, what, 
     assert ask(client, "pid") != before
     assert Scrape(models).value("nereid_worker_restarts_total", **labels) == restarts + 1
     assert ask(client, "pid", "other") == other
+
+
+def test_models_in_python_conform_as_a_backend(tmp_path):
+    program = Path(nereid_server.binary()).parent / "examples" / "python_conformance"
+    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
+    (tmp_path / "1").mkdir()
+    for file, source in {"model.py": DOUBLES, "broken.py": FAILS_AT_START}.items():
+        (tmp_path / "1" / file).write_text(source)
+    outcome = subprocess.run([program, sys.executable, tmp_path], capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "python conforms" in outcome.stdout
 
 
 def test_memory_that_runs_out_fails_the_request_alone(client):
@@ -414,3 +446,43 @@ def test_a_model_says_itself_whether_it_is_ready(repository, serve):
             sign.touch() if ready else sign.unlink()
             assert client.is_model_ready("fickle") == ready
             assert client.is_model_ready("obedient")
+
+
+STARTS_AT_TIMES = """
+import os
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        if os.path.exists(os.path.join(arguments["model_repository"], "kept-down")):
+            raise ValueError("is kept down")
+
+    def execute(self, requests):
+        os._exit(3)
+"""
+
+
+def test_a_health_watch_follows_the_processes_of_models_and_what_models_say(repository, serve):
+    put(repository, "fickle", IS_READY)
+    put(repository, "dies", STARTS_AT_TIMES)
+    sign, kept_down = repository / "fickle" / "ready", repository / "dies" / "kept-down"
+    sign.touch()
+    server = serve(*FLAGS, "--load-model=*")
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+
+        def serving():
+            return next(statuses).status == health_pb2.HealthCheckResponse.SERVING
+
+        assert serving()
+        with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+            kept_down.touch()
+            with pytest.raises(InferenceServerException, match="exited with status 3"):
+                ask(client, "x", "dies")
+            assert not serving()
+            kept_down.unlink()
+            assert serving()
+        sign.unlink()
+        assert not serving()
+        sign.touch()
+        assert serving()
+        statuses.cancel()

@@ -112,14 +112,18 @@ def test_requests_join_to_batches(write, serve):
     assert statistics["execution_count"] < 80
 
 
-def test_it_conforms_as_a_backend(models):
-    program = Path(nereid_server.binary()).parent / "examples" / "pytorch_conformance"
-    assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
-    run = [program, torch_package.LIBRARY_FOLDER / "libtorch_cpu.so", models[0] / "Twice"]
+def assert_conforms(engine, program, folder):
+    """Runs the conformance suite of backends on an engine: a library, or an interpreter."""
+    suite = Path(nereid_server.binary()).parent / "examples" / "pytorch_conformance"
+    assert suite.exists(), f"{suite} is missing: cargo build --workspace --all-targets"
     variables = os.environ | torch_package.environment()
-    outcome = subprocess.run(run, capture_output=True, text=True, timeout=120, env=variables)
+    outcome = subprocess.run([suite, engine, program, folder], capture_output=True, text=True, timeout=120, env=variables)
     assert outcome.returncode == 0, outcome.stderr
-    assert "conforms" in outcome.stdout
+    assert f"{engine} conforms" in outcome.stdout
+
+
+def test_it_conforms_as_a_backend(models):
+    assert_conforms("library", torch_package.LIBRARY_FOLDER / "libtorch_cpu.so", models[0] / "Twice")
 
 
 KINDS = {

@@ -15,6 +15,7 @@ from http_requests import request
 from openvino_models import parameter, tensors
 from test_pytorch import (  # noqa: F401 - the same tests, with the servers below
     answer,
+    assert_conforms,
     models,
     pair,
     test_a_dictionary_has_the_inputs_by_name,
@@ -72,6 +73,10 @@ def test_a_network_answers_in_batches_and_with_every_parameter(write, serve, mod
         for values, expected in models[1]["network"] * 2:
             output = answer(server, name, x=np.array(values, np.float32))["OUTPUT__0"]
             np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_it_conforms_as_a_backend(models, python):
+    assert_conforms("python", python, models[0] / "Twice")
 
 
 @pytest.mark.parametrize(

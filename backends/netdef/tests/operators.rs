@@ -10,6 +10,7 @@ use nereid_backend_api::{
     Tensor,
 };
 use nereid_netdef_backend::NetDefBackend;
+use nereid_testkit::conformance::{self, Subject};
 use nereid_testkit::{Executions, Recorder, context, normalised};
 use nereid_tract::TractBackend;
 use tempfile::TempDir;
@@ -172,6 +173,38 @@ fn every_case_computes_what_caffe2_computed() {
         failures.extend(failure.map(|why| format!("{}: {why}", case.name)));
     }
     assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), cases.len(), failures.join("\n"));
+}
+
+#[test]
+fn it_conforms_as_a_backend() {
+    let case = Case::all().into_iter().find(|case| case.name == "sqr").unwrap();
+    let (folder, empty) = (case.write(), TempDir::new().unwrap());
+    let input = "input { name: 'x' data_type: TYPE_FP32 dims: 3 }";
+    let config = |input: &str| {
+        let output = "output { name: 'out0' data_type: TYPE_FP32 dims: 3 }";
+        normalised("m", &format!("platform: 'caffe2_netdef' max_batch_size: 8 {input} {output}"))
+    };
+    let described = |folder: &TempDir, input: &str| context(folder.path(), config(input));
+    conformance::backend(Subject {
+        backend: Arc::new(backend()),
+        model: described(&folder, input),
+        request: |number| InferRequest {
+            inputs: vec![values("x", number.into())],
+            ..InferRequest::default()
+        },
+        outputs: |number| vec![values("out0", f32::from(number) * f32::from(number))],
+        max_batch: 8,
+        reports_executions: true,
+        refused: vec![
+            (described(&empty, input), "init_model.netdef"),
+            (described(&folder, &input.replace("'x'", "'other'")), "x"),
+        ],
+        faulty: None,
+    });
+}
+
+fn values(name: &str, value: f32) -> Tensor {
+    Tensor::new(name, DataType::Fp32, [1, 3], value.to_le_bytes().repeat(3))
 }
 
 #[test]

@@ -1,14 +1,17 @@
-//! Runs the conformance suite of backends on libtorch: `pytorch_conformance LIBRARY FOLDER`. The model in `FOLDER/1` gives
-//! its FP32 input [N,3], times two.
+//! Runs the conformance suite of backends on libtorch, `pytorch_conformance library LIBRARY FOLDER`, or on PyTorch's own
+//! Python, `pytorch_conformance python INTERPRETER FOLDER`. The model in `FOLDER/1` gives its FP32 input [N,3], times two.
 //!
 //! It is a program and not a test, since the library is one that the end-to-end tests bring along.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_backend_api::{DataType, InferRequest, Tensor};
-use nereid_pytorch::{Torch, TorchBackend};
+use nereid_backend_api::{
+    Backend, BackendSettings, DataType, InferRequest, Model, ModelContext, Result, Tensor,
+};
+use nereid_python::PythonBackend;
+use nereid_pytorch::{Torch, TorchBackend, class_file};
 use nereid_testkit::conformance::{Subject, backend};
 use nereid_testkit::normalised;
 
@@ -17,24 +20,53 @@ fn tensor(name: &str, number: u8, factor: f32) -> Tensor {
     Tensor::new(name, DataType::Fp32, [1, 3], value.to_le_bytes().repeat(3))
 }
 
+/// The class for PyTorch's own Python, as a backend.
+struct InPython {
+    python: PythonBackend,
+    class: PathBuf,
+}
+
+impl InPython {
+    fn open(interpreter: &Path) -> Self {
+        let interpreter = interpreter.to_str().expect("a path in UTF-8");
+        let settings = BackendSettings::from_iter([("python", interpreter)]);
+        let python = PythonBackend::new(&settings, Path::new("/nowhere")).expect("the backend python");
+        Self { python, class: class_file().expect("the class") }
+    }
+}
+
+impl Backend for InPython {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        self.python.load_class(context, self.class.clone())
+    }
+}
+
 fn main() {
-    let mut arguments = env::args().skip(1).map(PathBuf::from);
-    let (library, folder) = (arguments.next().expect("a library"), arguments.next().expect("a folder"));
-    let torch = Torch::open(&library).expect("libtorch");
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let [engine, program, folder] = &arguments[..] else { panic!("three arguments, not {arguments:?}") };
+    let pytorch: Arc<dyn Backend> = match &**engine {
+        "library" => Arc::new(TorchBackend::new(Torch::open(Path::new(program)).expect("libtorch"))),
+        "python" => Arc::new(InPython::open(Path::new(program))),
+        other => panic!("the engine is library or python, not {other}"),
+    };
     let context = |input: &str| {
         let output = "output { name: 'Y' data_type: TYPE_FP32 dims: 3 }";
         let config = normalised("m", &format!("backend: 'pytorch' max_batch_size: 8 {input} {output}"));
-        nereid_testkit::context(&folder, config)
+        nereid_testkit::context(folder, config)
     };
+    let declared = "input { name: 'X' data_type: TYPE_FP32 dims: 3 }";
     backend(Subject {
-        backend: Arc::new(TorchBackend::new(torch)),
-        model: context("input { name: 'X' data_type: TYPE_FP32 dims: 3 }"),
+        backend: pytorch,
+        model: context(declared),
         request: |number| InferRequest { inputs: vec![tensor("X", number, 1.0)], ..InferRequest::default() },
         outputs: |number| vec![tensor("Y", number, 2.0)],
         max_batch: 8,
         reports_executions: true,
-        refused: vec![(context("input { name: 'X' data_type: TYPE_STRING dims: 3 }"), "'X'")],
+        refused: vec![
+            (context("input { name: 'X' data_type: TYPE_STRING dims: 3 }"), "'X'"),
+            (context(&format!("{declared} input {{ name: 'Z' data_type: TYPE_FP32 dims: 3 }}")), "'Z'"),
+        ],
         faulty: None,
     });
-    println!("libtorch conforms");
+    println!("{engine} conforms");
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use nereid_backend_api::{
-    Answer, Backend, InferRequest, InstanceContext, InstanceKind, Model, ModelContext, Phase, Request,
-    RequestedOutput, Response, Tensor,
+    Answer, Backend, InferRequest, Instance, InstanceContext, InstanceKind, Model, ModelContext, Phase,
+    Request, RequestedOutput, Response, Result, Tensor,
 };
 
 use crate::{Executions, Recorder};
@@ -27,7 +27,7 @@ pub struct Subject {
     pub max_batch: usize,
     /// Whether the backend reports each execution, with its phases.
     pub reports_executions: bool,
-    /// Models that the backend refuses, each with a part of the message.
+    /// Models that the backend refuses, at their load or with their first instance, each with a part of the message.
     pub refused: Vec<(ModelContext, &'static str)>,
     /// A request that fails by itself, with a part of the message, where the backend has any.
     pub faulty: Option<Faulty>,
@@ -82,7 +82,10 @@ impl Suite {
     fn a_model_that_is_not_in_order_is_refused_with_the_reason(&self) {
         for (context, reason) in &self.0.refused {
             let outcome = self.0.backend.load(context.clone());
-            let error = outcome.err().unwrap_or_else(|| panic!("refused: {reason}"));
+            let error = outcome
+                .and_then(|model| instance(&*model, 0))
+                .err()
+                .unwrap_or_else(|| panic!("refused: {reason}"));
             assert!(error.message().contains(reason), "{error}");
         }
         // The refusal leaves nothing behind.
@@ -199,9 +202,12 @@ impl Suite {
 
 /// Executes on an instance made for it, which ends before this returns.
 fn execute(model: &dyn Model, instance: u8, requests: Vec<Request>, executions: &Arc<Executions>) {
-    let context = InstanceContext::new(format!("m_{instance}"), InstanceKind::Cpu);
-    let mut instance = model.create_instance(context).unwrap_or_else(|error| panic!("an instance: {error}"));
+    let mut instance = self::instance(model, instance).unwrap_or_else(|error| panic!("an instance: {error}"));
     instance.execute(executions.batch(requests));
+}
+
+fn instance(model: &dyn Model, number: u8) -> Result<Box<dyn Instance>> {
+    model.create_instance(InstanceContext::new(format!("m_{number}"), InstanceKind::Cpu))
 }
 
 /// A tensor as text and bytes, to be compared and shown.
