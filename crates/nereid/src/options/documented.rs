@@ -1,53 +1,132 @@
-//! The tables of options in `COMPATIBILITY.md` have every option of this program once, and it takes every option of Triton.
+//! The tables of options in `COMPATIBILITY.md`, made from the declarations, and every option of Triton.
+//!
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes the tables anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::fs;
 
 use clap::CommandFactory as _;
 
 use super::abbreviations::OWN;
+use super::sources::{names, options};
 use super::{Options, parse};
 
-const PAGE: &str = include_str!("../../../../COMPATIBILITY.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../COMPATIBILITY.md");
 
-/// What the tables say of each option: the first column of its row, or "differs" where the row is about options alone.
-fn documented() -> BTreeMap<&'static str, &'static str> {
-    let (_, section) = PAGE.split_once("\n## Options\n").unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    let mut states = BTreeMap::new();
-    for row in section.lines().filter_map(|line| line.strip_prefix("| ")) {
-        let (first, rest) = row.split_once(" | ").unwrap();
-        let (state, cell) = if first.starts_with("`--") { ("differs", first) } else { (first, rest) };
-        for option in cell.split('`').filter_map(|code| code.strip_prefix("--")) {
-            assert!(states.insert(option, state).is_none(), "--{option} is in the tables twice");
-        }
+/// What stands before and after the tables in the page.
+const MARKS: [&str; 2] = [
+    "<!-- Made from the declarations in crates/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->\n",
+    "<!-- End of the tables of options. -->\n",
+];
+
+/// Options that differ from Triton's of the same name, and how.
+const DIFFERS: &[(&[&str], &str)] = &[
+    (&["log-format"], "also `JSON`"),
+    (&["http-thread-count"], "default one per processor"),
+    (
+        &["http-max-input-size", "allow-client-shm"],
+        "options of newer Triton. The former limits JSON, raw bodies and what a compressed body may unpack to (default 64 MiB); the latter defaults to true, as in 2.51",
+    ),
+    (&["http-header-forward-pattern", "metrics-config"], "invalid values are refused at start"),
+    (&["host-policy"], "invalid values are reported at start"),
+    (
+        &["trace-config", "trace-file", "trace-level", "trace-rate", "trace-count", "trace-log-frequency"],
+        "invalid values are refused at start, unknown settings are reported; files are written earlier",
+    ),
+    (&["pinned-memory-pool-byte-size", "cuda-memory-pool-byte-size"], "negative sizes are refused"),
+    (&["repository-poll-secs"], "a change is loaded when two polls have seen the same files"),
+    (&["metrics-interval-ms"], "the machine is sampled when metrics are scraped, at most this often"),
+    (
+        &["grpc-use-ssl", "grpc-use-ssl-mutual", "grpc-server-cert", "grpc-server-key", "grpc-root-cert"],
+        "missing files are refused at start; changed files are reloaded",
+    ),
+    (
+        &["grpc-keepalive-time", "grpc-keepalive-permit-without-calls"],
+        "pings are sent at each interval, whatever else was sent",
+    ),
+    (
+        &[
+            "grpc-http2-max-pings-without-data",
+            "grpc-infer-allocation-pool-size",
+            "grpc-max-response-pool-size",
+            "grpc-infer-thread-count",
+            "sagemaker-thread-count",
+            "vertex-ai-thread-count",
+            "buffer-manager-thread-count",
+            "cuda-virtual-address-size",
+            "enable-peer-access",
+        ],
+        "accepted with a warning; no effect",
+    ),
+];
+
+/// The declared options and their other names, in the order of declaration.
+fn declared() -> Vec<String> {
+    let command = Options::command();
+    options(&command).flat_map(names).map(str::to_owned).collect()
+}
+
+/// How an option of this program compares with Triton's.
+fn state(option: &str) -> &'static str {
+    if OWN.contains(&option) {
+        return "ours";
     }
-    states
+    if DIFFERS.iter().any(|(options, _)| options.contains(&option)) { "differs" } else { "same" }
+}
+
+fn tables() -> String {
+    let list = |names: &mut dyn Iterator<Item = &str>| {
+        names.map(|name| format!("`--{name}`")).collect::<Vec<_>>().join(", ")
+    };
+    let declared = declared();
+    let of = |wanted| list(&mut declared.iter().map(String::as_str).filter(|name| state(name) == wanted));
+    let differs = DIFFERS.iter().map(|(options, how)| {
+        let options = list(&mut options.iter().copied());
+        format!("| {options} | {how} |\n")
+    });
+    format!(
+        "\n| state | options |\n|---|---|\n| same | {} |\n| differs | see the table below |\n| ours | {} |\n\n\
+         | differs | how |\n|---|---|\n{}\n",
+        of("same"),
+        of("ours"),
+        differs.collect::<String>()
+    )
 }
 
 #[test]
-fn every_option_has_its_state() {
-    let command = Options::command();
-    let mut declared = BTreeSet::new();
-    for argument in command.get_arguments() {
-        declared.extend(argument.get_long());
-        declared.extend(argument.get_visible_aliases().unwrap_or_default());
-    }
-    declared.retain(|option| !["help", "version"].contains(option));
-
-    let documented = documented();
-    for option in &declared {
-        let state = documented.get(option).copied();
+fn the_tables_of_options_are_up_to_date() {
+    let page = fs::read_to_string(PAGE).unwrap();
+    let [begin, end] = MARKS;
+    let (before, rest) = page.split_once(begin).expect("the mark before the tables");
+    let (_, after) = rest.split_once(end).expect("the mark after the tables");
+    let made = format!("{before}{begin}{}{end}{after}", tables());
+    if std::env::var_os("UPDATE_OPTIONS").is_some() {
+        fs::write(PAGE, &made).unwrap();
+    } else {
         assert!(
-            matches!(state, Some("same" | "differs" | "not yet" | "ours")),
-            "--{option} is declared; in COMPATIBILITY.md its state is {state:?}"
+            page == made,
+            "COMPATIBILITY.md differs from the declarations; UPDATE_OPTIONS=1 writes its tables anew"
         );
     }
-    for (option, state) in &documented {
-        assert!(declared.contains(option), "--{option} is documented as '{state}'");
+}
+
+#[test]
+fn what_the_tables_say_is_of_options_that_exist_and_are_tritons() {
+    let declared: BTreeSet<_> = declared().into_iter().collect();
+    let triton: BTreeSet<_> = TRITON.iter().chain(&FURTHER).map(|(name, _)| *name).collect();
+    for own in OWN.into_iter().filter(|option| *option != "version") {
+        assert!(declared.contains(own) && !triton.contains(own), "--{own}");
     }
-    let own: BTreeSet<_> =
-        documented.iter().filter(|(_, state)| **state == "ours").map(|(option, _)| *option).collect();
-    assert_eq!(own, OWN.into_iter().filter(|option| *option != "version").collect());
+    let mut differing = BTreeSet::new();
+    for option in DIFFERS.iter().flat_map(|(options, _)| options.iter()) {
+        assert!(declared.contains(*option), "--{option} is not declared");
+        assert!(triton.contains(option), "--{option} is not an option of Triton");
+        assert!(differing.insert(option), "--{option} is in the table twice");
+    }
+    for option in declared.iter().filter(|option| state(option) == "same") {
+        let is_known = triton.contains(option.as_str()) || option == "disable-auto-complete-config";
+        assert!(is_known, "--{option} is not an option of Triton: list it in OWN");
+    }
 }
 
 /// The options of Triton 2.73, each with a value that it takes.
@@ -166,10 +245,5 @@ fn every_option_of_triton_is_taken_with_its_name_cut_off_too() {
             let options = parse(line.iter().map(Into::into).collect(), |_| None);
             assert!(options.is_ok(), "--{spelled}={value}: {}", options.unwrap_err());
         }
-    }
-    // The tables know all of them.
-    let documented = documented();
-    for name in names {
-        assert!(matches!(documented.get(name), Some(&("same" | "differs" | "not yet"))), "--{name}");
     }
 }
