@@ -183,17 +183,19 @@ def test_a_request_that_times_out_in_the_queue_is_refused(repository, serve, gat
 
 
 def test_a_delayed_request_gives_way_to_others(repository, serve, gate):
-    policy = "timeout_action: DELAY default_timeout_microseconds: 20000"
-    slow(repository, "dynamic_batching { preferred_batch_size: 1 default_queue_policy { %s } }" % policy, gate=gate)
-    crowd = Crowd(serve())
-    first = crowd.executing(gate)
-    for value in (1, 2):
-        crowd.ask(value)
+    scheduling = "dynamic_batching { preferred_batch_size: 1 default_queue_policy { %s allow_timeout_override: true } }"
+    slow(repository, scheduling % "timeout_action: DELAY default_timeout_microseconds: 3600000000", gate=gate)
+    slow(repository, scheduling % "default_timeout_microseconds: 3600000000", gate=gate, name="clock")
+    server = serve()
+    crowd, clock = Crowd(server), Crowd(server, "clock")
+    first, _ = crowd.executing(gate), clock.executing(gate)
+    for value, parameters in ((1, {"timeout": 20_000}), (2, {"timeout": 20_000}), (3, {})):
+        crowd.ask(value, **parameters)
         crowd.wait_for_pending(value)
-    # Both have waited too long by the time the instance is free: the one that did so first goes first.
-    time.sleep(0.05)
-    crowd.release_each(gate, first, 2)
-    assert crowd.order == [0, 1, 2]
+    # A later request of another model times out, so those two have waited too long, too: they go last, in their order.
+    assert failure(clock.ask(0, timeout=20_000)) == "503"
+    crowd.release_each(gate, first, 3)
+    assert crowd.order == [0, 3, 1, 2]
 
 
 def test_answers_come_in_the_order_of_requests_if_the_model_preserves_it(repository, serve, gate):

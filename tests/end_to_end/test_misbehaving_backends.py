@@ -4,7 +4,6 @@ The reference behaves the same. What it does not survive is in `test_hostile_bac
 """
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 
@@ -12,7 +11,9 @@ import pytest
 
 import native_backends
 import nereid_server
+from model_files import write_identity
 from native_backends import parameter, write_model
+from waiting import eventually
 
 TENSORS = """
 input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
@@ -47,6 +48,12 @@ def ask(server, path, body, timeout=60):
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def state(server, model):
+    """The state of a model in the repository's index."""
+    (entry,) = [entry for entry in json.loads(ask(server, "/v2/repository/index", {})[1]) if entry["name"] == model]
+    return entry["state"]
 
 
 def do(server, what, timeout=60, model="well"):
@@ -162,15 +169,17 @@ def test_an_unloaded_model_ends_when_its_last_request_is_released(tmp_path, back
     repository = tmp_path / "models"
     for name in ("well", "other"):
         write_model(repository, name, "misbehave", TENSORS)
+    write_identity(repository, "idle", ["INT32"])
     flags = ["--model-control-mode=explicit", "--load-model=*", f"--backend-directory={backends}"]
     with nereid_server.running(repository, *flags) as server, ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(do, server, what)
         server.wait_for_log("misbehave: holds a request")
         threads.submit(ask, server, "/v2/repository/models/well/unload", {})
-        while do(server, "plain") == 0:
-            time.sleep(0.01)
-        # Ending it too soon would show at once.
-        time.sleep(0.3)
+        assert eventually(lambda: do(server, "plain") != 0)
+        # A model that is unloaded later ends, so this one would have ended too if nothing held it.
+        assert ask(server, "/v2/repository/models/idle/unload", {})[0] == 200
+        assert eventually(lambda: state(server, "idle") == "UNAVAILABLE")
+        assert state(server, "well") == "UNLOADING"
         assert "an instance ends" not in server.log
         assert do(server, "let_go", model="other") == 3
         assert waiting.result(timeout=30) == answered

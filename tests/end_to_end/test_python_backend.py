@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 import python_backend
 from scrapes import Scrape
+from waiting import eventually
 
 ADD_SUB = """
 import numpy
@@ -52,8 +53,10 @@ class TritonPythonModel:
             order = pb_utils.get_input_tensor_by_name(request, "ORDER").as_numpy().item().decode()
             if order == "raise":
                 raise RuntimeError("raised on purpose")
-            if order == "hang":
-                time.sleep(5)
+            if order.startswith("hang "):
+                open(order[5:], "w").close()
+                while os.path.exists(order[5:]):
+                    time.sleep(0.01)
             if order.startswith("exit"):
                 os._exit(int(order[4:]))
             if order == "error":
@@ -469,18 +472,19 @@ def test_a_model_whose_process_has_ended_is_not_ready_and_a_load_makes_it_anew(r
         assert stub("other") == unharmed
 
 
-def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve, engine):
+def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve, engine, tmp_path):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + IMPATIENT)
     server = start(serve, engine)
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=60, concurrency=2) as client:
-        hang, on = (numpy.array([[order]], dtype=numpy.object_) for order in (b"hang", b"on"))
+        hangs = tmp_path / "hangs"
+        hang, on = (numpy.array([[order]], dtype=numpy.object_) for order in (f"hang {hangs}".encode(), b"on"))
         hanging = client.async_infer("obedient", [tensor("ORDER", hang, "BYTES")])
-        time.sleep(0.5)
-        begun = time.monotonic()
+        assert eventually(hangs.exists)
         with pytest.raises(InferenceServerException) as failure:
             client.infer("obedient", [tensor("ORDER", on, "BYTES")])
         assert failure.value.status() == "503"
-        assert time.monotonic() - begun < 3
+        # Until now, the model has not answered.
+        hangs.unlink()
         assert hanging.get_result() is not None
 
 

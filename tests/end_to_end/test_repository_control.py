@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from http_requests import assert_refused, infer, request, tensor
 from model_files import config, scale_model, write_identity, write_model
+from waiting import eventually
 
 EXPLICIT = "--model-control-mode=explicit"
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
@@ -308,13 +309,13 @@ def test_a_copy_in_progress_is_not_taken_up(repository, serve):
     server = serve(*POLL)
     model = scale_model("scale", 2.0)
     contents = model.serialized()
-    # Grows by a piece in less time than passes between two looks.
+    # Grows by a piece after each poll.
     write_model(repository, "scale", model.config(), contents[:10])
     path = repository / "scale" / "1" / "model.onnx"
-    for length in range(20, len(contents), max(1, len(contents) // 6)):
-        time.sleep(0.5)
+    lengths = [*range(20, len(contents), max(1, len(contents) // 3)), len(contents)]
+    for polls, length in enumerate(lengths, 1):
+        assert eventually(lambda: server.log.count("it is reloaded once a poll sees no further change") >= polls)
         path.write_bytes(contents[:length])
-    path.write_bytes(contents)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         settled(client, {("scale", "1"): "READY"})
         assert ask(client) == 2.0

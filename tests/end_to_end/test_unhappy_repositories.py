@@ -106,9 +106,10 @@ def test_dangling_and_circular_links_are_not_models(repository, serve):
     server = serve(*POLL)
     assert states(server) == {("good", "1"): "READY"}
     server.wait_for_log("Started HTTPService")
-    time.sleep(2.5)
-    # Two polls went by, and the link that leads back changed nothing.
-    assert server.log.count("loading 'good' version 1") == 1 and "has changed" not in server.log
+    # A new model takes two polls, so the link that leads back changed nothing in two polls.
+    scale_model("new").write(repository)
+    server.wait_for_log("successfully loaded 'new' version 1", LIMIT_S)
+    assert server.log.count("loading 'good' version 1") == 1 and "'good' has changed" not in server.log
 
 
 @pytest.fixture
