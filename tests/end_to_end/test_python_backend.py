@@ -6,6 +6,7 @@ import signal
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -475,17 +476,23 @@ def test_a_model_whose_process_has_ended_is_not_ready_and_a_load_makes_it_anew(r
 def test_a_model_that_does_not_answer_delays_no_request_beyond_its_timeout(repository, serve, engine, tmp_path):
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG + IMPATIENT)
     server = start(serve, engine)
-    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60, concurrency=2) as client:
-        hangs = tmp_path / "hangs"
-        hang, on = (numpy.array([[order]], dtype=numpy.object_) for order in (f"hang {hangs}".encode(), b"on"))
-        hanging = client.async_infer("obedient", [tensor("ORDER", hang, "BYTES")])
+    hangs = tmp_path / "hangs"
+
+    def ask(order):
+        text = numpy.array([[order.encode()]], dtype=numpy.object_)
+        with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+            return client.infer("obedient", [tensor("ORDER", text, "BYTES")])
+
+    with ThreadPoolExecutor(1) as others:
+        hanging = others.submit(ask, f"hang {hangs}")
         assert eventually(hangs.exists)
-        with pytest.raises(InferenceServerException) as failure:
-            client.infer("obedient", [tensor("ORDER", on, "BYTES")])
-        assert failure.value.status() == "503"
-        # Until now, the model has not answered.
-        hangs.unlink()
-        assert hanging.get_result() is not None
+        try:
+            with pytest.raises(InferenceServerException) as failure:
+                ask("on")
+            assert failure.value.status() == "503" and not hanging.done()
+        finally:
+            hangs.unlink()
+        assert hanging.result(60) is not None
 
 
 def test_models_come_and_go_and_leave_no_process_behind(repository, serve, engine):

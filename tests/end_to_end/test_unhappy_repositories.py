@@ -103,11 +103,13 @@ def test_dangling_and_circular_links_are_not_models(repository, serve):
     loop(repository / "circle")
     (repository / "dangling").symlink_to("gone")
     (repository / "good" / "inside").symlink_to(repository)
-    server = serve(*POLL)
+    other = repository.parent / "other"
+    other.mkdir()
+    server = serve(*POLL, f"--model-repository={other}")
     assert states(server) == {("good", "1"): "READY"}
     server.wait_for_log("Started HTTPService")
     # A new model takes two polls, so the link that leads back changed nothing in two polls.
-    scale_model("new").write(repository)
+    scale_model("new").write(other)
     server.wait_for_log("successfully loaded 'new' version 1", LIMIT_S)
     assert server.log.count("loading 'good' version 1") == 1 and "'good' has changed" not in server.log
 

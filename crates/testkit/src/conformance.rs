@@ -182,10 +182,11 @@ impl Suite {
             for instance in 0..2 {
                 let model = &*model;
                 scope.spawn(move || {
+                    let mut executing = made(model, instance);
                     for number in 0..10 {
                         let number = 10 * instance + number;
                         let (request, recorder) = Recorder::request((self.0.request)(number), 1);
-                        execute(model, instance, vec![request], &Arc::default());
+                        executing.execute(Arc::<Executions>::default().batch(vec![request]));
                         self.assert_answers(number, &recorder.answer());
                     }
                 });
@@ -202,8 +203,11 @@ impl Suite {
 
 /// Executes on an instance made for it, which ends before this returns.
 fn execute(model: &dyn Model, instance: u8, requests: Vec<Request>, executions: &Arc<Executions>) {
-    let mut instance = self::instance(model, instance).unwrap_or_else(|error| panic!("an instance: {error}"));
-    instance.execute(executions.batch(requests));
+    made(model, instance).execute(executions.batch(requests));
+}
+
+fn made(model: &dyn Model, number: u8) -> Box<dyn Instance> {
+    instance(model, number).unwrap_or_else(|error| panic!("an instance: {error}"))
 }
 
 fn instance(model: &dyn Model, number: u8) -> Result<Box<dyn Instance>> {
