@@ -22,16 +22,12 @@ from test_gpu_memory import registered, within
 DEVICE_INPUTS = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
 FLAGS = [*python_lab.FLAGS, "--min-supported-compute-capability=1.0"]
 
-MORE = """
-output { name: "%s" data_type: TYPE_%s dims: [ -1 ] }
-"""
 
-
-def write_lab(repository, name, library, extra=""):
+def write_lab(repository, name, library, extra="", lab=python_lab.LAB):
     """A lab whose code has arrays on the GPU."""
     head = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport device_arrays\n"
     head += f"driver = device_arrays.driver({library!r})\n"
-    python_lab.write(repository, name, head + python_lab.LAB, extra)
+    python_lab.write(repository, name, head + lab, extra)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +40,8 @@ def server(tmp_path_factory, library):
     repository = tmp_path_factory.mktemp("models")
     write_lab(repository, "lab", library)
     write_lab(repository, "on_gpu", library, DEVICE_INPUTS)
+    decoupled = "model_transaction_policy { decoupled: true }"
+    write_lab(repository, "stream", library, decoupled, python_lab.STREAM_LAB)
     write_identity(repository, "identity", ["FP32"])
     write_identity(repository, "texts", ["BYTES"])
     with nereid_server.running(repository, *FLAGS, f"--cuda-driver-library={library}") as server:
@@ -207,3 +205,22 @@ result = found
     numbers, strings = python_lab.run(client, code)
     assert numbers == [not on_gpu, list(range(700))]
     assert strings == [True, 2]
+
+@pytest.mark.parametrize("count", [1, 700, 50_000])
+def test_each_response_of_a_decoupled_model_may_be_on_a_gpu(client, count):
+    code = f"""
+inner = '''
+for number in range(5):
+    theirs = device_arrays.Array(driver, numpy.full({count}, number, "float32"))
+    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OF", theirs)]))
+    theirs.memory.free()
+sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+result = []
+preferred = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)
+for answer in ask("stream", [texts("CODE", inner)], ["OF"], preferred_memory=preferred).exec(decoupled=True):
+    for output in answer.output_tensors():
+        values = device_arrays.consume(driver, output)[3]
+        result.append([output.is_cpu(), len(values), float(values.min()), float(values.max())])
+"""
+    assert python_lab.run(client, code) == [[False, count, number, number] for number in range(5)]
