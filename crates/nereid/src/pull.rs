@@ -14,7 +14,8 @@ const WIDTH: usize = 30;
 pub(crate) fn run(options: &PullOptions) -> ExitCode {
     let is_terminal = stderr().is_terminal();
     let report = |progress: PullProgress<'_>| {
-        if is_terminal {
+        // Nothing is known yet, or the model came with its archive.
+        if is_terminal && progress.total > 0 {
             // A closed terminal is not a failure.
             let _ = write!(stderr(), "\r\x1b[K{}", line(progress));
         }
