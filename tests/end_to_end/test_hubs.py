@@ -248,6 +248,31 @@ def test_an_archive_that_changes_is_loaded_again(web, models):
         web.files["/b.zip"] = contents
 
 
+@pytest.mark.parametrize("kind", ["archive", "files"])
+def test_models_that_stay_as_they_are_are_not_loaded_again(web, delivery, models, tmp_path, kind):
+    with Registry(delivery, False).running() as registry:
+
+        def put():
+            web.put("both.tar", archive("tar", models))
+            files = [path for path in models.rglob("*") if path.is_file()]
+            titles = [{TITLE: path.relative_to(models).as_posix()} for path in files]
+            registry.put("both", "v1", [(path.read_bytes(), OF_ORAS, title) for path, title in zip(files, titles)])
+
+        put()
+        address = f"http://{web.address}/both.tar" if kind == "archive" else f"oci://{registry.address}/both:v1"
+        cache = f"--repository-cache-directory={tmp_path / 'cache'}"
+        with running(address, *POLL, cache, env=environment()) as server:
+            # Another server makes links to the same files, and removes them.
+            with running(address, cache, env=environment()) as other:
+                assert answers(other, "a")
+            shutil.copytree(models / "b" / "1", models / "b" / "3")
+            put()
+            until(lambda: versions(server, "b") == ["3"])
+            assert answers(server, "a")
+            loads = re.findall(r"\bloading '(\w+)' version (\d+)", server.log)
+            assert sorted(loads) == [("a", "1"), ("b", "2"), ("b", "3")]
+
+
 def test_a_models_only_file_is_served(web):
     onnx = (EXAMPLES / "model_repository/add_sub/1/model.onnx").read_bytes()
     url = web.put("sums.onnx", onnx)

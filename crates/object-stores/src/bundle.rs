@@ -1,6 +1,8 @@
 //! A store that is fetched as a whole: an archive, or the layers of an artifact. Its contents are known once it is
 //! unpacked.
 
+mod files;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -16,12 +18,13 @@ use md5::{Digest, Md5};
 use nereid_archives::{ArchiveLimits, Links};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LoadGuard, Progress, SourceFuture};
-use nereid_repository::{Entry, Fetch, Fetched, LocalStore, Object, Store};
+use nereid_repository::{Entry, Fetch, Fetched, Object, Store};
 use object_store::ObjectMeta;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
-use tokio::time::{interval, sleep};
+use tokio::time::sleep;
 
+use self::files::Files;
 use crate::address::Cloud;
 use crate::clouds::RepositoryStatus;
 use crate::digests::hex;
@@ -35,9 +38,6 @@ use crate::trees;
 
 /// The folder of an image that holds its models.
 const MODELS: &str = "models";
-
-/// The interval between progress reports to those who wait.
-const SHOWN: Duration = Duration::from_millis(200);
 
 /// The version of the layout of unpacked trees. Increment it when the layout changes.
 const LAYOUT: u8 = 1;
@@ -72,7 +72,7 @@ struct Unpacked {
     as_of: Instant,
     /// Whether a newer version is being fetched.
     is_assumed: bool,
-    store: LocalStore,
+    files: Arc<Files>,
     guard: LoadGuard,
 }
 
@@ -210,14 +210,16 @@ impl Bundle {
         let parts = if is_kept { None } else { Some(self.fetch_parts(&objects, progress).await?) };
         let name = self.name.clone();
         let is_image = objects.iter().all(|object| object.location.as_ref().starts_with(IMAGE));
+        let earlier = known.map(|known| Arc::clone(&known.files));
         let unpacking = on_disk(move || {
             // Below it, a folder named after a model can be made.
             let contents = folder.join(".contents");
+            let files_at = |root| Files::new(root, earlier.as_deref()).map(Arc::new);
             let (files, _parts) = parts.unwrap_or_default();
             let Some((place, is_kept)) = place else {
                 fs::create_dir(&contents)?;
                 unpack(&files, &contents)?;
-                return Ok((root(&contents, &folder, &name, is_image)?, None));
+                return Ok((files_at(root(&contents, &folder, &name, is_image)?)?, None));
             };
             if !is_kept {
                 place.make(|tree| {
@@ -226,15 +228,15 @@ impl Bundle {
                 })?;
             }
             trees::link(place.tree(), &contents)?;
-            Ok((root(&contents, &folder, &name, is_image)?, (!is_kept).then_some(place)))
+            Ok((files_at(root(&contents, &folder, &name, is_image)?)?, (!is_kept).then_some(place)))
         });
-        let (root, unsealed) = unpacking.await.map_err(failed)?;
+        let (files, unsealed) = unpacking.await.map_err(failed)?;
         if is_kept {
             tracing::info!("'{}' is unpacked in the cache", self.location());
         }
         // Unpacking blocks on the disk.
         unsealed.map(|place| spawn_blocking(move || place.seal()));
-        Ok(Unpacked { stamps, as_of: began, is_assumed: false, store: LocalStore::new(root), guard })
+        Ok(Unpacked { stamps, as_of: began, is_assumed: false, files, guard })
     }
 
     /// Fetches all objects, each with its name. They are removed with the guard, unless the cache keeps them.
@@ -272,23 +274,24 @@ impl Bundle {
     }
 }
 
-/// Completes when the fetch begins to receive bytes.
+/// Completes when the fetch knows how many bytes it is going to receive.
 async fn begun(fetching: &Progress) {
+    let mut reports = fetching.reports();
     while fetching.bytes().1 == 0 {
-        sleep(SHOWN / 10).await;
+        reports.next().await;
     }
 }
 
 /// Runs a future, and copies the progress of `fetching` to `progress`.
 async fn mirrored<T>(fetching: &Progress, progress: &Progress, act: impl Future<Output = T>) -> T {
     let mut act = pin!(act);
-    let mut ticks = interval(SHOWN);
+    let mut reports = fetching.reports();
     let (mut fetched, mut total) = (0, 0);
     loop {
         let outcome = tokio::select! {
             biased;
             outcome = &mut act => Some(outcome),
-            _ = ticks.tick() => None,
+            _ = reports.next() => None,
         };
         let now = fetching.bytes();
         progress.expect(now.1 - total);
@@ -320,6 +323,12 @@ impl From<io::Error> for Problem {
     }
 }
 
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self(error.message().to_owned())
+    }
+}
+
 impl From<String> for Problem {
     fn from(message: String) -> Self {
         Self(message)
@@ -333,7 +342,7 @@ impl Unpacked {
             stamps: self.stamps.clone(),
             as_of,
             is_assumed: false,
-            store: self.store.clone(),
+            files: Arc::clone(&self.files),
             guard: self.guard.clone(),
         }
     }
@@ -386,11 +395,13 @@ impl Store for Bundle {
     }
 
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
-        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.list(folder, as_of).await })
+        Box::pin(
+            async move { self.unpacked(as_of, Wait::Shortly).await?.files.store.list(folder, as_of).await },
+        )
     }
 
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
-        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.stat(folder, as_of).await })
+        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.files.stat(folder, as_of).await })
     }
 
     fn prepare<'a>(&'a self, progress: &'a Progress, as_of: Instant) -> SourceFuture<'a, ()> {
@@ -400,13 +411,15 @@ impl Store for Bundle {
     fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
         Box::pin(async move {
             let unpacked = self.unpacked(fetch.as_of, Wait::ForIt(fetch.progress.clone())).await?;
-            let fetched = unpacked.store.fetch(fetch).await?;
+            let fetched = unpacked.files.store.fetch(fetch).await?;
             Ok(Fetched { guard: unpacked.guard.clone(), ..fetched })
         })
     }
 
     fn read<'a>(&'a self, file: &'a str, as_of: Instant) -> SourceFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move { self.unpacked(as_of, Wait::Shortly).await?.store.read(file, as_of).await })
+        Box::pin(
+            async move { self.unpacked(as_of, Wait::Shortly).await?.files.store.read(file, as_of).await },
+        )
     }
 }
 
@@ -415,3 +428,6 @@ impl std::fmt::Debug for Bundle {
         f.debug_struct("Bundle").field("location", &self.location()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! A test server that speaks the reading half of S3, and misbehaves on demand. The parts that Google understands, and
-//! listings in Azure's form, let it stand for those clouds, too.
+//! listings in Azure's form, let it stand for those clouds, too. Paths outside of the bucket are keys, so that it stands
+//! for registries as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -184,7 +185,7 @@ fn answer(request: &Request<Incoming>, state: &Mutex<State>) -> io::Result<Respo
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = percent_decode_str(request.uri().path()).decode_utf8_lossy().into_owned();
     let path = path.strip_prefix("/account").unwrap_or(&path);
-    let key = path.strip_prefix("/bucket").unwrap_or("?").trim_start_matches('/').to_owned();
+    let key = path.strip_prefix("/bucket").unwrap_or(path).trim_start_matches('/').to_owned();
     let key = Some(key).filter(|key| !key.is_empty());
     let seen = Seen { key, range: header(RANGE), authorization: header(AUTHORIZATION).unwrap_or_default() };
     let mut state = state.lock().unwrap();

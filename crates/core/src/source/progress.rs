@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ModelId;
-use crate::events::Events;
+use crate::events::{Changes, Events};
 
 /// Reports the progress of a fetch. Every report is a change that notifies subscribers.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,11 @@ impl Progress {
     /// How many bytes are fetched, and of how many.
     pub fn bytes(&self) -> (u64, u64) {
         (self.counts.fetched.load(Ordering::Relaxed), self.counts.total.load(Ordering::Relaxed))
+    }
+
+    /// Subscribes to reports. Those of other fetches for the same server count, too.
+    pub fn reports(&self) -> Changes {
+        self.events.subscribe()
     }
 }
 
@@ -113,7 +118,24 @@ impl Drop for Fetching<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[test]
+    fn each_report_is_heard() {
+        let progress = Progress::default();
+        let (heard, mut reports) = (progress.clone(), progress.reports());
+        assert_eq!(reports.next().now_or_never(), None);
+        for (report, expected) in
+            [(Progress::expect as fn(&Progress, u64), (0, 7)), (Progress::advance, (7, 7))]
+        {
+            report(&progress, 7);
+            assert!(reports.next().now_or_never().is_some());
+            assert_eq!(heard.bytes(), expected);
+            assert_eq!(reports.next().now_or_never(), None);
+        }
+    }
 
     #[test]
     fn a_fetch_says_how_far_it_is() {
