@@ -357,6 +357,45 @@ def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
         assert resident(server.pid) < memory + 16
 
 
+# Waits until as many instances as the model has are at the same place.
+TOGETHER = """
+import os, time
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        here = os.path.join(args["model_repository"], "here")
+        os.makedirs(here, exist_ok=True)
+        open(os.path.join(here, args["model_instance_name"]), "w").close()
+        limit = time.monotonic() + 25
+        while len(os.listdir(here)) < 6:
+            if time.monotonic() > limit:
+                raise RuntimeError("the others do not start meanwhile")
+            time.sleep(0.01)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+def test_the_instances_of_a_model_start_side_by_side(repository, serve):
+    put(repository, "together", TOGETHER, CONFIG + "instance_group { count: 6 kind: KIND_CPU }")
+    server = serve(*FLAGS, "--load-model=together")
+    assert len(children(server.pid)) == 6
+
+
+def test_settings_without_a_meaning_are_taken_and_named_once(repository, serve):
+    for name in ("one", "two"):
+        put(repository, name, OBEDIENT, CONFIG)
+    settings = ["shm-default-byte-size=64", "shm-growth-byte-size=64", "shm-region-prefix-name=x", "thread-pool-size=3"]
+    server = serve(*FLAGS, "--load-model=*", *(f"--backend-config=python,{setting}" for setting in settings))
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert client.is_model_ready("one") and client.is_model_ready("two")
+    (line,) = [line for line in server.log.splitlines() if "backend 'python' needs no" in line]
+    assert all(setting.split("=")[0] in line for setting in settings)
+
+
 def test_processes_end_with_the_server_even_if_it_is_killed(repository, serve):
     put(repository, "obedient", OBEDIENT, CONFIG + "instance_group { count: 3 kind: KIND_CPU }")
     server = serve(*FLAGS, "--load-model=*")
