@@ -96,7 +96,7 @@ impl KeyMaker {
         signature: &Signature,
         members: Option<&[u8; 32]>,
     ) -> Option<Keys> {
-        let mut text = Text::new(self.start.clone());
+        let mut text = Text::new(&self.start);
         if let Some(members) = members {
             text.add(members);
         }
@@ -140,7 +140,7 @@ impl KeyMaker {
         Some(Keys { own: self.key(text), all: Some(all) })
     }
 
-    fn key(&self, text: Text) -> CacheKey {
+    fn key(&self, text: Text<'_>) -> CacheKey {
         CacheKey { load: self.load, digest: text.finish() }
     }
 }
@@ -171,10 +171,7 @@ fn process_key() -> &'static [u8; 16] {
     })
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack, where a box would cost each request an allocation"
-)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each load of a model")]
 #[derive(Clone)]
 enum Digest {
     Secret(Aegis128X4Mac<32>),
@@ -189,24 +186,31 @@ impl Digest {
         }
     }
 
-    fn finish(self) -> [u8; 32] {
+    /// The digest of what came so far and of these bytes.
+    fn with(&self, bytes: &[u8]) -> [u8; 32] {
         match self {
-            Self::Secret(digest) => digest.finalize(),
-            Self::Public(digest) => *digest.finalize().as_bytes(),
+            Self::Secret(digest) => {
+                let mut digest = digest.clone();
+                digest.update(bytes);
+                digest.finalize()
+            }
+            Self::Public(digest) => *digest.clone().update(bytes).finalize().as_bytes(),
         }
     }
 }
 
 /// What is digested. Small pieces are gathered, since each call costs as much as a hundred bytes do.
 #[derive(Clone)]
-struct Text {
-    digest: Digest,
+struct Text<'a> {
+    start: &'a Digest,
+    /// Of what is not in `gathered`, if there is such. A digest has more than a thousand bytes, so it is not moved around.
+    digest: Option<Box<Digest>>,
     gathered: SmallVec<[u8; 256]>,
 }
 
-impl Text {
-    fn new(digest: Digest) -> Self {
-        Self { digest, gathered: SmallVec::new() }
+impl<'a> Text<'a> {
+    fn new(start: &'a Digest) -> Self {
+        Self { start, digest: None, gathered: SmallVec::new() }
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -214,12 +218,13 @@ impl Text {
             self.gathered.extend_from_slice(bytes);
             return;
         }
-        self.digest.update(&self.gathered);
+        let digest = self.digest.get_or_insert_with(|| Box::new(self.start.clone()));
+        digest.update(&self.gathered);
         self.gathered.clear();
         if bytes.len() <= 128 {
             self.gathered.extend_from_slice(bytes);
         } else {
-            self.digest.update(bytes);
+            digest.update(bytes);
         }
     }
 
@@ -256,8 +261,7 @@ impl Text {
         }
     }
 
-    fn finish(mut self) -> [u8; 32] {
-        self.digest.update(&self.gathered);
-        self.digest.finish()
+    fn finish(self) -> [u8; 32] {
+        self.digest.as_deref().unwrap_or(self.start).with(&self.gathered)
     }
 }
