@@ -45,9 +45,10 @@ const CONNECTION_WINDOW: u32 = 64 << 20;
 /// until it is complete.
 const MAX_FRAME: u32 = 64 << 10;
 
-/// The most calls that a client may reset before this side has looked at them. Calls with short deadlines and a busy
-/// server bring about a hundred or two; a client that resets calls as fast as it opens them reaches thousands at once.
-const MAX_PENDING_RESETS: usize = 1024;
+/// The most calls that a client may reset before this side has looked at them: what it sends within one look at the
+/// connection. A client with short deadlines brings about thousands while a busy machine lets the server wait for a
+/// second. A client that resets calls as fast as it opens them reaches any number; these take 8 to 14 MB.
+const MAX_PENDING_RESETS: usize = 1 << 14;
 
 /// The most calls of one connection, over its life, that this side resets because of frames that came too late for them
 /// or break the protocol. An answer before the end of its request leaves such frames behind, so this is no small number.

@@ -48,7 +48,17 @@ fn served(
     server: &Arc<Server>,
     shutdown: &CancellationToken,
 ) -> (DuplexStream, JoinHandle<()>) {
-    let (near, far) = duplex(1 << 16);
+    served_with_room(1 << 16, options, server, shutdown)
+}
+
+/// The same with room for that many bytes on their way.
+fn served_with_room(
+    room: usize,
+    options: TransportOptions,
+    server: &Arc<Server>,
+    shutdown: &CancellationToken,
+) -> (DuplexStream, JoinHandle<()>) {
+    let (near, far) = duplex(room);
     let calls = Calls::new(Arc::clone(server), GrpcOptions::default(), shutdown.clone());
     (near, tokio::spawn(serve_connection(far, calls, options, Arc::default(), shutdown.clone())))
 }
