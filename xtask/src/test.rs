@@ -13,6 +13,9 @@ use crate::project::{Project, show};
 use crate::venv::Venv;
 use crate::{deny, fetch, tidy, wheel};
 
+/// For how long the embedded engine gets other random changes of ONNX files in each run.
+const FUZZ_SECONDS: &str = "120";
+
 /// One thing to check, in the order of running: the quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -97,7 +100,9 @@ impl Step {
             Self::Clippy => {
                 show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
             }
-            Self::Unit => show(&mut project.cargo(&["test", "--workspace"])),
+            Self::Unit => {
+                show(project.cargo(&["test", "--workspace"]).env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS))
+            }
             // The whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project),
