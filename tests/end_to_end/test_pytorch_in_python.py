@@ -68,7 +68,7 @@ def test_a_network_answers_in_batches_and_with_every_parameter(write, serve, mod
     }.items():
         write("Network", name, "max_batch_size: 8 dynamic_batching { }\n" + more + declared)
     server = serve()
-    server.wait_for_log("PyTorch's own Python serves TorchScript models: the setting engine=python asks for it")
+    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: the setting engine=python asks for it")
     for name in ("network", "plain", "threads"):
         for values, expected in models[1]["network"] * 2:
             output = answer(server, name, x=np.array(values, np.float32))["OUTPUT__0"]
@@ -103,7 +103,7 @@ def test_it_serves_where_there_is_no_compiler(write, serve, tmp_path, monkeypatc
         "CXX": "/nowhere/c++", "XDG_CACHE_HOME": str(tmp_path)
     })
     server = serve("--backend-config=pytorch,engine=auto", f"--backend-config=pytorch,library={torch_package.LIBRARY_FOLDER}")
-    server.wait_for_log("PyTorch's own Python serves TorchScript models: .*`/nowhere/c..` does not start")
+    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: .*`/nowhere/c..` does not start")
     for size in (1, 4, 10_000):
         values = np.arange(size, dtype=np.float32)
         np.testing.assert_array_equal(answer(server, "twice", x=values)["y"], values * 2)

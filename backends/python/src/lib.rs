@@ -125,14 +125,24 @@ impl PythonBackend {
 }
 
 impl PythonBackend {
-    /// Loads a model whose class is in a file that need not be the model's own.
+    /// Loads a model whose class is in a file that is not the model's own. Responses of such a class have the states of
+    /// their sequences among their outputs.
     ///
     /// # Errors
     /// As [`Backend::load`].
     pub fn load_class(&self, context: ModelContext, file: PathBuf) -> Result<Box<dyn Model>> {
+        self.load_file(context, file, true)
+    }
+
+    fn load_file(
+        &self,
+        context: ModelContext,
+        file: PathBuf,
+        returns_states: bool,
+    ) -> Result<Box<dyn Model>> {
         let reads_device_memory = reads_device_memory(&context)?;
         let (launch, environment) = self.launch(&context)?;
-        let class = Class { file, reads_device_memory, _environment: environment };
+        let class = Class { file, reads_device_memory, returns_states, _environment: environment };
         Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
     }
 }
@@ -140,7 +150,7 @@ impl PythonBackend {
 impl Backend for PythonBackend {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let file = self.model_file(&context)?;
-        self.load_class(context, file)
+        self.load_file(context, file, false)
     }
 
     fn capabilities(&self) -> BackendCapabilities {

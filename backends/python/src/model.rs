@@ -14,6 +14,8 @@ pub(crate) struct Class {
     pub(crate) file: PathBuf,
     /// Whether the model takes inputs that are in memory of a GPU as they are.
     pub(crate) reads_device_memory: bool,
+    /// Whether its responses have the states of their sequences.
+    pub(crate) returns_states: bool,
     /// Keeps the environment of the processes.
     pub(crate) _environment: Option<Arc<InUse>>,
 }
@@ -34,5 +36,9 @@ impl Program for Class {
 
     fn reads_device_memory(&self) -> bool {
         self.reads_device_memory
+    }
+
+    fn returns_states(&self) -> bool {
+        self.returns_states
     }
 }

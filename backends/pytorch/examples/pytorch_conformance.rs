@@ -1,5 +1,6 @@
-//! Runs the conformance suite of backends on libtorch, `pytorch_conformance library LIBRARY FOLDER`, or on PyTorch's own
-//! Python, `pytorch_conformance python INTERPRETER FOLDER`. The model in `FOLDER/1` gives its FP32 input [N,3], times two.
+//! Runs the conformance suite of backends on libtorch, `pytorch_conformance library LIBRARY FOLDER [PLATFORM]`, or on PyTorch's
+//! own Python, `pytorch_conformance python INTERPRETER FOLDER [PLATFORM]`. The model in `FOLDER/1` gives its FP32 input [N,3],
+//! times two.
 //!
 //! It is a program and not a test, since the library is one that the end-to-end tests bring along.
 
@@ -43,7 +44,10 @@ impl Backend for InPython {
 
 fn main() {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let [engine, program, folder] = &arguments[..] else { panic!("three arguments, not {arguments:?}") };
+    let [engine, program, folder, platform @ ..] = &arguments[..] else {
+        panic!("at least three arguments, not {arguments:?}")
+    };
+    let platform = platform.first().map_or("pytorch_libtorch", String::as_str);
     let pytorch: Arc<dyn Backend> = match &**engine {
         "library" => Arc::new(TorchBackend::new(Torch::open(Path::new(program)).expect("libtorch"))),
         "python" => Arc::new(InPython::open(Path::new(program))),
@@ -51,7 +55,7 @@ fn main() {
     };
     let context = |input: &str| {
         let output = "output { name: 'Y' data_type: TYPE_FP32 dims: 3 }";
-        let config = normalised("m", &format!("backend: 'pytorch' max_batch_size: 8 {input} {output}"));
+        let config = normalised("m", &format!("platform: '{platform}' max_batch_size: 8 {input} {output}"));
         nereid_testkit::context(folder, config)
     };
     let declared = "input { name: 'X' data_type: TYPE_FP32 dims: 3 }";

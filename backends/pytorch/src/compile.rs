@@ -78,6 +78,37 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     Ok(compiled)
 }
 
+/// Finds the empty library that takes the place of `libtorch.so` for a `libtorch_cpu.so`, or makes it.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn umbrella(library: &Path) -> Result<PathBuf, CompileError> {
+    let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
+    let compiled = folder.join(format!("umbrella-{:016x}.so", key(library)));
+    if compiled.is_file() {
+        return Ok(compiled);
+    }
+    let part = folder.join(format!("umbrella-part-{}-{:016x}", process::id(), key(library)));
+    let home = library.parent().unwrap_or(Path::new("."));
+    let compiler = compiler();
+    let mut command = Command::new(&compiler);
+    command.args(["-shared", "-fPIC", "-Wl,-soname,libtorch.so", "-x", "c++", "/dev/null", "-o"]).arg(&part);
+    command.arg("-L").arg(home).arg(format!("-Wl,-rpath,{}", home.display()));
+    command.args(["-Wl,--unresolved-symbols=ignore-in-shared-libs", "-Wl,--no-as-needed", "-ltorch_cpu"]);
+    let output =
+        command.output().map_err(|cause| CompileError::NoCompiler { compiler: compiler.clone(), cause })?;
+    if !output.status.success() {
+        return Err(CompileError::Rejected {
+            compiler,
+            library: library.to_owned(),
+            reason: first_error(&output.stderr),
+        });
+    }
+    fs::rename(&part, &compiled)
+        .map_err(|error| CompileError::Cache(format!("{}: {error}", folder.display())))?;
+    Ok(compiled)
+}
+
 /// The dependencies of the compiled shim: its source and the library.
 fn key(library: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -88,10 +119,11 @@ fn key(library: &Path) -> u64 {
     hasher.finish()
 }
 
-/// The include folders: those of the package that has the library in `lib`, or the system's.
+/// The include folders: those of the package that has the library in `lib`, those beside the library, or the system's.
 fn includes(library: &Path) -> Result<Vec<PathBuf>, CompileError> {
     let package = library.parent().and_then(Path::parent).map(|package| package.join("include"));
-    let roots = package.iter().cloned().chain([PathBuf::from("/usr/include")]);
+    let beside = library.with_file_name("include");
+    let roots = package.iter().cloned().chain([beside, PathBuf::from("/usr/include")]);
     for root in roots {
         if root.join("torch/script.h").is_file() {
             let api = root.join("torch/csrc/api/include");
@@ -103,7 +135,7 @@ fn includes(library: &Path) -> Result<Vec<PathBuf>, CompileError> {
 }
 
 fn compile(library: &Path, includes: &[PathBuf], source: &Path, target: &Path) -> Result<(), CompileError> {
-    let compiler = env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned());
+    let compiler = compiler();
     let folder = library.parent().unwrap_or(Path::new("."));
     let mut reason = String::new();
     for standard in STANDARDS {
@@ -121,11 +153,20 @@ fn compile(library: &Path, includes: &[PathBuf], source: &Path, target: &Path) -
         if output.status.success() {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(&output.stderr);
-        let line = text.lines().find(|line| line.contains("error")).or_else(|| text.lines().next());
-        reason = line.unwrap_or("it does not say why").to_owned();
+        reason = first_error(&output.stderr);
     }
     Err(CompileError::Rejected { compiler, library: library.to_owned(), reason })
+}
+
+fn compiler() -> String {
+    env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned())
+}
+
+/// The line with the first error of a compiler's output.
+fn first_error(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let line = text.lines().find(|line| line.contains("error")).or_else(|| text.lines().next());
+    line.unwrap_or("it does not say why").to_owned()
 }
 
 /// Whether the library uses the C++11 ABI of strings, as all newer ones do. Its symbols show that.
@@ -151,6 +192,12 @@ mod tests {
         fs::create_dir_all(header.parent().unwrap()).unwrap();
         fs::write(&header, "").unwrap();
         let include = folder.path().join("torch/include");
+        assert_eq!(includes(&library).unwrap(), [include.clone(), include.join("torch/csrc/api/include")]);
+        // As `cargo xtask fetch pytorch` leaves them.
+        let library = folder.path().join("backends/pytorch/libtorch_cpu.so");
+        let include = library.with_file_name("include");
+        fs::create_dir_all(include.join("torch")).unwrap();
+        fs::write(include.join("torch/script.h"), "").unwrap();
         assert_eq!(includes(&library).unwrap(), [include.clone(), include.join("torch/csrc/api/include")]);
     }
 

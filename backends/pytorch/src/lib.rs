@@ -1,8 +1,8 @@
-//! Runs TorchScript models on libtorch, loaded at run time.
+//! Runs TorchScript models, and packages of AOTInductor, on libtorch, loaded at run time.
 //!
 //! [`find`] locates libtorch, [`Torch::open`] loads it. Its interface is C++ and changes with each release, so the
 //! crate compiles a shim (`shim.cpp`) against the library's own headers, once, and caches it for the user. A model's
-//! file is `model.pt` in its version's folder, or the file that `default_model_filename` names.
+//! file is `model.pt` in its version's folder, `model.pt2` for a package, or the file that `default_model_filename` names.
 //!
 //! Without a compiler, the class in [`class_file`] runs the same models on PyTorch's own Python.
 //!
@@ -16,15 +16,18 @@ mod compile;
 mod engine;
 mod naming;
 mod options;
+mod package;
 mod python;
 mod shim;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
+use nereid_archives::{ArchiveLimits, verify_zip};
 use nereid_backend_api::{
     Backend, BackendCapabilities, DataType, Error, Instance, InstanceContext, InstanceKind, Model,
     ModelContext, Result,
@@ -35,7 +38,7 @@ use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
 
 use crate::engine::{Plan, TorchEngine};
-use crate::naming::Call;
+use crate::naming::{Argument, Call};
 use crate::options::Options;
 use crate::shim::Module;
 
@@ -46,8 +49,8 @@ pub use nereid_dylib::{Found, Place};
 
 const DEFAULT_FILENAME: &str = "model.pt";
 
-/// The platform of models that AOTInductor compiled.
-const AOT_PLATFORM: &str = "torch_aoti";
+/// The platform of packages of AOTInductor.
+const PACKAGE_PLATFORM: &str = "torch_aoti";
 
 const FRAMEWORK: Framework = Framework {
     library: "libtorch_cpu",
@@ -77,11 +80,6 @@ impl TorchBackend {
 
     fn load_model(&self, context: &ModelContext) -> Result<TorchModel> {
         let config = &context.config;
-        if config.platform == AOT_PLATFORM {
-            return Err(Error::unsupported(format!(
-                "platform '{AOT_PLATFORM}' is not served; export the model as TorchScript, for platform 'pytorch_libtorch'"
-            )));
-        }
         let options = Options::of(config, self.processors)?;
         let name = &context.name;
         let without_effect = options::without_effect(config);
@@ -94,8 +92,16 @@ impl TorchBackend {
             tracing::warn!("model '{name}': INTER_OP_THREAD_COUNT has no effect: {why}");
         }
         let path = model_file(context)?;
-        let module = self.module(&path)?;
-        let arguments = module.arguments().map_err(|why| broken(&path, &why))?;
+        let source = if config.platform == PACKAGE_PLATFORM {
+            // One loader's code serves all instances that share it, each on a thread of its own.
+            let instances: i32 = config.instance_group.iter().map(|group| group.count.max(1)).sum();
+            let threads = if options.shares_weights { usize::try_from(instances).unwrap_or(1) } else { 1 };
+            Source::Package { path, threads: threads.max(1) }
+        } else {
+            Source::Script(path)
+        };
+        let module = source.load(&self.torch)?;
+        let (arguments, results) = source.call(&module)?;
         let signature = Signature::of_config(config)?;
         let model = GraphModel::new(&context.name, config, signature, &[])?;
         let ports = model.inputs.iter().map(|input| &input.port);
@@ -113,24 +119,56 @@ impl TorchBackend {
         let keys = inputs.iter().map(|(name, _)| CString::new(*name)).collect::<Result<_, _>>();
         let keys = keys.map_err(|_| Error::invalid_arg("an input's name contains a zero byte"))?;
         let outputs: Vec<_> = model.outputs.iter().map(|output| output.port.name.as_str()).collect();
-        let results = naming::results(&outputs)?;
+        let results = match results {
+            Some(names) => naming::named_results(&outputs, &names)?,
+            None => naming::results(&outputs)?,
+        };
         let plan = Plan { options: options.run, call, keys, is_written, results, model: Arc::new(model) };
         Ok(TorchModel {
             torch: Arc::clone(&self.torch),
             plan: Arc::new(plan),
-            path,
+            source,
             shares_weights: options.shares_weights,
             first: Mutex::new(Some(Arc::new(module))),
         })
     }
-
-    fn module(&self, path: &Path) -> Result<Module> {
-        Module::load(&self.torch, path).map_err(|why| broken(path, &why))
-    }
 }
 
-fn broken(path: &Path, why: &str) -> Error {
-    Error::invalid_arg(format!("PyTorch cannot load {}: {why}", path.display()))
+/// A model's file.
+enum Source {
+    /// TorchScript.
+    Script(PathBuf),
+    /// A package of AOTInductor, which runs on this many threads at once.
+    Package { path: PathBuf, threads: usize },
+}
+
+impl Source {
+    fn load(&self, torch: &Arc<Torch>) -> Result<Module> {
+        let loaded = match self {
+            Self::Script(path) => Module::load(torch, path),
+            Self::Package { path, threads } => {
+                // libtorch does not look at the checksums, and would run what is damaged.
+                let file = File::open(path).map_err(|error| error.to_string());
+                file.and_then(|file| verify_zip(file, ArchiveLimits::default()))
+                    .and_then(|()| Module::load_package(torch, path, *threads))
+            }
+        };
+        loaded.map_err(|why| self.broken(&why))
+    }
+
+    /// The module's arguments, and the names of its results if it names them.
+    fn call(&self, module: &Module) -> Result<(Vec<Argument>, Option<Vec<String>>)> {
+        let call = match self {
+            Self::Script(_) => module.arguments().map(|arguments| (arguments, None)),
+            Self::Package { .. } => module.call_spec().map(|spec| (spec.arguments, Some(spec.results))),
+        };
+        call.map_err(|why| self.broken(&why))
+    }
+
+    fn broken(&self, why: &str) -> Error {
+        let (Self::Script(path) | Self::Package { path, .. }) = self;
+        Error::invalid_arg(format!("PyTorch cannot load {}: {why}", path.display()))
+    }
 }
 
 impl Backend for TorchBackend {
@@ -153,7 +191,7 @@ impl Backend for TorchBackend {
 struct TorchModel {
     torch: Arc<Torch>,
     plan: Arc<Plan>,
-    path: PathBuf,
+    source: Source,
     shares_weights: bool,
     /// The module that was loaded for inspection, for the first instance, or shared by all.
     first: Mutex<Option<Arc<Module>>>,
@@ -172,9 +210,10 @@ impl Model for TorchModel {
         drop(first);
         let module = match kept {
             Some(module) => module,
-            None => Arc::new(Module::load(&self.torch, &self.path).map_err(|why| {
-                broken(&self.path, &why).context(format_args!("instance '{}'", context.name))
-            })?),
+            None => {
+                let module = self.source.load(&self.torch);
+                Arc::new(module.map_err(|error| error.context(format_args!("instance '{}'", context.name)))?)
+            }
         };
         let engine = TorchEngine { module, plan: Arc::clone(&self.plan) };
         Ok(Box::new(Executor::new(Arc::clone(&self.plan.model), engine)))

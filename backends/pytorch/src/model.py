@@ -1,5 +1,5 @@
-"""Runs a TorchScript model with PyTorch's own Python, where the server has no shim to run it on libtorch. Names of tensors and
-parameters of the configuration mean the same as there (`naming.rs`, `options.rs`).
+"""Runs a TorchScript model, or a package of AOTInductor, with PyTorch's own Python, where the server has no shim to run it on
+libtorch. Names of tensors and parameters of the configuration mean the same as there (`naming.rs`, `options.rs`).
 """
 
 import json
@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import torch
+import torch_naming
 import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack
 
@@ -29,20 +30,18 @@ def _refuse(message):
     raise pb_utils.TritonModelException(message)
 
 
-def _number(name):
-    """The number at the end of a name such as INPUT__0; None if it has none."""
-    digits = name.rpartition("__")[2] if "__" in name else ""
-    return int(digits) if digits.isascii() and digits.isdigit() else None
-
-
 def _plain(kind):
     return kind.getElementType() if kind.kind() == "OptionalType" else kind
 
 
-def _takes_texts(kind):
+def _takes(kind):
+    """What an argument takes, in the words of `torch_naming`."""
     kind = _plain(kind)
-    is_list = kind.kind() == "ListType" and kind.getElementType().kind() == "StringType"
-    return is_list or kind.kind() == "StringType"
+    name = kind.kind()
+    if name == "ListType":
+        return "texts" if kind.getElementType().kind() == "StringType" else "unknown"
+    words = {"TensorType": "tensor", "DictType": "tensors", "StringType": "texts"} | dict.fromkeys(_NUMBERS, "number")
+    return words.get(name, "unknown")
 
 
 class _Parameters:
@@ -72,15 +71,51 @@ def _controls(config):
 
 def _of_control(control):
     """What a configuration would say of an input that the server adds."""
+    kinds = [it["data_type"] for it in control["control"] if it.get("data_type", "TYPE_INVALID") != "TYPE_INVALID"]
     is_bool = any(it.get("bool_false_true") for it in control["control"])
-    return {"name": control["name"], "data_type": "TYPE_BOOL" if is_bool else "TYPE_FP32"}
+    is_integer = any(it.get("int32_false_true") for it in control["control"])
+    kind = kinds[0] if kinds else "TYPE_BOOL" if is_bool else "TYPE_INT32" if is_integer else "TYPE_FP32"
+    return {"name": control["name"], "data_type": kind}
+
+
+class _Script:
+    """A TorchScript model."""
+
+    names = None
+
+    def __init__(self, path, optimized):
+        self._module = torch.jit.load(path, map_location="cpu").eval()
+        self._optimized = optimized
+        self._schema = self._module.forward.schema.arguments[1:]
+        self.arguments = [(it.name, _takes(it.type), not it.has_default_value()) for it in self._schema]
+
+    def __call__(self, values, places):
+        """Its results for values by place, None for an argument that keeps its default; or for a dictionary."""
+        with torch.jit.optimized_execution(self._optimized):
+            if places is None:
+                return self._module(values)
+            arguments = {}
+            for argument, value in zip(self._schema, values):
+                if value is not None:
+                    arguments[argument.name] = _argument(value, _plain(argument.type).kind())
+            return self._module(**arguments)
+
+
+class _Package:
+    """What AOTInductor compiled."""
+
+    def __init__(self, path):
+        self._loader = torch._inductor.aoti_load_package(path).loader
+        names, self.names = torch_naming.call_spec(*self._loader.get_call_spec())
+        self.arguments = [(name, "tensor", True) for name in names]
+
+    def __call__(self, values, _places):
+        return tuple(self._loader.run(values))
 
 
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
-        if config.get("sequence_batching", {}).get("state"):
-            _refuse("states of sequences need libtorch with its headers and a C++ compiler")
         parameters = _Parameters(config)
         instances = sum(max(1, group.get("count", 1)) for group in config.get("instance_group", [])) or 1
         shared = max(1, len(os.sched_getaffinity(0)) // instances)
@@ -88,48 +123,28 @@ class TritonPythonModel:
         if parameters.threads("INTER_OP_THREAD_COUNT"):
             torch.set_num_interop_threads(parameters.threads("INTER_OP_THREAD_COUNT"))
         self._guard = torch.inference_mode if parameters.flag("INFERENCE_MODE", True) else torch.no_grad
-        self._optimized = not parameters.flag("DISABLE_OPTIMIZED_EXECUTION", False)
-        filename = config.get("default_model_filename") or "model.pt"
+        optimized = not parameters.flag("DISABLE_OPTIMIZED_EXECUTION", False)
+        is_package = config.get("platform") == "torch_aoti"
+        filename = config.get("default_model_filename") or ("model.pt2" if is_package else "model.pt")
         path = os.path.join(args["model_repository"], args["model_version"], filename)
-        self._module = torch.jit.load(path, map_location="cpu").eval()
+        self._module = _Package(path) if is_package else _Script(path, optimized)
         self._batching = config.get("max_batch_size", 0) > 0
+        states = config.get("sequence_batching", {}).get("state", [])
         self._inputs = config.get("input", []) + list(map(_of_control, _controls(config)))
+        self._inputs += [{"name": it["input_name"], "data_type": it["data_type"]} for it in states]
         self._kinds = {it["name"]: it["data_type"] for it in self._inputs}
         self._outputs = config.get("output", [])
-        self._arguments = self._module.forward.schema.arguments[1:]
-        self._places = self._find_places()
-        numbers = [_number(output["name"]) for output in self._outputs]
-        self._results = list(range(len(numbers))) if None in numbers else numbers
-
-    def _find_places(self):
-        """The input of each argument, None for one that keeps its default; or None if a dictionary takes all inputs."""
-        arguments, names = self._arguments, [argument.name for argument in self._arguments]
-        if len(arguments) == 1 and _plain(arguments[0].type).kind() == "DictType":
-            return None
-
-        def find(name):
-            number = _number(name)
-            if name in names:
-                return names.index(name)
-            return number if number is not None and number < len(names) else None
-
-        is_named = any(find(it["name"]) is not None for it in self._inputs)
-        places = [None] * len(arguments)
-        for index, it in enumerate(self._inputs):
-            at = find(it["name"]) if is_named else (index if index < len(names) else None)
-            if at is None:
-                listed = ", ".join("'%s'" % name for name in names) or "none"
-                _refuse("input '%s' is no argument of the model's forward (its arguments: %s)" % (it["name"], listed))
-            if places[at] is not None:
-                _refuse("inputs '%s' and '%s' are the same argument '%s' of the model" % (places[at], it["name"], names[at]))
-            if _takes_texts(arguments[at].type) != (it["data_type"] == "TYPE_STRING"):
-                takes = "strings" if _takes_texts(arguments[at].type) else "a tensor of numbers"
-                _refuse("input '%s': the argument '%s' of the model takes %s" % (it["name"], names[at], takes))
-            places[at] = it["name"]
-        for argument, place in zip(arguments, places):
-            if place is None and not argument.has_default_value():
-                _refuse("the model's argument '%s' has no input" % argument.name)
-        return places
+        names = [it["name"] for it in self._outputs]
+        kept = [it for it in states if it["output_name"] not in names]
+        self._outputs = self._outputs + [{"name": it["output_name"], "data_type": it["data_type"]} for it in kept]
+        # The server takes the states of a sequence from the responses.
+        self._states = {it["output_name"] for it in states}
+        given = [(it["name"], it["data_type"] == "TYPE_STRING") for it in self._inputs]
+        try:
+            self._places = torch_naming.call(given, self._module.arguments)
+            self._results = torch_naming.results([it["name"] for it in self._outputs], self._module.names)
+        except torch_naming.Misfit as error:
+            _refuse(str(error))
 
     def execute(self, requests):
         responses = [None] * len(requests)
@@ -159,25 +174,23 @@ class TritonPythonModel:
         joined = values[0]
         if len(values) > 1:
             joined = {name: torch.cat([given[name] for given in values]) for name in joined}
-        with self._guard(), torch.jit.optimized_execution(self._optimized):
-            results = self._call(joined)
+        with self._guard():
+            results = self._module(self._values(joined), self._places)
             parts = [self._parts(output, place, results, sizes) for output, place in zip(self._outputs, self._results)]
         answers = []
         for index, request in enumerate(requests):
-            wanted = request.requested_output_names()
+            wanted = self._states.union(request.requested_output_names())
             named = zip(self._outputs, parts)
             tensors = [_tensor(output["name"], part[index]) for output, part in named if output["name"] in wanted]
             answers.append(pb_utils.InferenceResponse(tensors))
         return answers
 
-    def _call(self, values):
+    def _values(self, given):
+        """The values of the arguments in their order, or by name for a dictionary."""
         if self._places is None:
-            return self._module(values)
-        arguments = {}
-        for argument, place in zip(self._arguments, self._places):
-            if place is not None and place in values:
-                arguments[argument.name] = _argument(values[place], _plain(argument.type).kind())
-        return self._module(**arguments)
+            return given
+        names = [None if place is None else self._inputs[place]["name"] for place in self._places]
+        return [given.get(name) for name in names]
 
     def _parts(self, output, place, results, sizes):
         """An output of each request."""

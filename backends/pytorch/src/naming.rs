@@ -3,7 +3,10 @@
 //! TorchScript files name no outputs, and inputs only as the arguments of `forward`. Triton's rules: an input is named like
 //! an argument, or ends in `__` and the number of one, or else its place in the configuration counts. A model with one
 //! dictionary as its argument gets all inputs in it, by their names. An output ends in `__` and its number, or is named
-//! like its entry where the model returns a dictionary, or else its place in the configuration counts.
+//! like its entry where the model returns a dictionary, or else its place in the configuration counts. Packages of
+//! AOTInductor name all inputs and outputs; their names take the place of those of arguments.
+//!
+//! `torch_naming.py` has the same rules for PyTorch's own Python. The tests run both on one table, `tests/naming.json`.
 
 use nereid_backend_api::{Error, Result};
 
@@ -117,7 +120,31 @@ pub(crate) fn call(inputs: &[(&str, bool)], arguments: &[Argument]) -> Result<Ca
 /// Two outputs are the same result.
 pub(crate) fn results(outputs: &[&str]) -> Result<Vec<usize>> {
     let numbers: Option<Vec<_>> = outputs.iter().map(|name| number(name)).collect();
-    let places = numbers.unwrap_or_else(|| (0..outputs.len()).collect());
+    distinct(outputs, numbers.unwrap_or_else(|| (0..outputs.len()).collect()))
+}
+
+/// The position of each output among these results, by name or number; if no output is either, its place counts.
+///
+/// # Errors
+/// `InvalidArg`, which names an output that is none of the results, or two that are the same one.
+pub(crate) fn named_results(outputs: &[&str], names: &[String]) -> Result<Vec<usize>> {
+    let find = |name: &str| {
+        names.iter().position(|known| known == name).or_else(|| number(name).filter(|&at| at < names.len()))
+    };
+    let is_named = outputs.iter().any(|name| find(name).is_some());
+    let place = |(index, name): (usize, &&str)| {
+        let found = if is_named { find(name) } else { Some(index).filter(|&at| at < names.len()) };
+        found.ok_or_else(|| {
+            let listed: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+            let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            Error::invalid_arg(format!("output '{name}' is none of the model's results ({listed})"))
+        })
+    };
+    distinct(outputs, outputs.iter().enumerate().map(place).collect::<Result<_>>()?)
+}
+
+/// The places, if no two outputs have the same.
+fn distinct(outputs: &[&str], places: Vec<usize>) -> Result<Vec<usize>> {
     for (at, place) in places.iter().enumerate() {
         if let Some(other) = places[..at].iter().position(|other| other == place) {
             let (one, two) = (outputs[other], outputs[at]);
@@ -136,89 +163,4 @@ fn number(name: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn argument(name: &str) -> Argument {
-        let is_required = !name.ends_with('?');
-        let (name, kind) = match name.trim_end_matches('?').split_once(':') {
-            Some((name, "text")) => (name, Kind::Texts),
-            Some((name, "number")) => (name, Kind::Number),
-            Some((name, "dictionary")) => (name, Kind::TensorsByName),
-            Some((name, _)) => (name, Kind::Unknown),
-            None => (name.trim_end_matches('?'), Kind::Tensor),
-        };
-        Argument { name: name.to_owned(), kind, is_required, is_written: false }
-    }
-
-    fn called(inputs: &[&str], arguments: &[&str]) -> Result<Call> {
-        let inputs: Vec<_> =
-            inputs.iter().map(|name| (name.trim_end_matches('"'), name.ends_with('"'))).collect();
-        call(&inputs, &arguments.iter().map(|name| argument(name)).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn inputs_are_arguments_by_name_by_number_or_by_place() {
-        for (inputs, arguments, expected) in [
-            (&["x", "y"][..], &["x", "y"][..], &[Some(0), Some(1)][..]),
-            (&["y", "x"], &["x", "y"], &[Some(1), Some(0)]),
-            (&["INPUT__1", "INPUT__0"], &["x", "y"], &[Some(1), Some(0)]),
-            (&["A__0", "y"], &["x", "y"], &[Some(0), Some(1)]),
-            (&["first", "second"], &["x", "y"], &[Some(0), Some(1)]),
-            (&["x"], &["x", "y?"], &[Some(0)]),
-            (&["y"], &["x?", "y"], &[None, Some(0)]),
-            (&["words\"", "x"], &["x", "words:text"], &[Some(1), Some(0)]),
-            (&["x", "rate"], &["x", "rate:number"], &[Some(0), Some(1)]),
-            (&[], &["x?"], &[]),
-        ] {
-            let expected = Call::Arguments(expected.to_vec());
-            assert_eq!(called(inputs, arguments), Ok(expected), "{inputs:?} {arguments:?}");
-        }
-        assert_eq!(called(&["a", "b", "c"], &["tensors:dictionary"]), Ok(Call::Dictionary));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_named() {
-        for (inputs, arguments, message) in [
-            (
-                &["z", "x"][..],
-                &["x", "y"][..],
-                "input 'z' is no argument of the model's forward (its arguments: 'x', 'y')",
-            ),
-            (&["a", "b"], &["x"], "input 'b' is no argument of the model's forward (its arguments: 'x')"),
-            (&["a"], &[], "input 'a' is no argument of the model's forward (its arguments: none)"),
-            (&["x", "IN__0"], &["x", "y"], "inputs 'x' and 'IN__0' are the same argument 'x' of the model"),
-            (&["x"], &["x", "y"], "the model's argument 'y' has no input"),
-            (&["x\""], &["x"], "input 'x': the argument 'x' of the model takes a tensor of numbers"),
-            (&["x"], &["x:text"], "input 'x': the argument 'x' of the model takes strings"),
-            (
-                &["x"],
-                &["x:other"],
-                "input 'x': the argument 'x' of the model takes what a request cannot carry",
-            ),
-            (
-                &["a\""],
-                &["d:dictionary"],
-                "input 'a' holds strings, but the model takes a dictionary of tensors",
-            ),
-        ] {
-            assert_eq!(called(inputs, arguments).unwrap_err().message(), message);
-        }
-    }
-
-    #[test]
-    fn outputs_are_results_by_number_or_by_place() {
-        for (outputs, expected) in [
-            (&["OUTPUT__0", "OUTPUT__1"][..], &[0, 1][..]),
-            (&["OUTPUT__1", "OTHER__0"], &[1, 0]),
-            (&["OUTPUT__2"], &[2]),
-            (&["b", "a"], &[0, 1]),
-            (&["b__1", "a"], &[0, 1]),
-            (&["a__x", "b__"], &[0, 1]),
-        ] {
-            assert_eq!(results(outputs).unwrap(), expected, "{outputs:?}");
-        }
-        let error = results(&["A__1", "B__1"]).unwrap_err();
-        assert_eq!(error.message(), "outputs 'A__1' and 'B__1' are the same result of the model");
-    }
-}
+mod tests;

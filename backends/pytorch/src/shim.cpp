@@ -1,4 +1,4 @@
-// Calls TorchScript models through C functions. Compiled by the server against the headers of the libtorch that it found,
+// Calls TorchScript models, and packages of AOTInductor, through C functions. Compiled by the server against the headers of the libtorch that it found,
 // because libtorch's C++ interface is another one in each release. `shim.rs` declares the same functions and structures.
 //
 // No exception leaves a function: an error is returned as text, which the caller frees with nereid_torch_free_text.
@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,7 +18,21 @@
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
 
+// Since 2.5.
+#if __has_include(<torch/csrc/inductor/aoti_package/model_package_loader.h>)
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#define HAS_PACKAGES 1
+#else
+#define HAS_PACKAGES 0
+#endif
+
 namespace {
+
+#if HAS_PACKAGES
+using Package = torch::inductor::AOTIModelPackageLoader;
+#else
+struct Package {};
+#endif
 
 constexpr int32_t STRINGS = -1;
 constexpr int32_t ABSENT = -2;
@@ -52,6 +68,7 @@ struct Output {
 
 using OnArgument = void (*)(void*, const char*, int32_t kind, int32_t is_required, int32_t is_written);
 using OnOutput = void (*)(void*, const Output*);
+using OnText = void (*)(void*, const char*);
 
 struct Options {
   int32_t inference_mode;
@@ -61,6 +78,8 @@ struct Options {
 
 struct Model {
   torch::jit::Module module;
+  // What AOTInductor compiled, instead of a module.
+  std::unique_ptr<Package> package;
 };
 
 char* copy_text(const std::string& text) {
@@ -222,14 +241,40 @@ void send_all(const c10::IValue& value, void* context, OnOutput on_output) {
   }
 }
 
-c10::IValue forward(Model* model, std::vector<c10::IValue> arguments, bool inference_mode) {
+template <typename Action>
+auto without_gradients(bool inference_mode, Action&& action) {
   if (inference_mode) {
     c10::InferenceMode guard(true);
-    return model->module.forward(std::move(arguments));
+    return action();
   }
   torch::NoGradGuard guard;
-  return model->module.forward(std::move(arguments));
+  return action();
 }
+
+#if HAS_PACKAGES
+// Up to `runners` threads run the package at once. Older releases let only one.
+template <typename P = Package>
+std::unique_ptr<P> open_package(const std::string& path, size_t runners) {
+  if constexpr (std::is_constructible_v<P, std::string, std::string, bool, size_t>) {
+    return std::make_unique<P>(path, "model", false, runners);
+  } else {
+    return std::make_unique<P>(path);
+  }
+}
+
+void run_package(
+    Package& package, const Options& options, const Input* inputs, size_t input_count, void* context,
+    OnOutput on_output) {
+  std::vector<at::Tensor> tensors;
+  for (size_t at = 0; at < input_count; ++at) {
+    tensors.push_back(tensor_of(inputs[at]));
+  }
+  auto results = without_gradients(options.inference_mode != 0, [&] { return package.run(tensors); });
+  for (size_t at = 0; at < results.size(); ++at) {
+    send(at, nullptr, results[at], context, on_output);
+  }
+}
+#endif
 
 }  // namespace
 
@@ -241,7 +286,30 @@ __attribute__((visibility("default"))) char* nereid_torch_load(const char* path,
   return guarded([&] {
     auto module = torch::jit::load(path, c10::Device(c10::kCPU));
     module.eval();
-    *model = new Model{std::move(module)};
+    *model = new Model{std::move(module), nullptr};
+  });
+}
+
+// Loads a package of AOTInductor, which up to `runners` threads run at once.
+__attribute__((visibility("default"))) char* nereid_torch_load_package(
+    const char* path, size_t runners, Model** model) {
+  return guarded([&] {
+#if HAS_PACKAGES
+    *model = new Model{torch::jit::Module(), open_package(path, runners)};
+#else
+    TORCH_CHECK(false, "packages of AOTInductor need libtorch 2.5 or newer");
+#endif
+  });
+}
+
+// What a package says of its inputs, and then of its outputs, as JSON.
+__attribute__((visibility("default"))) char* nereid_torch_call_spec(Model* model, void* context, OnText on_text) {
+  return guarded([&] {
+#if HAS_PACKAGES
+    for (const auto& text : model->package->get_call_spec()) {
+      on_text(context, text.c_str());
+    }
+#endif
   });
 }
 
@@ -274,7 +342,7 @@ __attribute__((visibility("default"))) char* nereid_torch_arguments(
   });
 }
 
-// Runs `forward`. `inputs` are its arguments in order, or the entries of its dictionary.
+// Runs `forward`, or a package. `inputs` are the arguments in order, or the entries of the dictionary.
 __attribute__((visibility("default"))) char* nereid_torch_run(
     Model* model, const Options* options, const Input* inputs, size_t input_count, int32_t by_name, void* context,
     OnOutput on_output) {
@@ -282,6 +350,12 @@ __attribute__((visibility("default"))) char* nereid_torch_run(
     if (options->threads > 0 && at::get_num_threads() != options->threads) {
       at::set_num_threads(options->threads);
     }
+#if HAS_PACKAGES
+    if (model->package != nullptr) {
+      run_package(*model->package, *options, inputs, input_count, context, on_output);
+      return;
+    }
+#endif
     torch::jit::setGraphExecutorOptimize(options->optimized_execution != 0);
     std::vector<c10::IValue> arguments;
     if (by_name != 0) {
@@ -301,7 +375,9 @@ __attribute__((visibility("default"))) char* nereid_torch_run(
         }
       }
     }
-    send_all(forward(model, std::move(arguments), options->inference_mode != 0), context, on_output);
+    auto result = without_gradients(
+        options->inference_mode != 0, [&] { return model->module.forward(std::move(arguments)); });
+    send_all(result, context, on_output);
   });
 }
 

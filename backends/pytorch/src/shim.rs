@@ -13,6 +13,7 @@ use nereid_dylib::{Binding, InUse, LoadError, open};
 
 use crate::compile::{self, CompileError};
 use crate::naming::{Argument, Kind};
+use crate::package::CallSpec;
 
 /// The type of strings, which are not tensors in libtorch.
 const STRINGS: i32 = -1;
@@ -102,11 +103,14 @@ pub(crate) struct RunOptions {
 
 type OnArgument = unsafe extern "C" fn(*mut c_void, *const c_char, i32, i32, i32);
 type OnOutput = unsafe extern "C" fn(*mut c_void, *const RawOutput);
+type OnText = unsafe extern "C" fn(*mut c_void, *const c_char);
 
 #[derive(Clone, Copy)]
 struct Api {
     free_text: unsafe extern "C" fn(*mut c_char),
     load: unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
+    load_package: unsafe extern "C" fn(*const c_char, usize, *mut *mut RawModel) -> *mut c_char,
+    call_spec: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnText) -> *mut c_char,
     free: unsafe extern "C" fn(*mut RawModel),
     set_inter_op_threads: unsafe extern "C" fn(i32) -> *mut c_char,
     arguments: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnArgument) -> *mut c_char,
@@ -124,6 +128,10 @@ struct Api {
 /// libtorch, opened with its shim. It stays open for the life of the process.
 pub struct Torch {
     api: Api,
+    /// The library `libtorch_cpu.so`.
+    path: PathBuf,
+    /// Whether packages find the library that they name as needed, or else why not.
+    umbrella: OnceLock<Result<(), String>>,
     /// The number of threads that run parts of models in parallel, once a model has set it.
     inter_op_threads: OnceLock<Result<i32, String>>,
 }
@@ -152,13 +160,30 @@ impl Torch {
         let api = Api {
             free_text: function!("nereid_torch_free_text"),
             load: function!("nereid_torch_load"),
+            load_package: function!("nereid_torch_load_package"),
+            call_spec: function!("nereid_torch_call_spec"),
             free: function!("nereid_torch_free"),
             set_inter_op_threads: function!("nereid_torch_set_inter_op_threads"),
             arguments: function!("nereid_torch_arguments"),
             run: function!("nereid_torch_run"),
         };
         mem::forget((library, compiled));
-        Ok(Arc::new(Self { api, inter_op_threads: OnceLock::new() }))
+        let path = path.to_owned();
+        Ok(Arc::new(Self { api, path, umbrella: OnceLock::new(), inter_op_threads: OnceLock::new() }))
+    }
+
+    /// Loads a library with the name of the one that packages of AOTInductor need besides `libtorch_cpu.so`: libtorch's
+    /// `libtorch.so`, which is empty, but in builds with CUDA needs all of NVIDIA's libraries.
+    fn open_umbrella(&self) -> Result<(), String> {
+        let open = || {
+            let library = compile::umbrella(&self.path).map_err(|error| error.to_string())?;
+            // SAFETY: an empty library has no initialisers.
+            let library = unsafe { open(&library, Binding::Lazy) }.map_err(|error| error.to_string())?;
+            // It stays open for the life of the process, as packages may be loaded at any time.
+            mem::forget(library);
+            Ok(())
+        };
+        self.umbrella.get_or_init(open).clone()
     }
 
     /// Sets the number of threads that run parts of models in parallel. The process has one such number, which the
@@ -191,7 +216,7 @@ impl Torch {
     }
 }
 
-/// A TorchScript model.
+/// A TorchScript model, or a package of AOTInductor.
 pub(crate) struct Module {
     model: NonNull<RawModel>,
     torch: Arc<Torch>,
@@ -251,6 +276,38 @@ impl Module {
         torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) })?;
         let model = NonNull::new(model).ok_or("libtorch returned no model")?;
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
+    }
+
+    /// Loads the code of a package of AOTInductor, for this many threads at once.
+    ///
+    /// # Errors
+    /// libtorch's message.
+    pub(crate) fn load_package(torch: &Arc<Torch>, path: &Path, threads: usize) -> Result<Self, String> {
+        let in_use = InUse::new();
+        torch.open_umbrella()?;
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        let mut model = ptr::null_mut();
+        // SAFETY: the path is alive, and the result pointer is valid for writes. Loading runs the package's code, which the
+        // operator trusts as it does a backend library.
+        torch.check(unsafe { (torch.api.load_package)(path.as_ptr(), threads, &raw mut model) })?;
+        let model = NonNull::new(model).ok_or("libtorch returned no model")?;
+        Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
+    }
+
+    /// What a package takes and returns.
+    ///
+    /// # Errors
+    /// The package does not say it.
+    pub(crate) fn call_spec(&self) -> Result<CallSpec, String> {
+        let mut texts: Vec<String> = Vec::new();
+        let context: *mut Vec<String> = &raw mut texts;
+        // SAFETY: the model is alive, and the context has the type that the function expects and outlives the call.
+        let error = unsafe { (self.torch.api.call_spec)(self.model.as_ptr(), context.cast(), on_text) };
+        self.torch.check(error)?;
+        let [inputs, outputs] = &texts[..] else {
+            return Err(format!("it has {} call specifications, expected 2", texts.len()));
+        };
+        CallSpec::read(inputs, outputs)
     }
 
     /// The arguments of its method `forward`.
@@ -358,6 +415,16 @@ unsafe extern "C" fn on_argument(
     };
     let name = name.to_string_lossy().into_owned();
     arguments.push(Argument { name, kind, is_required: is_required != 0, is_written: is_written != 0 });
+}
+
+/// Collects a text.
+///
+/// # Safety
+/// The shim calls it with the context of [`Module::call_spec`] and a text that ends with a zero byte.
+unsafe extern "C" fn on_text(context: *mut c_void, text: *const c_char) {
+    // SAFETY: the context is the one given to the call, and the text ends with a zero byte.
+    let (texts, text) = unsafe { (&mut *context.cast::<Vec<String>>(), CStr::from_ptr(text)) };
+    texts.push(text.to_string_lossy().into_owned());
 }
 
 /// Copies a result of a run.

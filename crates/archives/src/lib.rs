@@ -19,6 +19,7 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 
 pub use crate::tar::{inspect_tar, unpack_tar};
+pub use crate::zip::verify_zip;
 use crate::zstd::Zstd;
 
 /// How large an archive may become.

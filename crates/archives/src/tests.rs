@@ -402,3 +402,26 @@ proptest! {
         prop_assert_eq!(place.outside(), before);
     }
 }
+
+proptest! {
+    #[test]
+    fn a_bit_that_flips_in_the_contents_of_a_zip_file_is_noticed(
+        contents in proptest::collection::vec(any::<u8>(), 1..3000),
+        at in any::<proptest::sample::Index>(),
+        bit in 0..8_u8,
+    ) {
+        const MARK: &[u8] = b"begin";
+        let place = Place::new();
+        let path = place.root.path().join("verified.zip");
+        let verified = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            verify_zip(File::open(&path).unwrap(), ArchiveLimits::default())
+        };
+        let marked = [MARK, &contents].concat();
+        let mut archive = zip_by(CompressionMethod::STORE, &[("a/", b""), ("a/b", &marked), ("c", b"d")]);
+        prop_assert_eq!(verified(&archive), Ok(()));
+        let start = archive.windows(MARK.len()).position(|found| found == MARK).unwrap();
+        archive[start + at.index(marked.len())] ^= 1 << bit;
+        prop_assert!(verified(&archive).unwrap_err().starts_with("'a/b': "));
+    }
+}

@@ -1,4 +1,4 @@
-//! Unpacks zip files: stored and deflated entries.
+//! Unpacks and verifies zip files: stored and deflated entries.
 
 use std::fs::{self, File};
 use std::io::{self, Read, copy};
@@ -21,6 +21,36 @@ struct Kept {
 /// Unpacks a zip file into a folder. Links are not kept: a zip file that has one is refused.
 pub(crate) fn unpack_zip(file: File, folder: &Path, limits: ArchiveLimits) -> Result<(), String> {
     let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    read(file, limits, |name, contents| {
+        let path = Path::new(name);
+        let Some((contents, left)) = contents else { return make_folder(&folder, path).map(|()| 0) };
+        make_folder(&folder, path.parent().unwrap_or(Path::new("")))?;
+        let failed = |error: io::Error| format!("'{name}': {error}");
+        let mut target = replace(&folder.join(path)).map_err(failed)?;
+        copy(&mut contents.take(left), &mut target).map_err(failed)
+    })
+}
+
+/// Compares the contents of a zip file's entries with their sizes and checksums. Writes nothing.
+///
+/// # Errors
+/// The file is not a zip file that [`unpack`](crate::unpack) would accept, or an entry is damaged.
+pub fn verify_zip(file: File, limits: ArchiveLimits) -> Result<(), String> {
+    read(file, limits, |name, contents| {
+        let Some((contents, left)) = contents else { return Ok(0) };
+        copy(&mut contents.take(left), &mut io::sink()).map_err(|error| format!("'{name}': {error}"))
+    })
+}
+
+/// An entry's contents, with how many bytes of them to take at most; `None` for a folder.
+type Contents<'a> = Option<(&'a mut dyn Read, u64)>;
+
+/// Hands each entry to `accept`, which returns how many bytes it took. Reading contents to their end checks them.
+fn read(
+    file: File,
+    limits: ArchiveLimits,
+    accept: impl Fn(&str, Contents<'_>) -> Result<u64, String>,
+) -> Result<(), String> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(file, &mut buffer).map_err(|error| error.to_string())?;
     let too_large = || format!("it has more than {} bytes", limits.bytes);
@@ -56,23 +86,18 @@ pub(crate) fn unpack_zip(file: File, folder: &Path, limits: ArchiveLimits) -> Re
     // What entries say of their sizes need not be true.
     let mut left = limits.bytes;
     for Kept { name, is_folder, is_deflated, place } in kept {
-        let path = Path::new(&name);
         if is_folder {
-            make_folder(&folder, path)?;
+            accept(&name, None)?;
             continue;
         }
-        make_folder(&folder, path.parent().unwrap_or(Path::new("")))?;
         let entry = archive.get_entry(place).map_err(|error| format!("'{name}': {error}"))?;
         let data = entry.reader();
         let contents: Box<dyn Read> =
             if is_deflated { Box::new(DeflateDecoder::new(data)) } else { Box::new(data) };
         // Compares sizes and checksums.
         let mut contents = entry.verifying_reader(contents);
-        let failed = |error: io::Error| format!("'{name}': {error}");
-        let mut target = replace(&folder.join(path)).map_err(failed)?;
-        let written =
-            copy(&mut contents.by_ref().take(left.saturating_add(1)), &mut target).map_err(failed)?;
-        left = left.checked_sub(written).ok_or_else(too_large)?;
+        let taken = accept(&name, Some((&mut contents, left.saturating_add(1))))?;
+        left = left.checked_sub(taken).ok_or_else(too_large)?;
     }
     Ok(())
 }

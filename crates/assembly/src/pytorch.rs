@@ -47,7 +47,7 @@ pub(crate) fn open(
     Ok(Arc::new(TorchBackend::new(torch)))
 }
 
-/// TorchScript models on PyTorch's own Python.
+/// TorchScript models and packages of AOTInductor on PyTorch's own Python.
 struct InPython {
     python: PythonBackend,
     class: PathBuf,
@@ -58,7 +58,7 @@ impl InPython {
     fn open(settings: &BackendSettings, directory: &Path, why: &str) -> Result<Arc<dyn Backend>> {
         let python = PythonBackend::new(settings, directory)?;
         let class = class_file().map_err(|error| Error::unavailable(error.to_string()))?;
-        tracing::info!("PyTorch's own Python serves TorchScript models: {why}");
+        tracing::info!("PyTorch's own Python serves TorchScript models and packages: {why}");
         Ok(Arc::new(Self { python, class, why: why.to_owned() }))
     }
 }

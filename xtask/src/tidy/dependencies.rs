@@ -426,6 +426,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "backends/*",
         workspace: Allowed::Only(&[
+            "nereid-archives",
             "nereid-backend-api",
             "nereid-dylib",
             "nereid-graph-executor",
