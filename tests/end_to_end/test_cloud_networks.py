@@ -1,9 +1,14 @@
 """How clouds are reached and by whose credentials: TLS, proxies, and the services that give machines theirs."""
 
+import base64
 import json
 import re
 
 import pytest
+
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from certificates import Authority
 from cloud_repositories import answers, environment, refused
@@ -156,3 +161,33 @@ def test_googles_machines_give_credentials(plain_google):
         with running("gs://models/repository", env=environment(**variables)) as server:
             assert answers(server, "a")
         assert all("Bearer a-token-of-the-platform" in head for head in proxy.heads)
+
+
+@pytest.mark.parametrize("source", ["environment", "file", "file for all"])
+def test_googles_service_accounts_sign_what_is_sent(plain_google, tmp_path, source):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {"type": "service_account", "private_key": pem, "private_key_id": "the-id", "client_email": "models@project"}
+    path, credentials = tmp_path / "account.json", tmp_path / "credentials.json"
+    path.write_text(json.dumps(account))
+    entries = {"gs://models/repository": str(path), "": "/no/such/file"} if source == "file" else {"": str(path)}
+    credentials.write_text(json.dumps({"gs": entries}))
+    # With a file of credentials, the environment does not count.
+    variables = {"TRITON_CLOUD_CREDENTIAL_PATH": str(credentials), "GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
+    if source == "environment":
+        variables = {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}
+    with Proxy(plain_google.address) as proxy:
+        variables["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = f"{proxy.origin}/storage/v1/"
+        with running("gs://models/repository", env=environment(**variables)) as server:
+            assert answers(server, "a")
+        for head in proxy.heads:
+            signed, signature = re.search(r"(?i)\nauthorization: bearer (\S+)\.(\S+)\r", head).groups()
+            key.public_key().verify(decoded(signature), signed.encode(), padding.PKCS1v15(), SHA256())
+            header, claims = (json.loads(decoded(part)) for part in signed.split("."))
+            assert (header["kid"], claims["iss"]) == ("the-id", "models@project")
+        assert proxy.heads
+
+
+def decoded(part):
+    """A part of a JSON web token."""
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
