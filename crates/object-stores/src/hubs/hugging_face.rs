@@ -153,6 +153,9 @@ fn next_page(url: &str, link: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+mod conformance;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
