@@ -21,7 +21,7 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::computed::Computed;
-pub(crate) use self::fit::{Fitted, fit, still_fits};
+pub(crate) use self::fit::{Fitted, fit};
 use self::plan::Plan;
 use crate::executor::{Executor, ReadyCheck};
 use crate::model::Model;
@@ -129,6 +129,10 @@ impl Executor for Graph {
     fn members<'a>(&self, models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
         let steps = self.shared.plan.steps.iter();
         steps.filter_map(|step| models.find_exactly(&step.model, step.version).ok()).collect()
+    }
+
+    fn still_fits(&self, model: &Model, models: &ModelTable) -> Result<bool> {
+        fit::still_fits(model, models)
     }
 
     fn member_count(&self) -> usize {

@@ -1,10 +1,11 @@
 //! What executes a model's requests: the instances of a backend's model ([`Instances`]), or the graph of an ensemble
 //! ([`crate::ensemble`]). Another kind, such as a remote node, is one more implementation: nothing above distinguishes
-//! them.
+//! them, and [`ExecutorKind`] chooses.
 //!
 //! What holds for all of them is tested in `ensemble/tests/executors.rs`.
 
 mod instances;
+mod kind;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, Result};
 
 pub(crate) use self::instances::Instances;
+pub(crate) use self::kind::{ExecutorKind, dependencies};
 use crate::model::Model;
 use crate::scheduler::Ticket;
 use crate::table::ModelTable;
@@ -54,6 +56,14 @@ pub(crate) trait Executor: Send + Sync {
     /// The models that it hands requests to.
     fn members<'a>(&self, _models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
         Vec::new()
+    }
+
+    /// Whether the members that are served now fit `model`, which this executes, as they did when it was loaded.
+    ///
+    /// # Errors
+    /// What no longer fits.
+    fn still_fits(&self, _model: &Model, _models: &ModelTable) -> Result<bool> {
+        Ok(true)
     }
 
     /// The number of its [members](Self::members), if all of them are loaded.

@@ -9,7 +9,7 @@
 //! who found it in the table before; when nobody holds it any more, its instances end.
 
 mod catalog;
-mod ensembles;
+mod dependents;
 mod fetch;
 mod forget;
 mod records;
@@ -26,15 +26,15 @@ use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
 
 use self::catalog::Catalog;
 pub(crate) use self::catalog::Listing;
-use self::ensembles::Pending;
+use self::dependents::Pending;
 use self::fetch::ModelToLoad;
 use self::forget::Forgetting;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
 use crate::block_on::block_on;
-use crate::ensemble::{self, steps_of};
 use crate::events::Events;
+use crate::executor::{ExecutorKind, dependencies};
 use crate::model::{Model, ModelSpec, Services};
 use crate::readiness::{POLL_INTERVAL, ReadinessPoll};
 use crate::source::{Fetches, Fingerprint, ModelId, ModelSource};
@@ -71,9 +71,9 @@ struct Record {
     failed: Option<Fingerprint>,
     /// The fingerprint at the last poll.
     seen: Option<Fingerprint>,
-    /// The pending specification, if it is an ensemble.
-    ensemble: Option<Pending>,
-    /// Whether the ensemble was read since it was reconciled.
+    /// The pending specification, if it depends on other models.
+    pending: Option<Pending>,
+    /// Whether it was read since it was reconciled with these.
     needs_reconciling: bool,
 }
 
@@ -84,7 +84,7 @@ impl Record {
     }
 
     fn is_empty(&self) -> bool {
-        self.served.is_none() && self.failed.is_none() && self.seen.is_none() && self.ensemble.is_none()
+        self.served.is_none() && self.failed.is_none() && self.seen.is_none() && self.pending.is_none()
     }
 
     /// Records the outcome of a load.
@@ -147,7 +147,7 @@ impl LifeCycle {
         &self.fetches
     }
 
-    /// Reads a model and loads it; an ensemble is only read, and reconciled when its members are loaded.
+    /// Reads a model and loads it; one with members is only read, and reconciled when these are loaded.
     fn load(
         self: &Arc<Self>,
         model: ModelToLoad,
@@ -178,12 +178,12 @@ impl LifeCycle {
                 )));
             }
         };
-        if steps_of(&spec.config).is_some() && spec.fault.is_none() {
-            known.ensemble = Some(Pending { spec, anew });
+        if dependencies(&spec.config).is_some() && spec.fault.is_none() {
+            known.pending = Some(Pending { spec, anew });
             known.needs_reconciling = true;
             return Ok(());
         }
-        known.ensemble = None;
+        known.pending = None;
         let fingerprint = spec.fingerprint.clone();
         let guard = spec.guard.clone();
         let outcome = self.apply(spec, anew, known.served.as_ref());
@@ -277,21 +277,8 @@ impl LifeCycle {
         let id = &spec.id;
         let served = self.table.load().version(id, version).and_then(VersionState::model).cloned();
         let served = served.as_deref();
-        if steps_of(&spec.config).is_some() && spec.fault.is_none() {
-            tracing::info!("loading '{id}' version {version}");
-            let fitted = ensemble::fit(spec, &self.table.load());
-            let loaded = fitted.and_then(|it| Model::ensemble(spec, version, it, &self.services, served));
-            match &loaded {
-                Ok(_) => tracing::info!("successfully loaded '{id}' version {version}"),
-                Err(error) => tracing::error!("failed to load '{id}' version {version}: {error}"),
-            }
-            return loaded;
-        }
-        let backend = match &spec.fault {
-            None => self.backends.select(&spec.context(version, &self.services.peers)),
-            Some(fault) => Err(fault.clone()),
-        };
-        let backend = backend.inspect_err(|error| {
+        let kind = ExecutorKind::of(spec, version, &self.backends, &self.services.peers);
+        let kind = kind.inspect_err(|error| {
             tracing::error!("failed to load '{id}' version {version}: {error}");
         })?;
         if let Some(kept) = kept {
@@ -300,11 +287,11 @@ impl LifeCycle {
                 tracing::error!("failed to change the instances of '{id}' version {version}: {error}");
             });
         }
-        let mut retries = self.limits.retries;
+        let mut retries = if kind.may_recover() { self.limits.retries } else { 0 };
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
-            let load = || Model::load(spec, version, &*backend, &self.services, served);
+            let load = || Model::load(spec, version, &kind, &self.services, served);
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while loading the model")));
             match loaded {

@@ -227,7 +227,7 @@ impl Model {
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> &crate::instance::Pool {
-        self.executor.instances().expect("an ensemble has no instances").pool()
+        self.executor.instances().expect("the model has instances").pool()
     }
 
     /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.

@@ -506,10 +506,10 @@ impl Server {
     /// Executes what is queued and ends all instances.
     pub fn unload_all(&self) {
         self.models.close();
-        // What an ensemble has begun needs its members.
-        let ensembles = self.models().ensembles_before_members();
-        ensembles.iter().for_each(|ensemble| ensemble.unload());
-        drop(ensembles);
+        // What has begun needs its members.
+        let dependents = self.models().dependents_before_members();
+        dependents.iter().for_each(|dependent| dependent.unload());
+        drop(dependents);
         let models: Vec<_> = self.models.clear().ready().cloned().collect();
         let threads = models.len().min(UNLOADS);
         let models = Mutex::new(models.into_iter());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
 
-use crate::ensemble::steps_of;
 use crate::model::Model;
 use crate::source::ModelId;
 
@@ -193,18 +192,17 @@ impl ModelTable {
         self.all().flat_map(Entry::ready)
     }
 
-    /// All ready ensembles, each before its members.
-    pub(crate) fn ensembles_before_members(&self) -> Vec<Arc<Model>> {
-        let is_member = |name: &str, of: &Arc<Model>| {
-            steps_of(of.config())
-                .is_some_and(|ensemble| ensemble.step.iter().any(|step| step.model_name == name))
+    /// All ready models that hand requests to others, each before its members.
+    pub(crate) fn dependents_before_members(&self) -> Vec<Arc<Model>> {
+        let is_member = |model: &Arc<Model>, of: &Arc<Model>| {
+            of.executor().members(self).iter().any(|member| member.id() == model.id())
         };
-        let mut left: Vec<_> = self.ready().filter(|model| steps_of(model.config()).is_some()).collect();
+        let mut left: Vec<_> = self.ready().filter(|model| model.executor().delegates()).collect();
         let mut ordered = Vec::new();
         while !left.is_empty() {
             let (inner, outer): (Vec<_>, Vec<_>) =
-                left.iter().partition(|model| left.iter().any(|other| is_member(model.name(), other)));
-            // Ensembles in a circle are never loaded; if they were, this would end all the same.
+                left.iter().partition(|model| left.iter().any(|other| is_member(model, other)));
+            // Models in a circle are never loaded; if they were, this would end all the same.
             let (inner, outer) = if outer.is_empty() { (outer, inner) } else { (inner, outer) };
             ordered.extend(outer.into_iter().cloned());
             left = inner;

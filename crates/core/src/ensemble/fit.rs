@@ -46,7 +46,7 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<Fitted> {
 ///
 /// # Errors
 /// As [`fit()`].
-pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
+pub(super) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
     let (config, _) = fit_config(ensemble.id(), ensemble.given(), models)?;
     Ok(config == *ensemble.config())
 }

@@ -110,7 +110,7 @@ impl LifeCycle {
 
     /// Whether a model is served as the source has it, so that nothing would come of loading it again.
     async fn is_served(&self, id: &ModelId, now: &Fingerprint, record: &Record) -> bool {
-        if record.served.as_ref() != Some(now) || record.failed.is_some() || record.ensemble.is_some() {
+        if record.served.as_ref() != Some(now) || record.failed.is_some() || record.pending.is_some() {
             return false;
         }
         let table = self.table.load_full();

@@ -24,7 +24,7 @@ impl Records {
         self.0.values().any(|known| known.seen.is_some() && known.seen.as_ref() != known.tried())
     }
 
-    /// Whether an ensemble was read since it was reconciled.
+    /// Whether one was read since it was reconciled with its members.
     pub(super) fn needs_reconciling(&self) -> bool {
         self.0.values().any(|known| known.needs_reconciling)
     }
@@ -68,7 +68,7 @@ impl LifeCycle {
         }))
     }
 
-    /// Reconciles every ensemble of that name.
+    /// Reconciles every model of that name with its members.
     pub(super) fn reconcile_all(
         self: &Arc<Self>,
         name: &str,
@@ -82,7 +82,7 @@ impl LifeCycle {
         all(outcomes)
     }
 
-    /// The names of the models that the ensembles of that name consist of.
+    /// The names of the members of all models of that name.
     pub(super) fn members_of_all(&self, name: &str, records: &Records) -> BTreeSet<String> {
         let of_one = |(namespace, known): (&String, &Record)| {
             self.members_of(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known)

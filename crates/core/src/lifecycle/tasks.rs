@@ -10,7 +10,7 @@ use std::time::Instant;
 use nereid_backend_api::{Error, Result};
 use tokio::sync::oneshot::{Receiver, channel};
 
-use super::ensembles::{Deferred, Dependencies};
+use super::dependents::{Deferred, Dependencies};
 use super::fetch::{Canceller, Fetched};
 use super::records::Records;
 use crate::source::Overrides;
@@ -24,7 +24,7 @@ pub(crate) enum Task {
     Load {
         /// Replacements for what is in the repository.
         overrides: Overrides,
-        /// Whether to load an ensemble's members, too.
+        /// Whether to load its members, too.
         with_members: bool,
         /// Whether the server is not ready without it, even if it fails to load.
         is_required: bool,
@@ -41,7 +41,7 @@ pub(crate) enum Task {
         /// Whether to unload the members that were loaded only for it, too.
         with_members: bool,
     },
-    /// Reconcile an ensemble, whose specification is already read, with its members.
+    /// Reconcile a model, whose specification is already read, with its members.
     Reconcile {
         /// The outcome of reading it.
         so_far: Result<()>,
@@ -71,7 +71,7 @@ pub(super) struct Tasks {
     busy: BTreeSet<String>,
     /// Those of them that it may load.
     loading: BTreeSet<String>,
-    /// Those of them that are ensembles being reconciled, with the models that they came after.
+    /// Those of them that are being reconciled, with the models that they came after.
     reconciling: BTreeMap<String, BTreeSet<String>>,
     /// What cancels the fetches in progress, by model.
     fetching: BTreeMap<String, Canceller>,
@@ -132,7 +132,7 @@ impl Tasks {
         self.waiting.insert(index, job);
     }
 
-    /// Where the reconciliation of an ensemble is queued: before those of the ensembles that wait for it. So a job waits for
+    /// Where the reconciliation of a model is queued: before those of the models that wait for it. So a job waits for
     /// earlier ones alone.
     fn place_of_reconciling(&self, name: &str) -> usize {
         self.waiting.iter().position(|job| job.after.contains(name)).unwrap_or(self.waiting.len())
@@ -191,7 +191,7 @@ impl Tasks {
 
     /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it, and
     /// none of the models that it comes after is concerned by one that is being done or waits before it. Nor does an unload
-    /// overtake the ensembles that wait for its model, directly or not: they were asked for first. It is busy from now on.
+    /// overtake the models that wait for its model, directly or not: they were asked for first. It is busy from now on.
     fn next(&mut self, needs_fetch: bool) -> Option<(Job, Records)> {
         let mut passed = BTreeSet::new();
         let mut awaited = BTreeSet::new();
@@ -287,7 +287,7 @@ impl Tasks {
         std::mem::take(&mut self.waiting).into_iter().chain(fetched).collect()
     }
 
-    /// Queues the reconciliation of an ensemble, unless one is queued already, and notifies `done` when it completes.
+    /// Queues the reconciliation of a model, unless one is queued already, and notifies `done` when it completes.
     pub(super) fn reconcile(&mut self, name: &str, done: Done) {
         let place = self.place_of_reconciling(name);
         let waiting = self
@@ -308,7 +308,7 @@ impl Tasks {
         self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
-    /// The models whose loads an ensemble's reconciliation waits for; if it contains itself, an error with the cycle.
+    /// The models whose loads a model's reconciliation waits for; if it contains itself, an error with the cycle.
     fn before_reconciling(&self, name: &str) -> (BTreeSet<String>, Option<Error>) {
         // Those in a circle would wait for each other.
         match self.dependencies.circle(name) {
@@ -321,7 +321,7 @@ impl Tasks {
         }
     }
 
-    /// An ensemble was read: it is reconciled when its members are loaded. They are loaded before, if there is a time
+    /// A model was read: it is reconciled when its members are loaded. They are loaded before, if there is a time
     /// as of which.
     pub(super) fn reconcile_after_members(
         &mut self,
@@ -352,7 +352,7 @@ impl Tasks {
         self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
-    /// Unloads those of an unloaded ensemble's members that were there because of it, if `with_members`.
+    /// Unloads those of an unloaded model's members that were there because of it, if `with_members`.
     pub(super) fn unload_left_over(
         &mut self,
         members: &BTreeSet<String>,

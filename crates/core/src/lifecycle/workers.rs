@@ -7,7 +7,7 @@ use std::thread;
 use nereid_backend_api::{Error, Result};
 
 use super::LifeCycle;
-use super::ensembles::Deferred;
+use super::dependents::Deferred;
 use super::fetch::Fetched;
 use super::records::{Records, all};
 use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
@@ -19,7 +19,7 @@ impl LifeCycle {
         self.submit_all([(name, task, done)]);
     }
 
-    /// Queues tasks before any of them starts, so that an ensemble waits for its members whatever the order.
+    /// Queues tasks before any of them starts, so that a model waits for its members whatever the order.
     pub(crate) fn submit_all(self: &Arc<Self>, new: impl IntoIterator<Item = (String, Task, Done)>) {
         let mut tasks = self.lock();
         let mut refused = Vec::new();

@@ -1,5 +1,6 @@
 //! Builds a version from its specification and its backend or members.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -9,11 +10,11 @@ use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
 
-use super::{Model, ModelSpec, Retirement};
+use super::{Labels, Model, ModelSpec, Retirement};
 use crate::completion;
-use crate::ensemble::{Fitted, Graph};
+use crate::ensemble::{Fitted, Graph, fit};
 use crate::events::Events;
-use crate::executor::{Executor, Instances};
+use crate::executor::{Executor, ExecutorKind, Instances};
 use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
@@ -75,13 +76,39 @@ impl Services {
     }
 }
 
+/// What a version consists of, besides what its specification says.
+struct Parts {
+    config: ModelConfig,
+    signature: Signature,
+    labels: BTreeMap<String, Labels>,
+    statistics: Arc<ModelStatistics>,
+    executor: Arc<dyn Executor>,
+    /// Why it takes no requests at all, if it takes none.
+    refusal: Option<Error>,
+}
+
 impl Model {
-    /// Loads a version completely: its files, its instances, its threads. If it takes the place of one that serves, its
-    /// metrics go on from there.
+    /// Loads a version completely: its files, its instances, its threads, or its graph. If it takes the place of one that
+    /// serves, its metrics go on from there.
     ///
     /// # Errors
     /// Says why it cannot be served.
     pub(crate) fn load(
+        spec: &ModelSpec,
+        version: u64,
+        kind: &ExecutorKind,
+        services: &Services,
+        before: Option<&Self>,
+    ) -> Result<Self> {
+        match kind {
+            ExecutorKind::Instances(backend) => {
+                Self::of_instances(spec, version, &**backend, services, before)
+            }
+            ExecutorKind::Graph => Self::of_graph(spec, version, services, before),
+        }
+    }
+
+    fn of_instances(
         spec: &ModelSpec,
         version: u64,
         backend: &dyn Backend,
@@ -102,6 +129,17 @@ impl Model {
         Ok(loaded)
     }
 
+    /// A version that hands its requests to the models that are served now.
+    fn of_graph(spec: &ModelSpec, version: u64, services: &Services, before: Option<&Self>) -> Result<Self> {
+        let models = services.models.upgrade().ok_or_else(|| Error::unavailable("the server has ended"))?;
+        let Fitted { config, labels } = fit(spec, &models.load())?;
+        let signature = Signature::new(&config)?;
+        let statistics = Self::statistics_after(before, &config, services);
+        let graph = Graph::new(&config, Weak::clone(&services.models), Arc::clone(&statistics));
+        let parts = Parts { config, signature, labels, statistics, executor: Arc::new(graph), refusal: None };
+        Self::assemble(spec, version, parts, services)
+    }
+
     /// The counters of a version with this configuration, which takes the place of `before`.
     fn statistics_after(
         before: Option<&Self>,
@@ -112,47 +150,6 @@ impl Model {
         let before = before.filter(|before| before.config.metric_tags == config.metric_tags);
         let latencies = Latencies::new(services.latencies, config);
         Arc::new(ModelStatistics::new(before.map(|before| &before.statistics), latencies))
-    }
-
-    /// A version of an ensemble, as it fits its members. If it takes the place of one that serves, its metrics go on from
-    /// there.
-    ///
-    /// # Errors
-    /// Its configuration is not whole.
-    pub(crate) fn ensemble(
-        spec: &ModelSpec,
-        version: u64,
-        fitted: Fitted,
-        services: &Services,
-        before: Option<&Self>,
-    ) -> Result<Self> {
-        let Fitted { config, labels } = fitted;
-        let signature = Signature::new(&config)?;
-        let statistics = Self::statistics_after(before, &config, services);
-        let models = Weak::clone(&services.models);
-        let executor: Arc<dyn Executor> = Arc::new(Graph::new(&config, models, Arc::clone(&statistics)));
-        let load = Load::new(services.response_cache.as_ref(), spec, version, &config)?;
-        let gate = services.gate(&config, &load, &statistics);
-        let id = (spec.id.clone(), version);
-        let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
-        Ok(Self {
-            id: spec.id.clone(),
-            version,
-            load,
-            given: spec.config.clone(),
-            signature,
-            config,
-            labels,
-            statistics,
-            gate,
-            executor,
-            refusal: None,
-            sequence_checks: None,
-            max_unread: services.max_unread,
-            origin: spec.origin,
-            predecessor: ArcSwapOption::empty(),
-            retirement,
-        })
     }
 
     /// The same version with the instances that `spec` asks for. The model is not loaded anew, and goes on counting;
@@ -221,7 +218,13 @@ impl Model {
         });
         let executor = Instances::start(pool, scheduler, readiness)
             .map_err(|error| Error::internal(format!("cannot start the instance threads: {error}")))?;
-        let executor: Arc<dyn Executor> = Arc::new(executor);
+        let labels = spec.labels.clone();
+        let parts = Parts { config, signature, labels, statistics, executor: Arc::new(executor), refusal };
+        Self::assemble(spec, version, parts, services)
+    }
+
+    fn assemble(spec: &ModelSpec, version: u64, parts: Parts, services: &Services) -> Result<Self> {
+        let Parts { config, signature, labels, statistics, executor, refusal } = parts;
         let load = Load::new(services.response_cache.as_ref(), spec, version, &config)?;
         let gate = services.gate(&config, &load, &statistics);
         let id = (spec.id.clone(), version);
@@ -234,7 +237,7 @@ impl Model {
             sequence_checks: SequenceChecks::new(&config),
             config,
             signature,
-            labels: spec.labels.clone(),
+            labels,
             statistics,
             gate,
             executor,

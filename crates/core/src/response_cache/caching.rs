@@ -14,7 +14,7 @@ use super::key::{KeyMaker, Keys, identity};
 use super::storing::{Answers, Storing};
 use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
 use crate::caller::Caller;
-use crate::ensemble::steps_of;
+use crate::executor::dependencies;
 use crate::interceptors::{Interceptor, Step};
 use crate::model::{Model, ModelSpec};
 use crate::statistics::ModelStatistics;
@@ -56,8 +56,8 @@ impl Load {
             Some(caching) => {
                 // Reading all files of a model may take long, so it is done for cached models only.
                 let is_cached = config.response_cache.is_some_and(|cache| cache.enable);
-                let is_ensemble = steps_of(config).is_some();
-                let files = match is_cached && !is_ensemble {
+                let has_files = dependencies(config).is_none();
+                let files = match is_cached && has_files {
                     true => caching.cache.identify(&spec.directory, version)?,
                     false => {
                         let fingerprint = format!("{:?} {:?}", spec.fingerprint, spec.origin);

@@ -1,8 +1,9 @@
-//! Ensembles follow their members: they are loaded after them, and served as long as they fit them.
+//! Models that hand requests to others, such as ensembles, follow these members: they are loaded after them, and served as
+//! long as they fit them.
 //!
-//! An ensemble's members are known as soon as its configuration is read. Its load waits for the tasks of these models,
-//! and whenever one of them changes, the ensemble is checked again. A changed ensemble is a changed model, so ensembles
-//! that contain it follow in turn.
+//! A model's members are known as soon as its configuration is read. Its load waits for the tasks of these models, and
+//! whenever one of them changes, it is checked again. Then it is a changed model itself, so models that depend on it follow
+//! in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +12,12 @@ use nereid_backend_api::{Error, Result};
 
 use super::tasks::Done;
 use super::{LifeCycle, Record};
-use crate::ensemble::{self, steps_of};
+use crate::executor::dependencies;
 use crate::model::{Model, ModelSpec};
 use crate::source::ModelId;
 use crate::table::VersionState;
 
-/// An ensemble that was read and is waiting to be reconciled with its members.
+/// A model that was read and is waiting to be reconciled with its members.
 #[derive(Clone)]
 pub(super) struct Pending {
     pub spec: ModelSpec,
@@ -24,16 +25,16 @@ pub(super) struct Pending {
     pub anew: bool,
 }
 
-/// Which ensembles consist of which models, all by name.
+/// Which models depend on which, all by name.
 #[derive(Default)]
 pub(super) struct Dependencies {
     members: BTreeMap<String, BTreeSet<String>>,
-    /// Models loaded only because an ensemble needs them.
+    /// Models loaded only because another needs them.
     implied: BTreeSet<String>,
 }
 
 impl Dependencies {
-    /// The ensembles of that name consist of these; if of none, there are no such ensembles.
+    /// The models of that name depend on these, if on any.
     pub(super) fn set(&mut self, name: &str, members: BTreeSet<String>) {
         if members.is_empty() {
             self.members.remove(name);
@@ -46,7 +47,7 @@ impl Dependencies {
         self.members.get(name).cloned().unwrap_or_default()
     }
 
-    /// Adds these models and all that they consist of, at any depth.
+    /// Adds these models and all that they depend on, at any depth.
     pub(super) fn add_members<'a>(&'a self, names: &'a BTreeSet<String>, found: &mut BTreeSet<&'a str>) {
         for name in names {
             if found.insert(name)
@@ -57,12 +58,12 @@ impl Dependencies {
         }
     }
 
-    /// The ensembles that a model is a member of.
+    /// The models that a model is a member of.
     pub(super) fn users(&self, name: &str) -> impl Iterator<Item = &String> {
         self.members.iter().filter(move |(_, members)| members.contains(name)).map(|(user, _)| user)
     }
 
-    /// Marks a model as loaded only because an ensemble needs it.
+    /// Marks a model as loaded only because another needs it.
     pub(super) fn imply(&mut self, name: &str) {
         self.implied.insert(name.to_owned());
     }
@@ -72,12 +73,12 @@ impl Dependencies {
         self.implied.remove(name);
     }
 
-    /// Whether a model was loaded only for ensembles that are all gone.
+    /// Whether a model was loaded only for others that are all gone.
     pub(super) fn is_left_over(&self, name: &str) -> bool {
         self.implied.contains(name) && self.users(name).next().is_none()
     }
 
-    /// The cycle that leads from an ensemble back to itself, if there is one.
+    /// The cycle that leads from a model back to itself, if there is one.
     pub(super) fn circle(&self, name: &str) -> Option<Vec<String>> {
         let mut ways = vec![vec![name.to_owned()]];
         let mut seen = BTreeSet::new();
@@ -98,27 +99,18 @@ impl Dependencies {
     }
 }
 
-/// The names of the models in an ensemble's steps.
-pub(super) fn member_names(spec: &ModelSpec) -> BTreeSet<String> {
-    names(steps_of(&spec.config))
-}
-
-fn names(ensemble: Option<&nereid_model_config::proto::ModelEnsembling>) -> BTreeSet<String> {
-    ensemble.into_iter().flat_map(|ensemble| &ensemble.step).map(|step| step.model_name.clone()).collect()
-}
-
 impl LifeCycle {
-    /// Serves an ensemble if it fits its serving members; takes it out of service otherwise.
+    /// Serves a model if it fits its serving members; takes it out of service otherwise.
     pub(super) fn reconcile(
         self: &Arc<Self>,
         id: &ModelId,
         known: &mut Record,
         circle: Option<&Error>,
     ) -> Result<()> {
-        let Some(Pending { spec, anew }) = known.ensemble.clone() else { return Ok(()) };
+        let Some(Pending { spec, anew }) = known.pending.clone() else { return Ok(()) };
         let (mut unfit, mut fits_otherwise) = (Vec::new(), Vec::new());
-        for model in self.served(id).iter().filter(|model| steps_of(model.config()).is_some()) {
-            match ensemble::still_fits(model, &self.table.load()) {
+        for model in self.served(id).iter().filter(|model| model.executor().delegates()) {
+            match model.executor().still_fits(model, &self.table.load()) {
                 Ok(true) => {}
                 Ok(false) => fits_otherwise.push((model.version(), None)),
                 Err(error) => {
@@ -140,14 +132,14 @@ impl LifeCycle {
         self.note_outcome(id, &outcome);
         known.note(fingerprint, &outcome);
         if outcome.is_ok()
-            && let Some(wanted) = &mut known.ensemble
+            && let Some(wanted) = &mut known.pending
         {
             wanted.anew = false;
         }
         outcome
     }
 
-    /// Fails every version of an ensemble that was to be served.
+    /// Fails every version of a model that was to be served.
     fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
         let id = &spec.id;
         tracing::error!("failed to load '{id}': {error}");
@@ -170,12 +162,12 @@ impl LifeCycle {
         ready.collect()
     }
 
-    /// The members of an ensemble, both pending and serving.
+    /// The members of a model, both pending and serving.
     pub(super) fn members_of(&self, id: &ModelId, known: &Record) -> BTreeSet<String> {
-        let wanted = known.ensemble.iter().flat_map(|wanted| member_names(&wanted.spec));
         let served = self.served(id);
-        let served = served.iter().flat_map(|model| names(steps_of(model.config())));
-        wanted.chain(served).collect()
+        let pending = known.pending.iter().map(|pending| &pending.spec.config);
+        let configs = pending.chain(served.iter().map(|model| model.config()));
+        configs.filter_map(dependencies).flatten().collect()
     }
 }
 
