@@ -40,7 +40,11 @@ impl NetDefBackend {
 
 impl Backend for NetDefBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: self.runs_on_gpus }
+        BackendCapabilities {
+            completes_config: true,
+            runs_on_gpus: self.runs_on_gpus,
+            ..BackendCapabilities::default()
+        }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

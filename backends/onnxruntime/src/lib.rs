@@ -78,7 +78,11 @@ impl OnnxRuntimeBackend {
 
 impl Backend for OnnxRuntimeBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: self.runtime.has_cuda() }
+        BackendCapabilities {
+            completes_config: true,
+            runs_on_gpus: self.runtime.has_cuda(),
+            ..BackendCapabilities::default()
+        }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

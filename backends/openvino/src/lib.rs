@@ -142,7 +142,7 @@ impl OpenVinoBackend {
 
 impl Backend for OpenVinoBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: false }
+        BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

@@ -50,7 +50,7 @@ pub struct PythonBackend {
 impl PythonBackend {
     /// What it can do.
     pub const CAPABILITIES: BackendCapabilities =
-        BackendCapabilities { completes_config: true, runs_on_gpus: false };
+        BackendCapabilities { completes_config: true, runs_on_gpus: false, runs_apart: true };
 
     /// The backend with these settings; `directory` is where backends are installed, some of which may be written in Python.
     ///

@@ -173,7 +173,7 @@ impl Source {
 
 impl Backend for TorchBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: false, runs_on_gpus: false }
+        BackendCapabilities::default()
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

@@ -104,7 +104,7 @@ fn places(opened: &source::Opened, graph: &GraphModel) -> Result<Places> {
 
 impl Backend for TensorFlowBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: false }
+        BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {

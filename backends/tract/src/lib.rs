@@ -100,7 +100,7 @@ impl Backend for TractBackend {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: false }
+        BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
     }
 }
 

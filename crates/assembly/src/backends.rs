@@ -122,7 +122,7 @@ impl InstalledBackends {
         for (name, completes_config) in LAZY {
             let config = config.clone();
             let capabilities =
-                BackendCapabilities { completes_config: *completes_config, runs_on_gpus: false };
+                BackendCapabilities { completes_config: *completes_config, ..BackendCapabilities::default() };
             registry.register_lazy(*name, *completes_config, move || {
                 isolation::open(name, &config, capabilities)
             });

@@ -41,7 +41,11 @@ pub(crate) fn open(
         (Isolation::None, _) => backends::open(name, config)?,
         (Isolation::Load, Some(launch)) => {
             let backend = backends::open(name, config)?;
-            if backend.runs_apart() { backend } else { Arc::new(Trial::new(backend, launch, settings)) }
+            if backend.capabilities().runs_apart {
+                backend
+            } else {
+                Arc::new(Trial::new(backend, launch, settings))
+            }
         }
         (Isolation::Process, Some(launch)) => {
             tracing::info!("backend '{name}' runs in processes of its own");

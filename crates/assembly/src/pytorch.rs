@@ -72,10 +72,6 @@ impl Backend for InPython {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: false, runs_on_gpus: false }
-    }
-
-    fn runs_apart(&self) -> bool {
-        true
+        BackendCapabilities { runs_apart: true, ..BackendCapabilities::default() }
     }
 }

@@ -26,11 +26,6 @@ pub trait Backend: Send + Sync {
     fn capabilities(&self) -> BackendCapabilities {
         BackendCapabilities::default()
     }
-
-    /// Whether its models are in processes of their own, and cannot harm this one.
-    fn runs_apart(&self) -> bool {
-        false
-    }
 }
 
 /// Finds backends outside the program, such as shared libraries, and loads models into them.
@@ -84,7 +79,7 @@ pub trait Model: Send + Sync {
         ModelCapabilities::default()
     }
 
-    /// Whether executing this request takes no longer than usual and never blocks: nothing has to be loaded, built or
+    /// Whether executing this request, of which the answer may depend, takes no longer than usual and never blocks: nothing has to be loaded, built or
     /// waited for. If executions usually take a few microseconds, it may then run on the thread that sent it instead of the
     /// instance's own.
     fn runs_at_once(&self, _request: &Request) -> bool {

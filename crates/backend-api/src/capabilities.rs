@@ -11,6 +11,8 @@ pub struct BackendCapabilities {
     /// Instances of its models can run on GPUs. A model whose configuration does not choose then runs on all GPUs of the
     /// machine.
     pub runs_on_gpus: bool,
+    /// Its models run in processes of their own, and cannot harm the server's.
+    pub runs_apart: bool,
 }
 
 /// What a loaded model can do. Everything is off by default. Read once, when the model is loaded, but for `readiness`.

@@ -152,7 +152,7 @@ impl Backend for LibraryBackends {
     /// Some complete configurations. Which instances prefer GPUs is up to each
     /// [model](Model::preferred_groups).
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: false }
+        BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
     }
 
     fn load(&self, mut context: ModelContext) -> Result<Box<dyn Model>> {

@@ -3,12 +3,8 @@
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
 
-use nereid_backend_api::{
-    Answer, CancelSignal, Error, ExecutionTimes, OutputAllocator, Phase, Responder, ResponseKind,
-    ResponseSink, ResponseTimes, Result,
-};
+use nereid_backend_api::{Answer, Error, OutputAllocator, Responder, ResponseSink, Result};
 
 use crate::health::Facts;
 
@@ -90,31 +86,8 @@ impl ResponseSink for Passing {
         }
     }
 
-    fn mark(&self, phase: Phase, at: Instant) {
-        self.0.mark(phase, at);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
-    }
-
-    fn model_name(&self) -> &str {
-        self.0.sink().model_name()
-    }
-
-    fn cancel_signal(&self) -> Option<&CancelSignal> {
-        self.0.sink().cancel_signal()
-    }
-
-    fn await_report(&self) {
-        self.0.await_report();
-    }
-
-    fn report(&self, times: ExecutionTimes) {
-        self.0.report(times);
-    }
-
-    fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
-        self.0.report_response(kind, times);
+    /// All else goes to the sink of the request as it first came.
+    fn next(&self) -> Option<&dyn ResponseSink> {
+        Some(self.0.sink())
     }
 }

@@ -15,7 +15,7 @@ impl Backend for Named {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, runs_on_gpus: true }
+        BackendCapabilities { completes_config: true, runs_on_gpus: true, ..BackendCapabilities::default() }
     }
 }
 
