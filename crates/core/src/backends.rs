@@ -84,7 +84,7 @@ impl Backends {
         let (found, entry) = (self.find(model), self.entries.get(name));
         let ModelContext { name: model, .. } = model;
         match (found, entry) {
-            (Found::WithModel(backend), entry) => {
+            (Discovery::WithModel(backend), entry) => {
                 if entry.is_some() {
                     tracing::info!(
                         "model '{model}' brings its own backend '{name}', which replaces the built-in one"
@@ -92,8 +92,8 @@ impl Backends {
                 }
                 Ok(backend)
             }
-            (Found::Installed(backend), None) => Ok(backend),
-            (Found::Installed(installed), Some(entry)) => {
+            (Discovery::Installed(backend), None) => Ok(backend),
+            (Discovery::Installed(installed), Some(entry)) => {
                 let outcome = entry.backend();
                 match &outcome {
                     Ok(_) => tracing::info!(
@@ -105,10 +105,10 @@ impl Backends {
                 }
                 Ok(outcome.unwrap_or(installed))
             }
-            (Found::Nothing(_), Some(entry)) => entry
+            (Discovery::Nothing(_), Some(entry)) => entry
                 .backend()
                 .map_err(|error| error.context(format_args!("model '{model}': backend '{name}'"))),
-            (Found::Nothing(searched), None) => Err(self.missing(model, name, searched)),
+            (Discovery::Nothing(searched), None) => Err(self.missing(model, name, searched)),
         }
     }
 
@@ -123,20 +123,20 @@ impl Backends {
             return Ok(());
         }
         match self.find(model) {
-            Found::Nothing(searched) => match entry.map(|entry| entry.backend()) {
+            Discovery::Nothing(searched) => match entry.map(|entry| entry.backend()) {
                 Some(refused) => refused.map(|_| ()),
                 None => Err(self.missing(&model.name, name, searched)),
             },
-            Found::WithModel(_) | Found::Installed(_) => Ok(()),
+            Discovery::WithModel(_) | Discovery::Installed(_) => Ok(()),
         }
     }
 
-    fn find(&self, model: &ModelContext) -> Found {
-        let Some(finder) = &self.finder else { return Found::Nothing(None) };
+    fn find(&self, model: &ModelContext) -> Discovery {
+        let Some(finder) = &self.finder else { return Discovery::Nothing(None) };
         match finder.find(model) {
-            Lookup::WithModel => Found::WithModel(Arc::clone(finder) as _),
-            Lookup::Installed => Found::Installed(Arc::clone(finder) as _),
-            Lookup::Missing { searched } => Found::Nothing(Some(searched)),
+            Lookup::WithModel => Discovery::WithModel(Arc::clone(finder) as _),
+            Lookup::Installed => Discovery::Installed(Arc::clone(finder) as _),
+            Lookup::Missing { searched } => Discovery::Nothing(Some(searched)),
         }
     }
 
@@ -161,7 +161,7 @@ impl Entry {
 }
 
 /// The finder's result for a model.
-enum Found {
+enum Discovery {
     WithModel(Arc<dyn Backend>),
     Installed(Arc<dyn Backend>),
     /// The places that were searched.

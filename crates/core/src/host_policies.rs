@@ -46,20 +46,20 @@ impl HostPolicies {
     ///
     /// # Errors
     /// The policy's [`problem`](Self::problem).
-    pub(crate) fn place(&self, mut context: InstanceContext) -> Result<Placed> {
+    pub(crate) fn place(&self, mut context: InstanceContext) -> Result<PlacedInstance> {
         let name = &context.host_policy.name;
         if let Some(problem) = self.problem(name) {
             return Err(Error::invalid_arg(format!("host policy '{name}': {problem}")));
         }
         let policy = self.0.get(name).cloned().unwrap_or_default();
         context.host_policy.settings = policy.settings;
-        Ok(Placed { context, placement: policy.placement })
+        Ok(PlacedInstance { context, placement: policy.placement })
     }
 }
 
 /// An instance that is to be made, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedInstance {
     pub context: InstanceContext,
     pub placement: Placement,
 }

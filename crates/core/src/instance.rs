@@ -13,7 +13,7 @@ use nereid_backend_api::{
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
-use crate::host_policies::{Placed, in_place};
+use crate::host_policies::{PlacedInstance, in_place};
 use crate::rate_limiter::{Need, Needs};
 use crate::scheduler::Scheduler;
 use crate::statistics::on_instance;
@@ -116,9 +116,12 @@ fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<Ins
 }
 
 /// Makes instances, side by side where the model likes it.
-fn create(model: &dyn nereid_backend_api::Model, instances: Vec<Placed>) -> Result<Vec<Box<dyn Instance>>> {
-    let create = |instance: Placed| {
-        let Placed { context, placement } = instance;
+fn create(
+    model: &dyn nereid_backend_api::Model,
+    instances: Vec<PlacedInstance>,
+) -> Result<Vec<Box<dyn Instance>>> {
+    let create = |instance: PlacedInstance| {
+        let PlacedInstance { context, placement } = instance;
         in_place(&placement, || model.create_instance(context))
     };
     if !model.capabilities().creates_instances_in_parallel {
@@ -152,7 +155,7 @@ pub(crate) struct Pool {
 
 struct Slot {
     /// What it was made as, and where it executes.
-    placed: Placed,
+    placed: PlacedInstance,
     /// Locked only by the thread that the scheduler lets execute. So the lock is contended only while an instance goes from
     /// one pool to the next, which both have requests for it.
     instance: Arc<Mutex<Box<dyn Instance>>>,
@@ -173,11 +176,11 @@ impl Pool {
     /// Creates all instances except those `kept` from a pool of the same model. If one fails, none remains.
     pub(crate) fn new(
         model: Arc<dyn nereid_backend_api::Model>,
-        instances: Vec<Placed>,
+        instances: Vec<PlacedInstance>,
         kept: Option<&Self>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
-        let kept = |placed: &Placed| kept?.find(placed);
+        let kept = |placed: &PlacedInstance| kept?.find(placed);
         let new: Vec<_> = instances.iter().filter(|placed| kept(placed).is_none()).cloned().collect();
         let mut new = create(&*model, new)?.into_iter();
         let (mut slots, mut passive) = (Vec::new(), Vec::new());
@@ -196,7 +199,7 @@ impl Pool {
     }
 
     /// The instance that was made like this.
-    fn find(&self, placed: &Placed) -> Option<Arc<Mutex<Box<dyn Instance>>>> {
+    fn find(&self, placed: &PlacedInstance) -> Option<Arc<Mutex<Box<dyn Instance>>>> {
         let slot = self.slots.iter().chain(&self.passive).find(|slot| slot.placed == *placed)?;
         Some(Arc::clone(&slot.instance))
     }

@@ -154,7 +154,7 @@ impl Gate {
         turn: Option<Turn>,
         progress: Progress,
     ) -> ResponseStream {
-        let waiting = Arc::new(Waiting { tasks: Arc::clone(&self.waiting), state: Mutex::default() });
+        let waiting = Arc::new(WaitingRequest { tasks: Arc::clone(&self.waiting), state: Mutex::default() });
         let gate = Arc::clone(self);
         let (of_task, place) = (Arc::clone(&inflight), Arc::clone(&waiting));
         let spawned = self.waiting.spawn((turn, progress), |(turn, progress)| async move {
@@ -224,7 +224,7 @@ fn closing(model: &Model) -> Error {
 }
 
 /// A request that waits, in the hands of who may take it back.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     tasks: Arc<TaskGroup>,
     state: Mutex<WaitState>,
 }
@@ -238,7 +238,7 @@ enum WaitState {
     Queued(Option<Ticket>),
 }
 
-impl Waiting {
+impl WaitingRequest {
     fn began(&self, task: u64) {
         let mut state = self.lock();
         // It may be in the queue already.

@@ -18,7 +18,7 @@ use crate::server::Server;
 
 /// Who makes a server's inner requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum InnerCaller {
     /// A backend, which may need the answers for requests that it executes.
     Backend,
     /// The application that the server is in. Its requests are a client's.
@@ -28,11 +28,11 @@ pub(crate) enum Asker {
 /// A server, for its backends or for the application that it is in.
 pub(crate) struct ServerPeers {
     server: Weak<Server>,
-    asker: Asker,
+    asker: InnerCaller,
 }
 
 impl ServerPeers {
-    pub(crate) fn new(server: Weak<Server>, asker: Asker) -> Self {
+    pub(crate) fn new(server: Weak<Server>, asker: InnerCaller) -> Self {
         Self { server, asker }
     }
 
@@ -90,7 +90,7 @@ impl ServerPeers {
             Err(error) => return Box::pin(async { Err(error) }),
         };
         let promise = Promise::default();
-        let kept = Kept(promise.clone());
+        let kept = PromiseGuard(promise.clone());
         if let Err(error) = begin(&server, Box::new(move |outcome| kept.0.settle(outcome))) {
             return Box::pin(async { Err(error) });
         }
@@ -143,7 +143,7 @@ impl Answers for InnerAnswers {
 /// A loaded model that is asked.
 struct Peer {
     server: Weak<Server>,
-    asker: Asker,
+    asker: InnerCaller,
     model: Arc<Model>,
 }
 
@@ -152,8 +152,8 @@ impl PeerModel for Peer {
         let server = self.server.upgrade().ok_or_else(gone)?;
         let (request, parent) = inner.into_parts();
         let caller = match self.asker {
-            Asker::Backend => Caller::backend(),
-            Asker::Application => Caller::default(),
+            InnerCaller::Backend => Caller::backend(),
+            InnerCaller::Application => Caller::default(),
         };
         let stream = server.infer(&self.model, request, caller)?;
         let parent = parent.and_then(|parent| {
@@ -231,9 +231,9 @@ impl Future for Promise {
 }
 
 /// Settles a promise that nobody will keep any more.
-struct Kept(Promise);
+struct PromiseGuard(Promise);
 
-impl Drop for Kept {
+impl Drop for PromiseGuard {
     fn drop(&mut self) {
         self.0.settle(Err(Error::unavailable("the server is stopping")));
     }

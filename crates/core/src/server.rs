@@ -24,7 +24,7 @@ use crate::inflight::ResponseStream;
 use crate::interceptors::Interceptors;
 use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
-use crate::peers::{Asker, ServerPeers};
+use crate::peers::{InnerCaller, ServerPeers};
 use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::readiness::ReadinessWatch;
 use crate::reminder::Reminder;
@@ -156,7 +156,7 @@ impl Server {
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
         Arc::new_cyclic(|server| {
             let services = Services {
-                peers: Arc::new(ServerPeers::new(Weak::clone(server), Asker::Backend)),
+                peers: Arc::new(ServerPeers::new(Weak::clone(server), InnerCaller::Backend)),
                 ..services
             };
             let models = LifeCycle::new(backends.into(), source, services, limits);
@@ -175,13 +175,13 @@ impl Server {
 
     /// The server as its backends ask it. It does not keep the server alive.
     pub fn peers(self: &Arc<Self>) -> Arc<dyn Peers> {
-        Arc::new(ServerPeers::new(Arc::downgrade(self), Asker::Backend))
+        Arc::new(ServerPeers::new(Arc::downgrade(self), InnerCaller::Backend))
     }
 
     /// The same for the application that the server is in: its requests are those of a client, which are refused once the
     /// server stops.
     pub fn peers_of_application(self: &Arc<Self>) -> Arc<dyn Peers> {
-        Arc::new(ServerPeers::new(Arc::downgrade(self), Asker::Application))
+        Arc::new(ServerPeers::new(Arc::downgrade(self), InnerCaller::Application))
     }
 
     /// What was fixed when it started.

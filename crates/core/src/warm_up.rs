@@ -170,11 +170,11 @@ struct Listener {
     phases: [AtomicU64; 3],
     /// Whether the backend reports how long the execution took.
     awaits_report: AtomicBool,
-    state: Mutex<Heard>,
+    state: Mutex<ListenerState>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct ListenerState {
     has_failed: bool,
     is_counted: bool,
     reported: Option<ComputeTimes>,

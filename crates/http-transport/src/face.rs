@@ -8,7 +8,7 @@ use nereid_protocol::{BodyBudget, Principal, Restrictions};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
-use crate::mount::Found;
+use crate::mount::RouteMatch;
 use crate::pace::{Busy, Pace};
 use crate::reply::{self, Reply};
 use crate::routes::{self, Params, Route};
@@ -52,7 +52,7 @@ pub trait Face: Sized + Send + Sync + 'static {
 
     /// Finds the route of a request. For faces whose paths are known only when the server starts; others keep the default,
     /// which looks at [`ROUTES`](Self::ROUTES).
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action> {
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Self::Action> {
         routes::find(self, head)
     }
 

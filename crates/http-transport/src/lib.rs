@@ -25,7 +25,7 @@ pub use body::{Limit, RequestBody};
 pub use compression::{Encoding, compress, decompress, unknown_encoding};
 pub use cors::{Cors, Origin};
 pub use face::{Call, Face};
-pub use mount::{Found, Mount};
+pub use mount::{Mount, RouteMatch};
 pub use pace::Busy;
 pub use reply::Reply;
 pub use routes::{Params, Route, decode, redirected, restricted};

@@ -20,7 +20,7 @@ use crate::routes::Params;
 const NO_BUDGET: BodyBudget = BodyBudget::UNLIMITED;
 
 /// The outcome of looking for a request's route.
-pub enum Found<'a, A> {
+pub enum RouteMatch<'a, A> {
     /// The route's action, and the parameters in the path.
     Route(A, Params<'a>),
     /// No route has this path and method; these are the methods of those that have the path.
@@ -35,7 +35,7 @@ pub trait Mount: Send + Sync + 'static {
     type Action: Copy + Send + Sync + 'static;
 
     /// Finds the route of a request.
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action>;
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Self::Action>;
 
     /// See [`Face::body_limit`].
     fn body_limit(&self, action: Self::Action) -> Limit;
@@ -67,7 +67,7 @@ pub trait Mount: Send + Sync + 'static {
 impl<F: Face> Mount for F {
     type Action = F::Action;
 
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, F::Action> {
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, F::Action> {
         Face::find(self, head)
     }
 
@@ -109,8 +109,8 @@ impl<F: Face> Mount for F {
 impl<M: Mount> Mount for Option<M> {
     type Action = M::Action;
 
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, M::Action> {
-        self.as_ref().map_or_else(|| Found::Methods(Vec::new()), |mount| mount.find(head))
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, M::Action> {
+        self.as_ref().map_or_else(|| RouteMatch::Methods(Vec::new()), |mount| mount.find(head))
     }
 
     fn body_limit(&self, action: M::Action) -> Limit {
@@ -159,18 +159,18 @@ pub enum Either<A, B> {
 impl<A: Mount, B: Mount> Mount for (A, B) {
     type Action = Either<A::Action, B::Action>;
 
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Self::Action> {
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Self::Action> {
         let mut methods = match self.0.find(head) {
-            Found::Route(action, params) => return Found::Route(Either::First(action), params),
-            Found::Refused(reply) => return Found::Refused(reply),
-            Found::Methods(methods) => methods,
+            RouteMatch::Route(action, params) => return RouteMatch::Route(Either::First(action), params),
+            RouteMatch::Refused(reply) => return RouteMatch::Refused(reply),
+            RouteMatch::Methods(methods) => methods,
         };
         match self.1.find(head) {
-            Found::Route(action, params) => Found::Route(Either::Second(action), params),
-            Found::Refused(reply) => Found::Refused(reply),
-            Found::Methods(more) => {
+            RouteMatch::Route(action, params) => RouteMatch::Route(Either::Second(action), params),
+            RouteMatch::Refused(reply) => RouteMatch::Refused(reply),
+            RouteMatch::Methods(more) => {
                 methods.extend(more);
-                Found::Methods(methods)
+                RouteMatch::Methods(methods)
             }
         }
     }
@@ -245,12 +245,12 @@ async fn answer_any<M: Mount>(
 ) -> Reply {
     let head = if mount.keeps_spelling() { pace.take_head() } else { Vec::new() };
     let (action, params) = match mount.find(parts) {
-        Found::Route(action, params) => (action, params),
-        Found::Refused(reply) => return refused(*reply, parts, body).await,
-        Found::Methods(methods) if methods.is_empty() => {
+        RouteMatch::Route(action, params) => (action, params),
+        RouteMatch::Refused(reply) => return refused(*reply, parts, body).await,
+        RouteMatch::Methods(methods) if methods.is_empty() => {
             return refused(mount.not_found(), parts, body).await;
         }
-        Found::Methods(methods) => return refused(wrong_method(&methods), parts, body).await,
+        RouteMatch::Methods(methods) => return refused(wrong_method(&methods), parts, body).await,
     };
     let head_arrived = mount.times_arrival(action).then(Instant::now);
     let body = if matches!(parts.method, Method::GET | Method::HEAD) {

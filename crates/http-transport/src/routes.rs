@@ -7,7 +7,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use nereid_protocol::ApiGroup;
 
 use crate::face::Face;
-use crate::mount::Found;
+use crate::mount::RouteMatch;
 use crate::reply::{self, Reply};
 
 /// A route.
@@ -71,7 +71,7 @@ pub fn decode(segment: &str) -> Cow<'_, str> {
 }
 
 /// Finds the route of a request among those of one face.
-pub(crate) fn find<'a, F: Face>(face: &F, head: &'a Parts) -> Found<'a, F::Action> {
+pub(crate) fn find<'a, F: Face>(face: &F, head: &'a Parts) -> RouteMatch<'a, F::Action> {
     find_below("", face, &head.method, head.uri.path(), &head.headers)
 }
 
@@ -82,7 +82,7 @@ pub fn redirected<'a, F: Face>(
     method: &Method,
     path: &'a str,
     headers: &HeaderMap,
-) -> Found<'a, F::Action> {
+) -> RouteMatch<'a, F::Action> {
     find_below("/", face, method, path, headers)
 }
 
@@ -93,7 +93,7 @@ fn find_below<'a, F: Face>(
     method: &Method,
     path: &'a str,
     headers: &HeaderMap,
-) -> Found<'a, F::Action> {
+) -> RouteMatch<'a, F::Action> {
     let mut allowed = Vec::new();
     for route in F::ROUTES {
         let Some(pattern) = route.path.strip_prefix(root).filter(|pattern| matches::<F>(pattern, path))
@@ -101,14 +101,14 @@ fn find_below<'a, F: Face>(
             continue;
         };
         if let Some(refused) = route.group.and_then(|group| restricted(face, group, headers)) {
-            return Found::Refused(refused);
+            return RouteMatch::Refused(refused);
         }
         if *method == route.method {
-            return Found::Route(route.action, Params { pattern, path });
+            return RouteMatch::Route(route.action, Params { pattern, path });
         }
         allowed.push(&route.method);
     }
-    Found::Methods(allowed)
+    RouteMatch::Methods(allowed)
 }
 
 /// The refusal of a request without the key of an API group, if the group is restricted.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::{Error, Result};
-use nereid_http_transport::{self as http, Encoding, Found, Reply, RequestBody, reply};
+use nereid_http_transport::{self as http, Encoding, Reply, RequestBody, RouteMatch, reply};
 
 use crate::KserveHttp;
 use crate::infer::{self, generate};
@@ -80,24 +80,24 @@ impl KserveHttp {
 impl KserveHttp {
     /// Finds the route of a path, without its first slash, that clients of another face name. They may request inference, and
     /// what changes nothing.
-    pub fn redirected<'a>(&self, path: &'a str, headers: &HeaderMap) -> Found<'a, Action> {
+    pub fn redirected<'a>(&self, path: &'a str, headers: &HeaderMap) -> RouteMatch<'a, Action> {
         for method in [Method::GET, Method::POST] {
             match http::redirected(self, &method, path, headers) {
-                Found::Methods(_) => {}
-                Found::Route(action, params) => {
+                RouteMatch::Methods(_) => {}
+                RouteMatch::Route(action, params) => {
                     return match action.redirection() {
-                        Redirection::Open => Found::Route(action, params),
-                        Redirection::Forbidden => Found::Refused(Box::new(reply::error_text(
+                        Redirection::Open => RouteMatch::Route(action, params),
+                        Redirection::Forbidden => RouteMatch::Refused(Box::new(reply::error_text(
                             StatusCode::FORBIDDEN,
                             &format!("'{path}' changes the server, which needs KServe's own port"),
                         ))),
-                        Redirection::Unknown => Found::Methods(Vec::new()),
+                        Redirection::Unknown => RouteMatch::Methods(Vec::new()),
                     };
                 }
-                refused @ Found::Refused(_) => return refused,
+                refused @ RouteMatch::Refused(_) => return refused,
             }
         }
-        Found::Methods(Vec::new())
+        RouteMatch::Methods(Vec::new())
     }
 }
 

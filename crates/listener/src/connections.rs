@@ -50,7 +50,7 @@ struct Connection {
 
 /// A connection among the open ones. Dropped, it is none any more.
 #[derive(Debug)]
-pub struct Registered {
+pub struct ConnectionGuard {
     connections: Connections,
     id: u64,
 }
@@ -79,7 +79,7 @@ impl Connections {
     }
 
     /// Adds a connection. It has to close when `evicted` is cancelled.
-    pub fn register(&self, activity: Arc<dyn Activity>, evicted: CancellationToken) -> Registered {
+    pub fn register(&self, activity: Arc<dyn Activity>, evicted: CancellationToken) -> ConnectionGuard {
         let mut open = self.lock();
         // Those who accept look while nobody connects.
         open.look_in_time();
@@ -88,7 +88,7 @@ impl Connections {
         let connection =
             Connection { port: self.port, activity, opened: Instant::now(), idle: None, evicted };
         open.connections.insert(id, connection);
-        Registered { connections: self.clone(), id }
+        ConnectionGuard { connections: self.clone(), id }
     }
 
     /// Looks which connections are idle, if that was long ago.
@@ -149,7 +149,7 @@ impl fmt::Debug for Open {
     }
 }
 
-impl Drop for Registered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.connections.lock().connections.remove(&self.id);
     }
@@ -178,7 +178,7 @@ mod tests {
     /// Connections, and the order in which they are evicted.
     struct Fixture {
         connections: Connections,
-        clients: Vec<(Arc<Client>, CancellationToken, Registered)>,
+        clients: Vec<(Arc<Client>, CancellationToken, ConnectionGuard)>,
     }
 
     impl Fixture {

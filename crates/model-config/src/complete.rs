@@ -171,7 +171,7 @@ pub fn complete_tensors(
     }
     complete_batching(config, model, default_max_batch_size)?;
     let batching = config.max_batch_size > 0;
-    let given = Given::by(config);
+    let given = BatcherTensors::by(config);
     if !has_inputs {
         let missing = model.inputs.iter().filter(|tensor| !given.inputs.contains(&tensor.name));
         config.input = missing
@@ -255,12 +255,12 @@ fn shape(
 
 /// Tensors of the model that do not come from requests nor go to their answers, but from and to the sequence batcher.
 #[derive(Default)]
-struct Given {
+struct BatcherTensors {
     inputs: Vec<String>,
     outputs: Vec<String>,
 }
 
-impl Given {
+impl BatcherTensors {
     fn by(config: &ModelConfig) -> Self {
         let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else {
             return Self::default();

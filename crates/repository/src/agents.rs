@@ -16,7 +16,7 @@ use nereid_core::backend_api::{Error, Result};
 pub(crate) use self::chain::Chain;
 pub(crate) use self::defaults::Defaults;
 pub use self::defaults::{AGENTS_FILE, AgentDefault, AgentsOfRepository, agents_of_folder, own_agents};
-pub(crate) use self::run::Seeing;
+pub(crate) use self::run::AgentRun;
 use crate::route::Route;
 use crate::store::Store;
 

@@ -16,13 +16,13 @@ pub(crate) struct RegisteredStores(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    registered: Vec<Registered>,
+    registered: Vec<Registration>,
     /// The locations of repositories that the server was started with and that were removed.
     removed: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Registered {
+struct Registration {
     path: PathBuf,
     /// The new names of models.
     names: Vec<String>,
@@ -31,7 +31,7 @@ struct Registered {
 
 impl State {
     /// Adds a repository, unless it is present or one of its names is taken.
-    fn add(&mut self, added: Registered, others: &[Arc<dyn Store>]) -> Result<()> {
+    fn add(&mut self, added: Registration, others: &[Arc<dyn Store>]) -> Result<()> {
         let location = added.store.location().to_owned();
         let is_there = self.registered.iter().any(|other| other.path == added.path)
             || others.iter().any(|other| other.location() == location && !self.removed.contains(&location));
@@ -62,7 +62,7 @@ impl RegisteredStores {
         let (path, model) = find_model(folder, options)?;
         let store = Arc::new(LocalStore::new(path.clone()));
         let store = Arc::new(RenamedStore::new(store, [(model.as_str(), name)]));
-        self.lock().add(Registered { path: path.clone(), names: vec![name.to_owned()], store }, others)?;
+        self.lock().add(Registration { path: path.clone(), names: vec![name.to_owned()], store }, others)?;
         Ok(path)
     }
 
@@ -78,7 +78,7 @@ impl RegisteredStores {
         let renamed = names.iter().map(|(name, folder)| (folder.as_str(), name.as_str()));
         let store = Arc::new(RenamedStore::new(store, renamed));
         let names = names.keys().cloned().collect();
-        self.lock().add(Registered { path, names, store }, others)
+        self.lock().add(Registration { path, names, store }, others)
     }
 
     /// Removes a registered repository. Returns whether it existed.

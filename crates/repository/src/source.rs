@@ -18,7 +18,7 @@ use nereid_core::{
 };
 
 use crate::agents::{
-    AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, Defaults, NoAgents, Seeing, own_agents,
+    AGENTS_FILE, Agent, AgentDefault, AgentRun, Agents, AgentsOfRepository, Defaults, NoAgents, own_agents,
 };
 use crate::fingerprint;
 use crate::model_folder::{ReadOptions, given_config, has_config, read_model_as, read_moved_model};
@@ -313,7 +313,7 @@ impl Repositories {
         let names: Vec<_> = named.iter().map(|agent| agent.name.as_str()).collect();
         tracing::debug!("'{model}' is seen by repository agents {} (from {by})", names.join(", "));
         let sent = self.sent.clone();
-        let seeing = Seeing {
+        let seeing = AgentRun {
             agents: &*self.agents.agents,
             model,
             store,

@@ -31,12 +31,12 @@ const SHORT: usize = 16 << 10;
 
 thread_local! {
     /// What became of the body of the reply whose task is being polled.
-    static BODY: Cell<Asked> = const { Cell::new(Asked::No) };
+    static BODY: Cell<BodyProgress> = const { Cell::new(BodyProgress::No) };
 }
 
 /// Whether a body was asked for a piece.
 #[derive(Clone, Copy, Debug, Default)]
-enum Asked {
+enum BodyProgress {
     #[default]
     No,
     /// It has none, so its client is not to blame.
@@ -82,7 +82,7 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
         if this.rest.is_empty() {
-            BODY.set(Asked::Empty);
+            BODY.set(BodyProgress::Empty);
             match ready!(this.body.poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => *this.rest = data,
@@ -91,7 +91,7 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
                 other => return Poll::Ready(other),
             }
         }
-        BODY.set(Asked::Gave);
+        BODY.set(BodyProgress::Gave);
         Poll::Ready(Some(Ok(Frame::data(piece(this.rest)))))
     }
 
@@ -186,14 +186,14 @@ impl<F: Future<Output = ()>> Future for TakenInTime<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        BODY.set(Asked::No);
+        BODY.set(BodyProgress::No);
         if this.task.poll(context).is_ready() {
             return Poll::Ready(());
         }
         match BODY.take() {
-            Asked::No => {}
-            Asked::Empty => (*this.is_offered, *this.limit) = (false, None),
-            Asked::Gave => (*this.is_offered, *this.progressed) = (true, true),
+            BodyProgress::No => {}
+            BodyProgress::Empty => (*this.is_offered, *this.limit) = (false, None),
+            BodyProgress::Gave => (*this.is_offered, *this.progressed) = (true, true),
         }
         if !*this.is_offered {
             return Poll::Pending;

@@ -16,7 +16,7 @@ use hyper::{Method, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::{Error, Result};
 use nereid_http_transport::{
-    Call, Cors, Face, Found, Limit, Params, Reply, RequestBody, Route, reply, restricted,
+    Call, Cors, Face, Limit, Params, Reply, RequestBody, Route, RouteMatch, reply, restricted,
 };
 use nereid_kserve_http::{Dialect, Inference, KserveHttp};
 use nereid_metrics::Metrics;
@@ -84,28 +84,28 @@ impl VertexAi {
     }
 
     /// The route of a request for inference, or of what its header names.
-    fn find_predict<'a>(&self, head: &'a Parts) -> Found<'a, Action> {
+    fn find_predict<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Action> {
         if head.method != *POST {
-            return Found::Methods(vec![POST]);
+            return RouteMatch::Methods(vec![POST]);
         }
         let Some(target) = head.headers.get(REDIRECT).map(HeaderValue::to_str) else {
             return self.open(ApiGroup::Inference, head, Action::Predict);
         };
         match target {
-            Ok("metrics") => Found::Route(Action::Metrics, Params::default()),
+            Ok("metrics") => RouteMatch::Route(Action::Metrics, Params::default()),
             Ok(target) => match self.kserve.redirected(target, &head.headers) {
-                Found::Route(action, params) => Found::Route(Action::Redirected(action), params),
-                Found::Methods(methods) => Found::Methods(methods),
-                Found::Refused(refused) => Found::Refused(refused),
+                RouteMatch::Route(action, params) => RouteMatch::Route(Action::Redirected(action), params),
+                RouteMatch::Methods(methods) => RouteMatch::Methods(methods),
+                RouteMatch::Refused(refused) => RouteMatch::Refused(refused),
             },
-            Err(_) => Found::Methods(Vec::new()),
+            Err(_) => RouteMatch::Methods(Vec::new()),
         }
     }
 
-    fn open<'a>(&self, group: ApiGroup, head: &Parts, action: Action) -> Found<'a, Action> {
+    fn open<'a>(&self, group: ApiGroup, head: &Parts, action: Action) -> RouteMatch<'a, Action> {
         match restricted(self, group, &head.headers) {
-            Some(refused) => Found::Refused(refused),
-            None => Found::Route(action, Params::default()),
+            Some(refused) => RouteMatch::Refused(refused),
+            None => RouteMatch::Route(action, Params::default()),
         }
     }
 }
@@ -133,17 +133,17 @@ impl Face for VertexAi {
     /// They are known only when the server starts.
     const ROUTES: &'static [Route<Action>] = &[];
 
-    fn find<'a>(&self, head: &'a Parts) -> Found<'a, Action> {
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Action> {
         let path = head.uri.path();
         if self.options.health.matches(path) {
             match head.method == *GET {
                 true => self.open(ApiGroup::Health, head, Action::Health),
-                false => Found::Methods(vec![GET]),
+                false => RouteMatch::Methods(vec![GET]),
             }
         } else if self.options.predict.matches(path) {
             self.find_predict(head)
         } else {
-            Found::Methods(Vec::new())
+            RouteMatch::Methods(Vec::new())
         }
     }
 

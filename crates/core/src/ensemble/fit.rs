@@ -17,7 +17,7 @@ use crate::table::{ModelTable, VersionState};
 const REASON: usize = 500;
 
 /// What an ensemble is served as.
-pub(crate) struct Fitted {
+pub(crate) struct EnsembleFit {
     /// Its configuration with what its members tell: whether it is decoupled, and where each member is from.
     pub config: ModelConfig,
     /// Its labels: those that it has none of are its members'.
@@ -28,7 +28,7 @@ pub(crate) struct Fitted {
 ///
 /// # Errors
 /// `InvalidArg` with all that keeps it from being served: members that are not, and tensors that do not fit.
-pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<Fitted> {
+pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> {
     let (config, members) = fit_config(&spec.id, &spec.config, models)?;
     let mut labels = spec.labels.clone();
     for (step, member) in steps_of(&config).into_iter().flat_map(|ensemble| &ensemble.step).zip(&members) {
@@ -39,7 +39,7 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<Fitted> {
             }
         }
     }
-    Ok(Fitted { config, labels })
+    Ok(EnsembleFit { config, labels })
 }
 
 /// Whether an ensemble that is served fits the models that are served now in the same way as when it was fitted.

@@ -8,7 +8,7 @@ use nereid_backend_api::{Answer, Error, Response, Result};
 
 use super::{InFlight, State};
 use crate::classification;
-use crate::interceptors::Waiting;
+use crate::interceptors::WaitingRequest;
 use crate::scheduler::Ticket;
 
 /// Cancels a request from elsewhere than its stream. It keeps nothing of the request once that is over.
@@ -39,7 +39,7 @@ pub(crate) enum Place {
     /// In its model's queue.
     Queued(Ticket),
     /// On its way there.
-    Waiting(Arc<Waiting>),
+    Waiting(Arc<WaitingRequest>),
 }
 
 /// The answers to one request, in the order they were given. Dropping it before the last one cancels the request.

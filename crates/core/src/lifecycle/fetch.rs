@@ -16,7 +16,7 @@ use crate::block_on::block_on;
 use crate::source::{FetchedModel, Fingerprint, ModelId, Origin, Overrides};
 
 /// What to do with a model.
-pub(super) enum Fetched {
+pub(super) enum FetchOutcome {
     /// Load it.
     Model(ModelToLoad),
     /// Nothing: it is served as the source has it.
@@ -27,7 +27,7 @@ pub(super) enum Fetched {
     Unknown(Error),
 }
 
-impl Fetched {
+impl FetchOutcome {
     /// Whether a model is to be loaded or unloaded, or has been requested.
     pub(super) fn needs_work(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Unchanged(_) | Self::Gone(_))
@@ -56,7 +56,7 @@ impl LifeCycle {
         task: &Task,
         records: &mut Records,
         cancelled: oneshot::Receiver<()>,
-    ) -> Result<Vec<Fetched>> {
+    ) -> Result<Vec<FetchOutcome>> {
         let fetch = Box::pin(async {
             match task {
                 Task::Load { overrides, as_of, .. } => {
@@ -82,7 +82,7 @@ impl LifeCycle {
         overrides: &Overrides,
         records: &mut Records,
         as_of: Instant,
-    ) -> Vec<Fetched> {
+    ) -> Vec<FetchOutcome> {
         let mut ids = if overrides.files.is_empty() { self.ids(name, as_of).await } else { Vec::new() };
         if ids.is_empty() {
             ids.push(ModelId::plain(name));
@@ -100,10 +100,10 @@ impl LifeCycle {
                 && overrides.is_empty()
                 && self.is_served(&id, now, records.of(&id)).await
             {
-                fetched.push(Fetched::Unchanged(id));
+                fetched.push(FetchOutcome::Unchanged(id));
                 continue;
             }
-            fetched.push(Fetched::Model(self.fetch(id, fingerprint, overrides, as_of).await));
+            fetched.push(FetchOutcome::Model(self.fetch(id, fingerprint, overrides, as_of).await));
         }
         fetched
     }
@@ -126,7 +126,7 @@ impl LifeCycle {
     }
 
     /// The models of that name, and those that had it, whose change was there already at the last poll.
-    async fn fetch_changed(&self, name: &str, records: &mut Records, as_of: Instant) -> Vec<Fetched> {
+    async fn fetch_changed(&self, name: &str, records: &mut Records, as_of: Instant) -> Vec<FetchOutcome> {
         let ids: BTreeSet<_> = records.ids(name).chain(self.ids(name, as_of).await).collect();
         let mut fetched = Vec::new();
         for id in ids {
@@ -135,18 +135,18 @@ impl LifeCycle {
                 Ok(now) => {
                     if record.is_to_be_loaded(&id, &now) {
                         let overrides = Overrides::default();
-                        fetched.push(Fetched::Model(self.fetch(id, Ok(now), &overrides, as_of).await));
+                        fetched.push(FetchOutcome::Model(self.fetch(id, Ok(now), &overrides, as_of).await));
                     }
                 }
                 Err(error) if error.code() == ErrorCode::NotFound => {
                     if record.served.is_some() || record.failed.is_some() {
                         tracing::info!("'{id}' is no longer in the repository; unloading it");
                     }
-                    fetched.push(Fetched::Gone(id));
+                    fetched.push(FetchOutcome::Gone(id));
                 }
                 Err(error) => {
                     tracing::warn!("cannot poll '{id}', keeping it as it is: {error}");
-                    fetched.push(Fetched::Unknown(error));
+                    fetched.push(FetchOutcome::Unknown(error));
                 }
             }
         }

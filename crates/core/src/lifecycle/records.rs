@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Error, ErrorCode, Result};
 
-use super::fetch::Fetched;
+use super::fetch::FetchOutcome;
 use super::{LifeCycle, Record};
 use crate::source::{ModelId, Overrides};
 
@@ -44,27 +44,27 @@ impl LifeCycle {
     /// Does with each model of a name what the source said.
     pub(super) fn apply_fetched(
         self: &Arc<Self>,
-        fetched: Vec<Fetched>,
+        fetched: Vec<FetchOutcome>,
         overrides: &Overrides,
         is_required: bool,
         records: &mut Records,
     ) -> Result<()> {
         all(fetched.into_iter().map(|fetched| match fetched {
-            Fetched::Model(model) => {
+            FetchOutcome::Model(model) => {
                 let id = model.id.clone();
                 self.load(model, !overrides.is_empty(), is_required, records.of(&id))
             }
-            Fetched::Unchanged(id) => {
+            FetchOutcome::Unchanged(id) => {
                 if is_required {
                     self.require(&id);
                 }
                 Ok(())
             }
-            Fetched::Gone(id) => {
+            FetchOutcome::Gone(id) => {
                 self.unload(&id, records.of(&id));
                 Ok(())
             }
-            Fetched::Unknown(error) => Err(error),
+            FetchOutcome::Unknown(error) => Err(error),
         }))
     }
 

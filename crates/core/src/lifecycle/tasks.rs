@@ -11,7 +11,7 @@ use nereid_backend_api::{Error, Result};
 use tokio::sync::oneshot::{Receiver, channel};
 
 use super::dependents::{Deferred, Dependencies};
-use super::fetch::{Canceller, Fetched};
+use super::fetch::{Canceller, FetchOutcome};
 use super::records::Records;
 use crate::source::Overrides;
 
@@ -76,7 +76,7 @@ pub(super) struct Tasks {
     /// What cancels the fetches in progress, by model.
     fetching: BTreeMap<String, Canceller>,
     /// Jobs whose models are fetched, and what is known of these models.
-    fetched: VecDeque<(Job, Records, Vec<Fetched>)>,
+    fetched: VecDeque<(Job, Records, Vec<FetchOutcome>)>,
     /// How many threads fetch, and how many load.
     pub(super) threads: PerStage<usize>,
     pub(super) closed: bool,
@@ -239,7 +239,7 @@ impl Tasks {
     }
 
     /// Its models are fetched.
-    pub(super) fn push_fetched(&mut self, job: Job, records: Records, fetched: Vec<Fetched>) {
+    pub(super) fn push_fetched(&mut self, job: Job, records: Records, fetched: Vec<FetchOutcome>) {
         self.fetched.push_back((job, records, fetched));
     }
 
@@ -249,7 +249,7 @@ impl Tasks {
     }
 
     /// The next job to do, and what was fetched for it. Those that nothing is fetched for are quick, and go first.
-    pub(super) fn next_to_do(&mut self) -> Option<(Job, Records, Vec<Fetched>)> {
+    pub(super) fn next_to_do(&mut self) -> Option<(Job, Records, Vec<FetchOutcome>)> {
         let direct = if self.direct > 0 { self.next(false) } else { None };
         match direct {
             Some((job, records)) => Some((job, records, Vec::new())),

@@ -8,7 +8,7 @@ use nereid_backend_api::{Error, Result};
 
 use super::LifeCycle;
 use super::dependents::Deferred;
-use super::fetch::Fetched;
+use super::fetch::FetchOutcome;
 use super::records::{Records, all};
 use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
 use crate::source::Overrides;
@@ -123,7 +123,7 @@ impl LifeCycle {
                 continue;
             }
             match fetched {
-                Ok(fetched) if fetched.iter().any(Fetched::needs_work) => {
+                Ok(fetched) if fetched.iter().any(FetchOutcome::needs_work) => {
                     tasks.push_fetched(job, records, fetched);
                     self.spawn_workers(tasks, Some(Stage::Fetch));
                 }
@@ -160,7 +160,7 @@ impl LifeCycle {
         self: &Arc<Self>,
         name: &str,
         task: &mut Task,
-        fetched: Vec<Fetched>,
+        fetched: Vec<FetchOutcome>,
         records: &mut Records,
     ) -> Result<()> {
         match task {

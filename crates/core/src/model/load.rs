@@ -12,7 +12,7 @@ use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
 
 use super::{Labels, Model, ModelSpec, Retirement};
 use crate::completion;
-use crate::ensemble::{Fitted, Graph, fit};
+use crate::ensemble::{EnsembleFit, Graph, fit};
 use crate::events::Events;
 use crate::executor::{Executor, ExecutorKind, Instances};
 use crate::gpu_limits::GpuLimits;
@@ -132,7 +132,7 @@ impl Model {
     /// A version that hands its requests to the models that are served now.
     fn of_graph(spec: &ModelSpec, version: u64, services: &Services, before: Option<&Self>) -> Result<Self> {
         let models = services.models.upgrade().ok_or_else(|| Error::unavailable("the server has ended"))?;
-        let Fitted { config, labels } = fit(spec, &models.load())?;
+        let EnsembleFit { config, labels } = fit(spec, &models.load())?;
         let signature = Signature::new(&config)?;
         let statistics = Self::statistics_after(before, &config, services);
         let graph = Graph::new(&config, Weak::clone(&services.models), Arc::clone(&statistics));

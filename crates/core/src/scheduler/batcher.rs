@@ -107,14 +107,14 @@ pub(crate) struct Batcher<T, F> {
 }
 
 struct Level<T> {
-    waiting: Tickets<Waiting<T>>,
+    waiting: Tickets<QueuedItem<T>>,
     /// Those that have waited too long, each under a new number.
-    delayed: Tickets<Waiting<T>>,
+    delayed: Tickets<QueuedItem<T>>,
     /// The new numbers of the delayed, by their first ones.
     renumbered: BTreeMap<u64, u64>,
 }
 
-struct Waiting<T> {
+struct QueuedItem<T> {
     item: T,
     /// The number of its ticket.
     number: u64,
@@ -154,7 +154,7 @@ impl<T> Level<T> {
         self.waiting.len() + self.delayed.len()
     }
 
-    fn pop(&mut self) -> Option<Waiting<T>> {
+    fn pop(&mut self) -> Option<QueuedItem<T>> {
         if let Some((_, waiting)) = self.waiting.pop() {
             return Some(waiting);
         }
@@ -163,11 +163,11 @@ impl<T> Level<T> {
         Some(delayed)
     }
 
-    fn remove(&mut self, number: u64) -> Option<Waiting<T>> {
+    fn remove(&mut self, number: u64) -> Option<QueuedItem<T>> {
         self.waiting.remove(number).or_else(|| self.delayed.remove(self.renumbered.remove(&number)?))
     }
 
-    fn get(&self, place: Place) -> Option<&Waiting<T>> {
+    fn get(&self, place: Place) -> Option<&QueuedItem<T>> {
         if place.delayed { self.delayed.get(place.number) } else { self.waiting.get(place.number) }
     }
 }
@@ -204,7 +204,7 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
         self.len += 1;
         self.size += item.batch_size();
         let waiting = &mut self.levels.entry(level).or_default().waiting;
-        waiting.push(number, Waiting { item, number, since: now, expiry });
+        waiting.push(number, QueuedItem { item, number, since: now, expiry });
         if let Some(expiry) = expiry {
             self.expiries.insert((expiry, level, number));
         }
@@ -217,7 +217,7 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
     }
 
     /// Notes that a request is no longer there.
-    fn gone(&mut self, level: u64, waiting: Waiting<T>) -> T {
+    fn gone(&mut self, level: u64, waiting: QueuedItem<T>) -> T {
         self.len -= 1;
         self.size -= waiting.item.batch_size();
         if let Some(expiry) = waiting.expiry {
@@ -303,7 +303,7 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
 fn behind<T>(
     levels: &BTreeMap<u64, Level<T>>,
     place: Option<Place>,
-) -> impl Iterator<Item = (Place, &Waiting<T>)> {
+) -> impl Iterator<Item = (Place, &QueuedItem<T>)> {
     let start = place.map_or((0, false, 0), |place| (place.level, place.delayed, place.number + 1));
     levels.range(start.0..).flat_map(move |(&level, items)| {
         let from = |delayed: bool| match (level == start.0, delayed, start.1) {

@@ -38,9 +38,9 @@ pub trait BlockingSource: Send + Sync {
 }
 
 /// A model that was read when it was fetched.
-struct Read(Result<ModelSpec>);
+struct ReadModel(Result<ModelSpec>);
 
-impl FetchedModel for Read {
+impl FetchedModel for ReadModel {
     fn read(self: Box<Self>) -> Result<ModelSpec> {
         self.0
     }
@@ -69,7 +69,7 @@ impl<S: BlockingSource> ModelSource for S {
         _: &'a Progress,
         _: Instant,
     ) -> SourceFuture<'a, Box<dyn FetchedModel>> {
-        Box::pin(async { Ok(Box::new(Read(self.read(id, overrides))) as _) })
+        Box::pin(async { Ok(Box::new(ReadModel(self.read(id, overrides))) as _) })
     }
 }
 

@@ -51,11 +51,11 @@ pub(super) fn json(
     })?;
     let mut header = json::text(&header);
     let respelled;
-    let mut parsed = Parsed::new(signature, regions);
+    let mut parsed = RequestParts::new(signature, regions);
     if let Err(error) = parsed.read(header) {
         respelled = json::respelled(header).ok_or(error)?;
         header = &respelled;
-        parsed = Parsed::new(signature, regions);
+        parsed = RequestParts::new(signature, regions);
         parsed.read(header)?;
     }
     let Some(inputs) = parsed.inputs else {
@@ -157,7 +157,7 @@ impl Parameter {
 }
 
 /// The JSON part while it is read.
-struct Parsed<'r> {
+struct RequestParts<'r> {
     signature: &'r Signature,
     regions: &'r Regions,
     memory: RequestMemory,
@@ -188,13 +188,13 @@ enum Data {
 }
 
 /// What an input says of itself.
-struct Declared {
+struct InputHeader {
     name: String,
     data_type: DataType,
     shape: Shape,
 }
 
-impl Declared {
+impl InputHeader {
     /// The input with contents in shared memory.
     fn in_memory(self, slice: Slice, memory: &mut RequestMemory) -> Tensor {
         let buffer = memory.input(slice, self.data_type);
@@ -203,7 +203,7 @@ impl Declared {
     }
 }
 
-impl<'r> Parsed<'r> {
+impl<'r> RequestParts<'r> {
     fn new(signature: &'r Signature, regions: &'r Regions) -> Self {
         Self {
             signature,
@@ -384,7 +384,7 @@ impl Input {
     }
 
     /// Its name, type and shape.
-    fn declared(&mut self) -> Result<Declared> {
+    fn declared(&mut self) -> Result<InputHeader> {
         let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_given()];
         if given.into_iter().filter(|given| *given).count() != 1 {
             return Err(Error::invalid_arg(
@@ -400,12 +400,12 @@ impl Input {
             .ok_or_else(|| missing("datatype"))?
             .map_err(|unknown| unknown_data_type(&name, &unknown))?;
         let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
-        Ok(Declared { name, data_type, shape })
+        Ok(InputHeader { name, data_type, shape })
     }
 
     fn into_tensor(
         self,
-        Declared { name, data_type, shape }: Declared,
+        InputHeader { name, data_type, shape }: InputHeader,
         header: &[u8],
         body: &mut RequestBody,
         model: &str,

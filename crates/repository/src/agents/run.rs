@@ -15,7 +15,7 @@ use crate::store::{Fetch, Fetched, Object, Store};
 use crate::wanted;
 
 /// A model before its agents run.
-pub(crate) struct Seeing<'a> {
+pub(crate) struct AgentRun<'a> {
     pub agents: &'a dyn Agents,
     pub model: &'a str,
     /// Its store and its known files there; `None` if they came with a load request.
@@ -33,19 +33,19 @@ pub(crate) struct Seeing<'a> {
 }
 
 /// A model after its agents ran.
-pub(crate) struct Seen {
+pub(crate) struct AgentOutcome {
     /// The location of its files.
     pub path: PathBuf,
     /// Notifies the agents of the model's fate, and keeps its files.
     pub guard: LoadGuard,
 }
 
-impl Seeing<'_> {
+impl AgentRun<'_> {
     /// Runs these agents.
     ///
     /// # Errors
     /// The error of the first agent that fails, or of fetching the files at the final location.
-    pub(crate) async fn by(&self, named: &[NamedAgent]) -> Result<Seen> {
+    pub(crate) async fn by(&self, named: &[NamedAgent]) -> Result<AgentOutcome> {
         let chain = Chain::new(self.model);
         chain.keep(self.fetched.guard.clone());
         let origin = self.origin();
@@ -84,7 +84,7 @@ impl Seeing<'_> {
             }
             ModelLocation::Remote(_) => self.fetch(&location, None, &chain).await?,
         };
-        Ok(Seen { path, guard: LoadGuard::new(chain) })
+        Ok(AgentOutcome { path, guard: LoadGuard::new(chain) })
     }
 
     /// The model's location before any agent has run.

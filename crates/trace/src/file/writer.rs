@@ -167,13 +167,13 @@ struct Files<'p> {
     index: u64,
     main: Option<ArrayFile>,
     /// Of each series, what waits until there are enough traces for a file.
-    kept: HashMap<u64, Kept>,
+    kept: HashMap<u64, PendingTraces>,
     /// Whether writing failed last time.
     failing: bool,
 }
 
 #[derive(Default)]
-struct Kept {
+struct PendingTraces {
     traces: u32,
     text: String,
     /// How many traces `text` has.
@@ -229,7 +229,7 @@ impl<'p> Files<'p> {
     }
 
     /// Writes what is kept of a series, to its numbered file or to the first one.
-    fn write(&mut self, kept: &mut Kept, numbered: bool) {
+    fn write(&mut self, kept: &mut PendingTraces, numbered: bool) {
         let text = std::mem::take(&mut kept.text);
         let traces = std::mem::take(&mut kept.unwritten);
         if text.is_empty() {

@@ -86,13 +86,13 @@ impl RequestPreparer {
 
 impl Prepare<Request> for RequestPreparer {
     /// The states of the sequence.
-    type Kept = Option<Arc<SequenceStates>>;
+    type State = Option<Arc<SequenceStates>>;
 
     fn alike(&self, first: &Request, item: &Request) -> bool {
         self.former.alike(first, item)
     }
 
-    fn prepare(&mut self, item: &mut Request, kept: &mut Self::Kept, place: Place) {
+    fn prepare(&mut self, item: &mut Request, kept: &mut Self::State, place: Place) {
         self.give_controls(item, true);
         if !self.states.is_empty() && (item.sequence.start || kept.is_none()) {
             *kept = Some(Arc::new(SequenceStates::new(self.states.clone())));

@@ -41,13 +41,13 @@ pub(crate) trait Sequenced: Batched {
 /// Makes requests ready for the model.
 pub(crate) trait Prepare<T>: Send {
     /// What is kept of a sequence.
-    type Kept: Default + Send;
+    type State: Default + Send;
 
     /// Whether a request goes with the first one of a batch.
     fn alike(&self, first: &T, item: &T) -> bool;
 
     /// The request is next in its sequence, and leaves for the model.
-    fn prepare(&mut self, item: &mut T, kept: &mut Self::Kept, place: Place);
+    fn prepare(&mut self, item: &mut T, kept: &mut Self::State, place: Place);
 
     /// What stands in the place of a request, beside one that is prepared.
     fn filler(&mut self, beside: &T) -> T;
@@ -82,7 +82,7 @@ pub(crate) struct Sequences<T, O: Prepare<T>, F> {
     /// The sequences that further requests may come for.
     ids: HashMap<CorrelationId, u64>,
     /// All of which something waits or may come, by their numbers.
-    sequences: HashMap<u64, Sequence<T, O::Kept>>,
+    sequences: HashMap<u64, Sequence<T, O::State>>,
     /// Those that wait for a slot.
     backlog: BTreeSet<u64>,
     /// When a sequence has been idle, or has waited for a slot, for too long.
@@ -103,12 +103,12 @@ struct Sequence<T, K> {
     place: Option<Place>,
     /// Whether further requests may come.
     open: bool,
-    queue: VecDeque<Waiting<T>>,
+    queue: VecDeque<QueuedItem<T>>,
     deadline: Option<Instant>,
     kept: K,
 }
 
-struct Waiting<T> {
+struct QueuedItem<T> {
     item: T,
     number: u64,
     since: Instant,

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Former, Place, Prepare, Queue, Readiness, Refusal, Sequenced, Sequences, Waiting, Working};
+use super::{Former, Place, Prepare, Queue, QueuedItem, Readiness, Refusal, Sequenced, Sequences, Working};
 
 impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     /// Whether a batch may leave for that instance.
@@ -87,7 +87,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
         };
         item.repeated();
         // It was there before those that wait behind it, and its client knows it by the same number.
-        sequence.queue.push_front(Waiting { item, number, since: now });
+        sequence.queue.push_front(QueuedItem { item, number, since: now });
         self.waiting += 1;
         self.stir(serial, now);
         Ok(())
@@ -99,7 +99,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     }
 
     /// The request that leaves next from a slot.
-    fn front(&self, place: Place) -> Option<&Waiting<T>> {
+    fn front(&self, place: Place) -> Option<&QueuedItem<T>> {
         let slot = &self.lanes[place.instance].slots[place.slot];
         let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
         self.sequences.get(&tenant)?.queue.front()
@@ -110,7 +110,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
         let slot = &mut self.lanes[place.instance].slots[place.slot];
         let tenant = slot.tenant.filter(|_| slot.working.is_none())?;
         let sequence = self.sequences.get_mut(&tenant)?;
-        let Waiting { mut item, number, .. } = sequence.queue.pop_front()?;
+        let QueuedItem { mut item, number, .. } = sequence.queue.pop_front()?;
         if sequence.queue.is_empty() {
             // What many requests needed at a time is not kept for as long as the sequence is open.
             sequence.queue.shrink_to(1);

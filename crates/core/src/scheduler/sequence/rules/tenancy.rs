@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nereid_backend_api::CorrelationId;
 
-use super::{Former, Place, Prepare, Sequence, Sequenced, Sequences, Waiting};
+use super::{Former, Place, Prepare, QueuedItem, Sequence, Sequenced, Sequences};
 
 impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     /// A sequence begins, in a slot or in the backlog.
@@ -24,7 +24,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
             open: true,
             queue: VecDeque::new(),
             deadline: None,
-            kept: O::Kept::default(),
+            kept: O::State::default(),
         };
         self.ids.insert(id, serial);
         self.sequences.insert(serial, sequence);
@@ -48,7 +48,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
             // A sequence seldom has more than one request.
             sequence.queue.reserve_exact(1);
         }
-        sequence.queue.push_back(Waiting { item, number, since: now });
+        sequence.queue.push_back(QueuedItem { item, number, since: now });
         self.waiting += 1;
         number
     }

@@ -50,7 +50,7 @@ impl Sequenced for Job {
 struct Shapes;
 
 impl Prepare<Job> for Shapes {
-    type Kept = usize;
+    type State = usize;
 
     fn alike(&self, first: &Job, job: &Job) -> bool {
         first.shape == job.shape
