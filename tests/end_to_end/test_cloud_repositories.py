@@ -199,25 +199,34 @@ def test_what_is_damaged_on_the_way_is_noticed(cloud, models):
             assert load(server, "a").status == 200 and answers(server, "a")
 
 
-def test_keys_are_read_from_the_file_and_the_profile_and_shown_nowhere(amazon, models, tmp_path):
+@pytest.mark.parametrize("source", ["file", "profile", "profile of the file", "variables"])
+def test_keys_are_read_from_where_they_are_and_shown_nowhere(amazon, models, tmp_path, source):
     amazon.put("keys", models)
-    url = amazon.url("keys")
-    entry = {"key_id": KEY, "secret_key": SECRET, "session_token": "the-session-token", "region": "us-east-1"}
     path = tmp_path / "credentials.json"
-    path.write_text(json.dumps({"s3": {url[:-2]: entry, "": {"key_id": "x", "secret_key": "y"}}}))
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text(f"[mine]\naws_access_key_id={KEY}\naws_secret_access_key={SECRET}\n")
-    for variables in (
-        {"TRITON_CLOUD_CREDENTIAL_PATH": str(path)},
-        {"HOME": str(tmp_path), "AWS_PROFILE": "mine"},
-        AWS,
-    ):
-        flags = (EXPLICIT, "--load-model=a", "--log-verbose=1")
-        with running(url, *flags, env=environment(**variables)) as server:
+    with Proxy(amazon.store.address) as proxy:
+        url = amazon.url("keys", proxy.address)
+        entry = {"key_id": KEY, "secret_key": SECRET, "session_token": "the-session-token", "region": "us-east-1"}
+        other = {"key_id": "x", "secret_key": "y"}
+        entries = {"profile of the file": {"": {"profile": "mine"}}}.get(source, {url[:-2]: entry, url[:-3]: other, "": other})
+        path.write_text(json.dumps({"s3": entries}))
+        # With a file, keys in the environment do not count.
+        with_file = {"TRITON_CLOUD_CREDENTIAL_PATH": str(path), "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+        variables = {
+            "file": with_file,
+            "profile": {"HOME": str(tmp_path), "AWS_PROFILE": "mine"},
+            "profile of the file": {**with_file, "HOME": str(tmp_path)},
+            "variables": {**AWS, "HOME": str(tmp_path)},
+        }[source]
+        with running(url, EXPLICIT, "--load-model=a", "--log-verbose=1", env=environment(**variables)) as server:
             assert answers(server, "a")
             index = request(server, "POST", "/v2/repository/index").body
             for secret in (SECRET, "the-session-token"):
                 assert secret not in server.log and secret.encode() not in index
+        assert {re.search(r"Credential=([^/]+)/", head)[1] for head in proxy.heads} == {KEY}
+        tokens = {bool(re.search(r"(?i)x-amz-security-token: the-session-token\r", head)) for head in proxy.heads}
+        assert tokens == {source == "file"}
 
 
 def test_wrong_keys_are_refused_and_shown_nowhere(amazon, models):
