@@ -1,6 +1,8 @@
 """Each platform of Triton's documents serves a model, or says in one sentence what it needs."""
 
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +14,13 @@ import silero_package
 import tensorflow_models
 import tensorflow_package
 import torch_package
+import torch_wheel
 from http_requests import request
 from model_files import scale_model, write_model
 from openvino_models import tensors
 from tensors import given
 
-FLAGS = [
-    *onnx_engines.FLAGS["ort"],
-    *tensorflow_package.FLAGS,
-    f"--backend-config=pytorch,library={torch_package.LIBRARY_FOLDER}",
-]
+FLAGS = [*onnx_engines.FLAGS["ort"], *tensorflow_package.FLAGS]
 
 
 def configuration(platform, source, target):
@@ -44,6 +43,12 @@ def saved_model(repository, name, config):
 def torchscript(repository, name, config):
     torch_package.run(f"{os.path.dirname(__file__)}/torch_models.py", repository.parent / "torch", silero_package.torchscript())
     (repository.parent / "torch" / "Twice").rename(repository / name)
+    (repository / name / "config.pbtxt").write_text(config)
+
+
+def aoti(repository, name, config):
+    models, _ = torch_wheel.models(Path(__file__).with_name("aoti_models.py"))
+    shutil.copytree(models / "Twice", repository / name)
     (repository / name / "config.pbtxt").write_text(config)
 
 
@@ -74,6 +79,7 @@ PLATFORMS = [
     ("tensorflow_graphdef", graphdef, "x", "y", 3.0),
     ("tensorflow_savedmodel", saved_model, "given", "scaled", 3.0),
     ("pytorch_libtorch", torchscript, "x", "y", 2.0),
+    ("torch_aoti", aoti, "ARGS[0]", "RESULT", 2.0),
     ("caffe2_netdef", netdef, "x", "out0", 0.3),
     ("tensorrt_plan", anything("model.plan"), "x", "y", "TensorRT plans need NVIDIA's TensorRT and Triton's backend for it: "),
 ]
@@ -83,7 +89,9 @@ PLATFORMS = [
 def test_a_platform_serves_a_model_or_says_what_it_needs(repository, serve, platform, write, source, target, expected):
     tensorflow_package.fetched()
     write(repository, platform, configuration(platform, source, target))
-    server = serve(*FLAGS, "--exit-on-error=false", ready=False, env=os.environ | torch_package.environment())
+    torch = torch_wheel if platform == "torch_aoti" else torch_package
+    flags = [*FLAGS, f"--backend-config=pytorch,library={torch.LIBRARY_FOLDER}"]
+    server = serve(*flags, "--exit-on-error=false", ready=False, limit_s=300, env=os.environ | torch.environment())
     server.wait_until_loaded()
     if isinstance(expected, str):
         (line,) = [line for line in server.complaints if f"'{platform}'" in line]

@@ -19,6 +19,7 @@ from http_requests import assert_refused, request
 from openvino_models import parameter, tensors
 from tensorflow_models import constant, graph, node, placeholder, type_of, types_of
 from tensors import given
+from waiting import eventually
 
 GRAPH = 'platform: "tensorflow_graphdef"\n'
 SAVED_BY_TENSORFLOW = Path(__file__).parents[1] / "tensorflow"
@@ -247,6 +248,33 @@ def test_threads_and_placement_are_options(repository, serve):
     assert "parameter 'TF_NUM_INTRA_THREADS' is 'many'" in reasons(server)["wrong"]
     values = rng.uniform(-9, 9, (2, 3)).astype(np.float32)
     np.testing.assert_allclose(infer(server, "own", ("x", values)).as_numpy("y"), values * 3, rtol=1e-6)
+
+
+def threads(server, name):
+    """How many threads of this name the server's process has."""
+    names = [(thread / "comm").read_text().strip() for thread in Path(f"/proc/{server.pid}/task").iterdir()]
+    return names.count(name)
+
+
+def test_sessions_have_as_many_threads_as_parameters_say(repository, serve):
+    config = GRAPH + declared([("x", "FP32", [-1, 3])], [("y", "FP32", [-1, 3])]) + "instance_group { count: 2 }\n"
+    sizes = {"few": (3, 2), "more": (4, 5), "many": (11, 9)}
+    for name, (inter, intra) in sizes.items():
+        counts = parameter("TF_NUM_INTER_THREADS", inter) + parameter("TF_NUM_INTRA_THREADS", intra)
+        own = parameter("TF_USE_PER_SESSION_THREADS", "yes")
+        models.write(repository, name, models.scaled([-1, 3]), config + counts + own)
+    for order in (["few", "many"], ["many", "more", "few"]):
+        server = serve("--model-control-mode=explicit")
+        expected = 0
+        for name in order:
+            assert request(server, "POST", f"/v2/repository/models/{name}/load").status == 200
+            infer(server, name, ("x", np.ones((2, 3), np.float32)))
+            # Each instance has a session.
+            expected += 2 * sizes[name][0]
+            assert threads(server, "tf_Compute") == expected
+        # Threads within operations belong to the process. The first session has chosen how many; they are named after the
+        # thread that loaded its model, which has ended or soon will.
+        assert eventually(lambda: threads(server, "nereid-load") == sizes[order[0]][1])
 
 
 def test_requests_are_joined_to_batches(repository, serve):
