@@ -1,6 +1,9 @@
 //! Every operator, run by the embedded engine, computes what Caffe2 computed. Nets, inputs and outputs are in
 //! `tests/netdef/operators.bin`, which `generate.py` beside it wrote with Caffe2 itself.
 
+#[path = "../../../tests/netdef/cases.rs"]
+mod cases;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
@@ -14,6 +17,8 @@ use nereid_testkit::conformance::{self, Subject};
 use nereid_testkit::{Executions, Recorder, context, normalised};
 use nereid_tract::TractBackend;
 use tempfile::TempDir;
+
+use crate::cases::{CASES, fields};
 
 /// Nets that the embedded engine refuses, with a part of its message. ONNX Runtime runs them.
 const REFUSED: &[(&str, &str)] = &[];
@@ -29,7 +34,6 @@ struct Case {
 
 impl Case {
     fn all() -> Vec<Self> {
-        let contents = include_bytes!("../../../tests/netdef/operators.bin");
         let case = |(_, case): (u64, &[u8])| {
             let fields = fields(case);
             let all = |number| fields.iter().filter(move |field| field.0 == number).map(|field| field.1);
@@ -42,7 +46,7 @@ impl Case {
                 outputs: all(5).map(tensor).collect(),
             }
         };
-        fields(contents).into_iter().map(case).collect()
+        fields(CASES).into_iter().map(case).collect()
     }
 
     /// A configuration that lists the inputs and outputs with their shapes.
@@ -77,31 +81,6 @@ impl Case {
 }
 
 /// The length-delimited fields of a message, with their numbers.
-fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
-    let mut found = Vec::new();
-    while !message.is_empty() {
-        let key = varint(&mut message);
-        let length = usize::try_from(varint(&mut message)).unwrap();
-        let (field, rest) = message.split_at(length);
-        found.push((key >> 3, field));
-        message = rest;
-    }
-    found
-}
-
-fn varint(message: &mut &[u8]) -> u64 {
-    let mut number = 0;
-    for shift in (0..).step_by(7) {
-        let byte = message[0];
-        *message = &message[1..];
-        number |= u64::from(byte & 127) << shift;
-        if byte < 128 {
-            break;
-        }
-    }
-    number
-}
-
 fn tensor(message: &[u8]) -> Tensor {
     let fields = fields(message);
     let one = |number| fields.iter().find(|field| field.0 == number).map_or(&[][..], |field| field.1);
@@ -209,11 +188,10 @@ fn values(name: &str, value: f32) -> Tensor {
 
 #[test]
 fn every_operator_has_a_case() {
-    let contents = include_bytes!("../../../tests/netdef/operators.bin");
     let has = |name: &&str| {
         // The type of an operator is its field 4.
         let field = [&[4 << 3 | 2, name.len() as u8], name.as_bytes()].concat();
-        contents.windows(field.len()).any(|window| window == field)
+        CASES.windows(field.len()).any(|window| window == field)
     };
     let without: BTreeSet<_> = nereid_netdef::operators().into_iter().filter(|name| !has(name)).collect();
     // They copy between processors, or exist only in Caffe2 builds with GPU support.

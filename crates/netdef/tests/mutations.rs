@@ -1,5 +1,8 @@
 //! Any file is converted to ONNX or refused: no panic, and no unbounded growth.
 
+#[path = "../../../tests/netdef/cases.rs"]
+mod cases;
+
 use std::sync::LazyLock;
 
 use nereid_netdef::{Element, Input, Nets};
@@ -7,40 +10,17 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use crate::cases::{CASES, fields};
+
 /// The nets of `tests/netdef/operators.bin`: for each case, the one that initialises weights and the one that computes.
 static NETS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
-    let cases = fields(include_bytes!("../../../tests/netdef/operators.bin"));
+    let cases = fields(CASES);
     cases.into_iter().map(|(_, case)| [2, 3].map(|number| field(case, number))).collect()
 });
 
 fn field(message: &[u8], number: u64) -> Vec<u8> {
     let found = fields(message).into_iter().find(|field| field.0 == number);
     found.map_or_else(Vec::new, |field| field.1.to_vec())
-}
-
-fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
-    let mut found = Vec::new();
-    while !message.is_empty() {
-        let key = varint(&mut message);
-        let length = usize::try_from(varint(&mut message)).unwrap();
-        let (field, rest) = message.split_at(length);
-        found.push((key >> 3, field));
-        message = rest;
-    }
-    found
-}
-
-fn varint(message: &mut &[u8]) -> u64 {
-    let mut number = 0;
-    for shift in (0..).step_by(7) {
-        let (byte, rest) = message.split_first().unwrap();
-        *message = rest;
-        number |= u64::from(byte & 127) << shift;
-        if *byte < 128 {
-            break;
-        }
-    }
-    number
 }
 
 fn inputs(dims: Option<Vec<Option<i64>>>) -> Vec<Input> {
