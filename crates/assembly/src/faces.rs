@@ -83,17 +83,33 @@ pub trait Face: Send {
     /// Its name in the log line that says it listens; Triton's words where Triton has the face.
     fn service(&self) -> &'static str;
 
-    /// Its address.
-    fn address(&self) -> &Address;
+    /// Where it listens.
+    fn endpoint(&self) -> &Endpoint;
 
-    /// The TLS files, and the names of the protocols for ALPN, if it uses TLS.
-    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
-        None
+    /// The names of its protocols for ALPN, where it uses TLS.
+    fn protocols(&self) -> &'static [&'static str] {
+        nereid_http_transport::PROTOCOLS
     }
 
     /// Answers on `listener` until the context's shutdown, then lets requests in progress end. Called within a tokio
     /// runtime.
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving;
+}
+
+/// Where a face listens.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: Address,
+    /// The TLS files; `None` serves clear text.
+    pub tls: Option<TlsFiles>,
+}
+
+impl Endpoint {
+    /// A port of every interface, in clear text.
+    pub(crate) fn every_interface(port: u16) -> Self {
+        Self { address: Address { host: "0.0.0.0".to_owned(), port, share: false }, tls: None }
+    }
 }
 
 /// A bound face, which accepts no connections yet.
@@ -107,9 +123,10 @@ impl BoundFace {
     /// Binds the face's address and reads its certificates.
     pub(crate) fn new(face: Box<dyn Face>) -> Result<Self, StartError> {
         let protocol = face.protocol();
-        let tls = face.tls().map(|(files, names)| Tls::new(files.clone(), names)).transpose();
+        let Endpoint { address, tls } = face.endpoint();
+        let tls = tls.clone().map(|files| Tls::new(files, face.protocols())).transpose();
         let tls = tls.map_err(|source| StartError::Tls { protocol, source: Box::new(source) })?;
-        let socket = face.address().bind().map_err(|source| cannot_bind(&*face, source))?;
+        let socket = address.bind().map_err(|source| cannot_bind(&*face, source))?;
         Ok(Self { face, socket, tls })
     }
 
@@ -136,6 +153,6 @@ pub(crate) struct ServedFace {
 }
 
 fn cannot_bind(face: &dyn Face, source: std::io::Error) -> StartError {
-    let Address { host, port, .. } = face.address().clone();
+    let Address { host, port, .. } = face.endpoint().address.clone();
     StartError::Bind { protocol: face.protocol(), host, port, source }
 }

@@ -35,7 +35,7 @@ pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
 pub use caches::CacheConfig;
 pub use config::{Config, PollConfig, Process, VERSION};
 pub use error::{StartError, StopError};
-pub use faces::{Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};
+pub use faces::{Endpoint, Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use isolation::{HOST, HOST_INFORMS, host};
 pub use nereid_object_stores::{CacheOptions, CloudOptions};

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use nereid_assembly::{Config, Http, Process, Running, start};
+use nereid_assembly::{Config, Endpoint, Http, Process, Running, start};
 use nereid_listener::Address;
 use tempfile::TempDir;
 
@@ -32,7 +32,7 @@ fn config(repository: &Path) -> Config {
     let address = Address { host: "127.0.0.1".to_owned(), port: 0, share: false };
     Config {
         repositories: vec![repository.to_owned()],
-        faces: vec![Box::new(Http { address, ..Http::default() })],
+        faces: vec![Box::new(Http { endpoint: Endpoint { address, tls: None }, ..Http::default() })],
         ..Config::default()
     }
 }
@@ -123,8 +123,10 @@ fn an_address_in_use_is_an_error() {
     let models = repository("model");
     let running = start(config(models.path()), Process::default()).unwrap();
     let taken = Address { host: "127.0.0.1".to_owned(), port: address(&running).port(), share: false };
-    let second =
-        Config { faces: vec![Box::new(Http { address: taken, ..Http::default() })], ..config(models.path()) };
+    let second = Config {
+        faces: vec![Box::new(Http { endpoint: Endpoint { address: taken, tls: None }, ..Http::default() })],
+        ..config(models.path())
+    };
     let error = start(second, Process::default()).err().unwrap().to_string();
     assert!(error.starts_with("cannot serve HTTP at 127.0.0.1:"), "{error}");
     stop(running);

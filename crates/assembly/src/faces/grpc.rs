@@ -1,17 +1,15 @@
 //! gRPC: KServe's service with Triton's extensions.
 
 use nereid_grpc::{Calls, GrpcOptions, PROTOCOLS, TransportOptions};
-use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_listener::Listener;
 
-use super::{Face, FaceContext, Serving};
+use super::{Endpoint, Face, FaceContext, Serving};
 
 /// gRPC: KServe's service with Triton's extensions.
 #[derive(Clone, Debug)]
 pub struct Grpc {
     /// Where it listens.
-    pub address: Address,
-    /// The files of TLS; `None` serves clear text.
-    pub tls: Option<TlsFiles>,
+    pub endpoint: Endpoint,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: GrpcOptions,
     /// How connections are kept and ended.
@@ -22,8 +20,7 @@ impl Default for Grpc {
     /// On every interface, at Triton's port, in clear text.
     fn default() -> Self {
         Self {
-            address: Address { host: "0.0.0.0".to_owned(), port: 8001, share: false },
-            tls: None,
+            endpoint: Endpoint::every_interface(8001),
             options: GrpcOptions::default(),
             transport: TransportOptions::default(),
         }
@@ -39,12 +36,12 @@ impl Face for Grpc {
         "GRPCInferenceService"
     }
 
-    fn address(&self) -> &Address {
-        &self.address
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
-    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
-        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    fn protocols(&self) -> &'static [&'static str] {
+        PROTOCOLS
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {

@@ -1,18 +1,16 @@
 //! HTTP: KServe's protocol with Triton's extensions.
 
-use nereid_http_transport::{PROTOCOLS, TransportOptions};
+use nereid_http_transport::TransportOptions;
 use nereid_kserve_http::{HttpOptions, KserveHttp};
-use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_listener::Listener;
 
-use super::{Face, FaceContext, Serving};
+use super::{Endpoint, Face, FaceContext, Serving};
 
 /// HTTP: KServe's protocol with Triton's extensions.
 #[derive(Clone, Debug)]
 pub struct Http {
     /// Where it listens.
-    pub address: Address,
-    /// The TLS files; `None` serves clear text.
-    pub tls: Option<TlsFiles>,
+    pub endpoint: Endpoint,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: HttpOptions,
     /// How connections are kept and ended.
@@ -23,8 +21,7 @@ impl Default for Http {
     /// On every interface, at Triton's port, in clear text.
     fn default() -> Self {
         Self {
-            address: Address { host: "0.0.0.0".to_owned(), port: 8000, share: false },
-            tls: None,
+            endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
             transport: TransportOptions::default(),
         }
@@ -40,12 +37,8 @@ impl Face for Http {
         "HTTPService"
     }
 
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
-        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {

@@ -1,21 +1,21 @@
 //! Metrics, in Prometheus's text format.
 
-use nereid_listener::{Address, Listener};
+use nereid_listener::Listener;
 use nereid_metrics::TRANSPORT;
 
-use super::{Face, FaceContext, Serving};
+use super::{Endpoint, Face, FaceContext, Serving};
 
 /// Metrics, in Prometheus's text format.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Where it listens.
-    pub address: Address,
+    pub endpoint: Endpoint,
 }
 
 impl Default for Metrics {
     /// On every interface, at Triton's port, in clear text.
     fn default() -> Self {
-        Self { address: Address { host: "0.0.0.0".to_owned(), port: 8002, share: false } }
+        Self { endpoint: Endpoint::every_interface(8002) }
     }
 }
 
@@ -28,8 +28,8 @@ impl Face for Metrics {
         "Metrics Service"
     }
 
-    fn address(&self) -> &Address {
-        &self.address
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {

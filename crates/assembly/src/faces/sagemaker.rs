@@ -4,21 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_core::backend_api::Result;
-use nereid_http_transport::{PROTOCOLS, TransportOptions};
+use nereid_http_transport::TransportOptions;
 use nereid_kserve_http::{HttpOptions, KserveHttp};
-use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_listener::Listener;
 use nereid_repository::Repositories;
 use nereid_sagemaker::{Folders, SageMakerOptions};
 
-use super::{Face, FaceContext, Serving};
+use super::{Endpoint, Face, FaceContext, Serving};
 
 /// Amazon SageMaker, for endpoints of one model and of many.
 #[derive(Clone, Debug)]
 pub struct SageMaker {
     /// Where it listens.
-    pub address: Address,
-    /// The TLS files; `None` serves clear text.
-    pub tls: Option<TlsFiles>,
+    pub endpoint: Endpoint,
     /// The face itself.
     pub options: SageMakerOptions,
     /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
@@ -34,12 +32,8 @@ impl Face for SageMaker {
         "Sagemaker HTTPService"
     }
 
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
-        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use nereid_http_transport::{PROTOCOLS, TransportOptions};
+use nereid_http_transport::TransportOptions;
 use nereid_kserve_http::{HttpOptions, KserveHttp};
-use nereid_listener::{Address, Listener, TlsFiles};
+use nereid_listener::Listener;
 use nereid_metrics::Metrics;
 use nereid_vertex_ai::VertexAiOptions;
 
-use super::{Face, FaceContext, Serving};
+use super::{Endpoint, Face, FaceContext, Serving};
 
 /// Google Vertex AI, by the routes that it chooses.
 #[derive(Clone, Debug)]
 pub struct VertexAi {
     /// Where it listens.
-    pub address: Address,
-    /// The TLS files; `None` serves clear text.
-    pub tls: Option<TlsFiles>,
+    pub endpoint: Endpoint,
     /// The face itself.
     pub options: VertexAiOptions,
     /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
@@ -32,12 +30,8 @@ impl Face for VertexAi {
         "Vertex AI HTTPService"
     }
 
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn tls(&self) -> Option<(&TlsFiles, &'static [&'static str])> {
-        self.tls.as_ref().map(|files| (files, PROTOCOLS))
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {

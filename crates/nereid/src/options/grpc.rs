@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_assembly::Grpc;
+use nereid_assembly::{Endpoint, Grpc};
 use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
 use nereid_listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
@@ -188,7 +188,11 @@ impl GrpcOptions {
             ..FaceOptions::default()
         };
         let transport = TransportOptions { delay: seconds(DELAY), ..self.transport() };
-        Ok(Some(Grpc { address: self.address(), tls: self.tls()?, options, transport }))
+        Ok(Some(Grpc {
+            endpoint: Endpoint { address: self.address(), tls: self.tls()? },
+            options,
+            transport,
+        }))
     }
 
     /// How connections are kept and ended.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::Http;
+use nereid_assembly::{Endpoint, Http};
 use nereid_http_transport::{Origin, TransportOptions};
 use nereid_kserve_http::{HttpOptions as FaceOptions, cors};
 use nereid_listener::{Address, TlsFiles};
@@ -119,8 +119,7 @@ impl HttpOptions {
             return Ok(None);
         }
         Ok(Some(Http {
-            address: self.address(),
-            tls: self.tls()?,
+            endpoint: Endpoint { address: self.address(), tls: self.tls()? },
             options: self.face_options()?,
             transport: TransportOptions::default(),
         }))

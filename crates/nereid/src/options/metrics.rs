@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::Metrics;
+use nereid_assembly::{Endpoint, Metrics};
 use nereid_core::LatencyOptions;
 use nereid_listener::Address;
 use nereid_metrics::MetricsOptions as ExpositionOptions;
@@ -67,7 +67,8 @@ impl MetricsOptions {
 
     /// The metrics face, if metrics are served.
     pub(crate) fn face(&self, http_host: &str) -> Option<Metrics> {
-        self.allow_metrics.then(|| Metrics { address: self.address(http_host) })
+        self.allow_metrics
+            .then(|| Metrics { endpoint: Endpoint { address: self.address(http_host), tls: None } })
     }
 
     /// Which metrics are exposed.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::SageMaker;
+use nereid_assembly::{Endpoint, SageMaker};
 use nereid_kserve_http::Inference;
 use nereid_listener::Address;
 use nereid_sagemaker::{PingMode, SageMakerOptions as FaceOptions};
@@ -75,7 +75,11 @@ impl SageMakerOptions {
                 }
             },
         };
-        Ok(Some(SageMaker { address, tls: http.tls()?, options, http: http.face_options()? }))
+        Ok(Some(SageMaker {
+            endpoint: Endpoint { address, tls: http.tls()? },
+            options,
+            http: http.face_options()?,
+        }))
     }
 }
 
@@ -121,7 +125,7 @@ mod tests {
             (&["--allow-sagemaker=On", "--sagemaker-port=9090"], Some(9090)),
         ] {
             let face = face(arguments, &[("SAGEMAKER_TRITON_PING_MODE", "live")]).unwrap();
-            assert_eq!(face.map(|face| face.address.port), port, "{arguments:?}");
+            assert_eq!(face.map(|face| face.endpoint.address.port), port, "{arguments:?}");
         }
     }
 

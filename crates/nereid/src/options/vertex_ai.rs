@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::VertexAi;
+use nereid_assembly::{Endpoint, VertexAi};
 use nereid_core::Server;
 use nereid_listener::Address;
 use nereid_vertex_ai::{RoutePattern, VertexAiOptions as FaceOptions, only_model};
@@ -62,7 +62,11 @@ impl VertexAiOptions {
             predict: route("AIP_PREDICT_ROUTE")?,
             model: self.vertex_ai_default_model.clone(),
         };
-        Ok(Some(VertexAi { address, tls: http.tls()?, options, http: http.face_options()? }))
+        Ok(Some(VertexAi {
+            endpoint: Endpoint { address, tls: http.tls()? },
+            options,
+            http: http.face_options()?,
+        }))
     }
 
     /// Checks the default model, once the models are loaded.
