@@ -75,8 +75,8 @@ pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{ModelControl, Resolving, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
-    BlockingSource, FetchStatus, FetchedModel, Fingerprint, Listed, ModelId, ModelSource, Origin, Overrides,
-    Progress, SourceFuture,
+    BlockingSource, FetchStatus, FetchedModel, Fingerprint, ModelId, ModelSource, Origin, Overrides,
+    Progress, SourceEntry, SourceFuture,
 };
 pub use statistics::{
     BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,

@@ -29,7 +29,7 @@ use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::readiness::ReadinessWatch;
 use crate::reminder::Reminder;
 use crate::response_cache::ResponseCaching;
-use crate::source::{FetchStatus, Listed, ModelId, ModelSource, Overrides};
+use crate::source::{FetchStatus, ModelId, ModelSource, Overrides, SourceEntry};
 use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
 use crate::timer::Timer;
@@ -542,7 +542,7 @@ fn stopping(what: &str) -> Error {
 }
 
 fn names(listing: &Listing) -> Result<Vec<String>> {
-    let names = |listed: &Vec<Listed>| listed.iter().map(|listed| listed.name.clone()).collect();
+    let names = |listed: &Vec<SourceEntry>| listed.iter().map(|listed| listed.name.clone()).collect();
     listing.as_ref().map(names).map_err(Error::clone)
 }
 
@@ -553,7 +553,7 @@ fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<Mo
     let there = table.index().filter(|status| !gone.contains(&status.id));
     let mut index: Vec<_> = there.map(|status| (status.id.clone(), Some(status))).collect();
     let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
-    for Listed { name, ids } in listed {
+    for SourceEntry { name, ids } in listed {
         match ids {
             Ok(ids) => {
                 let unknown = ids.iter().filter(|id| !known.contains(id));

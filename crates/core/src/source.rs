@@ -33,7 +33,7 @@ pub trait ModelSource: Send + Sync {
     ///
     /// # Errors
     /// The source cannot be read now.
-    fn list(&self) -> SourceFuture<'_, Vec<Listed>>;
+    fn list(&self) -> SourceFuture<'_, Vec<SourceEntry>>;
 
     /// The models that have this name, each in a namespace of its own; none, or one that does not exist, if there are
     /// none.
@@ -83,7 +83,7 @@ pub trait FetchedModel: Send {
 
 /// A name in a source, and the models that it denotes.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct SourceEntry {
     /// The name.
     pub name: String,
     /// As [`ModelSource::find`] returns.

@@ -72,13 +72,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads all GPUs.
-pub(crate) type Read = Box<dyn FnMut() -> Vec<Reading> + Send>;
+pub(crate) type Sampler = Box<dyn FnMut() -> Vec<Reading> + Send>;
 
 /// Reads the GPUs on demand, but not more often than an interval.
 pub(crate) struct Gpus(Mutex<State>);
 
 struct State {
-    read: Read,
+    read: Sampler,
     interval: Duration,
     at: Instant,
     last: Vec<Reading>,
@@ -88,7 +88,7 @@ struct State {
 
 impl Gpus {
     /// Energy counts from now on.
-    pub(crate) fn new(read: Read, interval: Duration) -> Self {
+    pub(crate) fn new(read: Sampler, interval: Duration) -> Self {
         let mut state =
             State { read, interval, at: Instant::now(), last: Vec::new(), before: BTreeMap::new() };
         state.refresh();

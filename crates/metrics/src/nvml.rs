@@ -2,13 +2,13 @@
 
 use nvml_wrapper::{Device, Nvml};
 
-use crate::gpu::{Read, Reading};
+use crate::gpu::{Reading, Sampler};
 
 /// Opens the library, to read GPUs with it.
 ///
 /// # Errors
 /// Why the library cannot be loaded or does not work.
-pub(crate) fn open() -> Result<Read, String> {
+pub(crate) fn open() -> Result<Sampler, String> {
     let nvml = Nvml::init().map_err(|error| error.to_string())?;
     Ok(Box::new(move || readings(&nvml)))
 }

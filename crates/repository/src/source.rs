@@ -13,8 +13,8 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{
-    AgentFolders, FetchedModel, Fingerprint, Listed, LoadGuard, ModelId, ModelSource, ModelSpec, Origin,
-    Overrides, Progress, SourceFuture, block_on,
+    AgentFolders, FetchedModel, Fingerprint, LoadGuard, ModelId, ModelSource, ModelSpec, Origin, Overrides,
+    Progress, SourceEntry, SourceFuture, block_on,
 };
 
 use crate::agents::{
@@ -365,7 +365,7 @@ impl Repositories {
 }
 
 impl ModelSource for Repositories {
-    fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
+    fn list(&self) -> SourceFuture<'_, Vec<SourceEntry>> {
         Box::pin(async {
             let (mut places, as_of) = (BTreeMap::<String, Vec<Arc<dyn Store>>>::new(), Instant::now());
             let stores: Vec<_> = self.stores().collect();
@@ -376,7 +376,7 @@ impl ModelSource for Repositories {
                     places.entry(name).or_default().push(Arc::clone(store));
                 }
             }
-            let listed = |(name, places): (String, Vec<Arc<dyn Store>>)| Listed {
+            let listed = |(name, places): (String, Vec<Arc<dyn Store>>)| SourceEntry {
                 ids: self.ids(&name, &places),
                 name,
             };

@@ -53,7 +53,7 @@ impl OutputAllocator for PlacedOutputs {
         Ok(Some(match memory.0 {
             Place::Host(memory) => {
                 let aside = aside.then(|| vec![0; memory.len()]);
-                Box::new(Placed { memory, aside })
+                Box::new(RegionOutput { memory, aside })
             }
             Place::Device(memory) => {
                 let preferred = if aside { Memory::HOST } else { output.preferred };
@@ -76,12 +76,12 @@ impl OutputAllocator for PlacedOutputs {
     }
 }
 
-struct Placed {
+struct RegionOutput {
     memory: HostSlice,
     aside: Option<Vec<u8>>,
 }
 
-impl PlacedMemory for Placed {
+impl PlacedMemory for RegionOutput {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         Some(match &mut self.aside {
             Some(aside) => aside,

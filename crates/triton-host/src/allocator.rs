@@ -49,7 +49,7 @@ pub(crate) struct Placement {
     /// Handed back to the allocator's functions.
     userp: AtomicPtr<c_void>,
     /// What the allocator gave along with each buffer that is not in a response yet.
-    given: Arc<Mutex<Given>>,
+    given: Arc<Mutex<BufferUserData>>,
     /// The request is not released before its last output is placed.
     _release: Arc<Release>,
     /// What the memory of GPUs is copied with.
@@ -58,7 +58,7 @@ pub(crate) struct Placement {
 
 /// What an allocator gave along with buffers.
 #[derive(Default)]
-struct Given {
+struct BufferUserData {
     /// The number of the next buffer.
     next: u64,
     /// By the number of each buffer and the address at which it begins.
@@ -141,7 +141,7 @@ impl OutputAllocator for Placement {
         };
         error::from_c(Handle::of(outcome))?;
         let memory = memory_from_c(kind, device)?;
-        let mut placed = Placed {
+        let mut placed = AllocatedMemory {
             address: AtomicPtr::new(address),
             byte_size: output.byte_size,
             memory,
@@ -204,7 +204,7 @@ impl OutputAllocator for Placement {
 }
 
 /// Memory that an allocator gave, until it goes back. As [`PlacedMemory`] it is host memory.
-struct Placed {
+struct AllocatedMemory {
     address: AtomicPtr<c_void>,
     byte_size: usize,
     memory: Memory,
@@ -212,10 +212,10 @@ struct Placed {
     handle: Handle<Allocator>,
     allocator: Arc<Allocator>,
     /// Where what was given along is kept for the response, and under which number.
-    among: Option<(Arc<Mutex<Given>>, u64)>,
+    among: Option<(Arc<Mutex<BufferUserData>>, u64)>,
 }
 
-impl Placed {
+impl AllocatedMemory {
     /// Where the contents begin. Slices begin anywhere but at null, those of no bytes too.
     fn address_for_response(&self) -> *mut u8 {
         let address = self.address.load(Relaxed).cast::<u8>();
@@ -223,7 +223,7 @@ impl Placed {
     }
 }
 
-impl PlacedMemory for Placed {
+impl PlacedMemory for AllocatedMemory {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let address = self.address_for_response();
         // SAFETY: the allocator gave this many writable bytes until they are released, which this owns; null was
@@ -233,7 +233,7 @@ impl PlacedMemory for Placed {
 
     fn freeze(self: Box<Self>) -> Result<Buffer> {
         let memory = self.memory;
-        let written = Bytes::from_owner(Written(*self));
+        let written = Bytes::from_owner(FrozenMemory(*self));
         Ok(match memory.kind {
             MemoryKind::CpuPinned => Buffer::pinned(written, memory.device),
             // That of a GPU is placed as such.
@@ -242,7 +242,7 @@ impl PlacedMemory for Placed {
     }
 }
 
-impl Drop for Placed {
+impl Drop for AllocatedMemory {
     fn drop(&mut self) {
         // No response took it over if this was never sent, and other memory may begin at the same address from here on.
         if let Some((given, number)) = &self.among {
@@ -267,11 +267,11 @@ impl Drop for Placed {
 }
 
 /// Host memory that is written.
-struct Written(Placed);
+struct FrozenMemory(AllocatedMemory);
 
-impl AsRef<[u8]> for Written {
+impl AsRef<[u8]> for FrozenMemory {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: see `Placed::as_mut_slice`; from here on it is only read.
+        // SAFETY: see `AllocatedMemory::as_mut_slice`; from here on it is only read.
         unsafe { std::slice::from_raw_parts(self.0.address_for_response(), self.0.byte_size) }
     }
 }

@@ -16,7 +16,7 @@ use crate::allocator::Placement;
 use crate::handle::{Handle, Lent};
 use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
-use crate::trace::{Sent, TraceObject};
+use crate::trace::{SentTrace, TraceObject};
 
 /// Stops an inference.
 #[derive(Clone)]
@@ -52,7 +52,11 @@ struct Call {
 ///
 /// # Errors
 /// The server does not accept the request: it is neither released nor answered.
-pub(crate) fn start(peers: &dyn Peers, handle: Handle<InferenceRequest>, trace: Option<Sent>) -> Result<()> {
+pub(crate) fn start(
+    peers: &dyn Peers,
+    handle: Handle<InferenceRequest>,
+    trace: Option<SentTrace>,
+) -> Result<()> {
     let object = handle.get()?;
     let (name, version) = object.fields().model()?;
     let model = block_on(peers.resolve(&name, version))?;

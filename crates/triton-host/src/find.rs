@@ -20,7 +20,7 @@ const BATCHER_PATH: &str = "TRITON_BATCH_STRATEGY_PATH";
 
 /// A backend's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct BackendFiles {
     pub library: PathBuf,
     /// The backend's folder, with its other files.
     pub directory: PathBuf,
@@ -73,7 +73,7 @@ impl Places {
     ///
     /// # Errors
     /// `InvalidArg` that says what was searched, and where.
-    pub(crate) fn find(&self, config: &ModelConfig, backend: &str) -> Result<Found> {
+    pub(crate) fn find(&self, config: &ModelConfig, backend: &str) -> Result<BackendFiles> {
         let runtime = config.runtime.as_str();
         let is_named = !runtime.is_empty() && runtime != PYTHON_FILE;
         if is_named && !is_file_name(runtime) {
@@ -89,7 +89,11 @@ impl Places {
         } else {
             match SearchPath::new(self.folders.to_vec()).find(&file) {
                 Ok(found) => {
-                    return Ok(Found { library: found.library, directory: found.folder, python: None });
+                    return Ok(BackendFiles {
+                        library: found.library,
+                        directory: found.folder,
+                        python: None,
+                    });
                 }
                 Err(error) => Some(error),
             }
@@ -122,7 +126,7 @@ impl Places {
     }
 
     /// A backend whose folder has a `model.py`, which the backend `python` runs.
-    fn python_backend(&self, directory: PathBuf, backend: &str) -> Result<Found> {
+    fn python_backend(&self, directory: PathBuf, backend: &str) -> Result<BackendFiles> {
         let python = Kind::BACKEND.library_name(PYTHON);
         let found = SearchPath::in_directory(&self.backends, PYTHON).find(&python).map_err(|error| {
             Error::invalid_arg(format!(
@@ -130,7 +134,7 @@ impl Places {
             ))
         })?;
         let python = PythonBackend::in_folder(&directory);
-        Ok(Found { library: found.library, directory, python: Some(python) })
+        Ok(BackendFiles { library: found.library, directory, python: Some(python) })
     }
 
     /// The library that chooses the model's batches, if it has one. Models with sequences have none.

@@ -15,7 +15,7 @@ use nereid_model_config::{backend_name, prefer_groups, proto};
 use serde_json::json;
 
 use crate::backend::{Attributes, BackendObject};
-use crate::find::{self, Found, Places, PythonBackend};
+use crate::find::{self, BackendFiles, Places, PythonBackend};
 use crate::handle::{Handle, Lent};
 use crate::library::{Entries, open_backend};
 use crate::loaded::LoadedModel;
@@ -107,7 +107,7 @@ impl LibraryBackends {
         Places::new(&context.directory, context.version, &self.options.directory, backend)
     }
 
-    fn backend(&self, name: &str, found: &Found) -> Result<Arc<LoadedBackend>> {
+    fn backend(&self, name: &str, found: &BackendFiles) -> Result<Arc<LoadedBackend>> {
         // A backend in Python has its library in common with others, but not its folder.
         let key = (found.directory.join(found.library.file_name().unwrap_or_default()), name.to_owned());
         let slot = {
@@ -213,8 +213,8 @@ pub(crate) struct LoadedBackend {
 }
 
 impl LoadedBackend {
-    fn load(name: &str, found: &Found, settings: String, options: &LibraryOptions) -> Result<Self> {
-        let Found { library, directory, .. } = found;
+    fn load(name: &str, found: &BackendFiles, settings: String, options: &LibraryOptions) -> Result<Self> {
+        let BackendFiles { library, directory, .. } = found;
         tracing::info!("loading backend '{name}' from '{}'", library.display());
         let failed = |error: Error| error.context(format_args!("backend '{name}'"));
         let entries = open_backend(library).map_err(failed)?;

@@ -20,7 +20,7 @@ use crate::inference::{InferenceRequest, version};
 use crate::message::Message;
 use crate::metrics::Snapshot;
 use crate::model::check_version;
-use crate::trace::Sent;
+use crate::trace::SentTrace;
 use crate::{call, describe};
 
 /// Renders the metrics of a server as text.
@@ -101,13 +101,13 @@ impl ServerObject {
     }
 
     /// The trace of an application's request without one, if the options of its server enable traces.
-    fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<Sent>> {
+    fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<SentTrace>> {
         let Some(control) = self.owned.as_ref().map(|owned| owned.server().trace()) else { return Ok(None) };
         if !control.is_on() {
             return Ok(None);
         }
         let drawn = control.draw(&request.get()?.fields().model_name, || None);
-        Ok(drawn.map(|trace| Sent { trace: RequestTrace::new(trace), handle: None }))
+        Ok(drawn.map(|trace| SentTrace { trace: RequestTrace::new(trace), handle: None }))
     }
 
     /// Checks that an application's server is not stopped, for calls that require a running server.

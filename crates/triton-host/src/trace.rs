@@ -39,7 +39,7 @@ impl TraceObject {
 }
 
 /// The trace that a request is sent with, and the handle to it if it is not C's to delete.
-pub(crate) struct Sent {
+pub(crate) struct SentTrace {
     pub trace: RequestTrace,
     /// Kept until the request is answered.
     pub handle: Option<Lent<TraceObject>>,
@@ -47,11 +47,11 @@ pub(crate) struct Sent {
 
 /// From here on the trace is the server's: C has it again, or it is dropped, when nothing more of the request is
 /// reported.
-pub(crate) fn send(handle: Handle<TraceObject>) -> Result<Sent> {
+pub(crate) fn send(handle: Handle<TraceObject>) -> Result<SentTrace> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));
     let handle = object.callbacks().is_none().then(|| Lent::adopt(handle));
-    Ok(Sent { trace, handle })
+    Ok(SentTrace { trace, handle })
 }
 
 fn level(bits: TRITONSERVER_InferenceTraceLevel) -> TraceLevel {

@@ -8,10 +8,10 @@ use nereid_backend_api::{Error, Result};
 use tokio::sync::watch;
 
 use crate::block_on::block_on;
-use crate::source::{Listed, ModelSource};
+use crate::source::{ModelSource, SourceEntry};
 
 /// What a source lists, ascending by name.
-pub(crate) type Listing = Result<Vec<Listed>>;
+pub(crate) type Listing = Result<Vec<SourceEntry>>;
 
 /// The last listing of a source.
 pub(crate) struct Catalog {

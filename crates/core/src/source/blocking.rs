@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use nereid_backend_api::{Error, Result};
 
-use super::{FetchedModel, Fingerprint, Listed, ModelId, ModelSource, Overrides, Progress, SourceFuture};
+use super::{
+    FetchedModel, Fingerprint, ModelId, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
+};
 use crate::model::ModelSpec;
 
 /// A source that has nothing to fetch, and answers on the calling thread.
@@ -47,9 +49,9 @@ impl FetchedModel for ReadModel {
 }
 
 impl<S: BlockingSource> ModelSource for S {
-    fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
+    fn list(&self) -> SourceFuture<'_, Vec<SourceEntry>> {
         Box::pin(async {
-            let listed = |name: String| Listed { ids: self.ids(&name), name };
+            let listed = |name: String| SourceEntry { ids: self.ids(&name), name };
             Ok(self.names()?.into_iter().map(listed).collect())
         })
     }

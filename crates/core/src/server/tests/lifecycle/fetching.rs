@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::source::{BlockingSource, FetchedModel, Listed, ModelSource, Origin, Progress, SourceFuture};
+use crate::source::{BlockingSource, FetchedModel, ModelSource, Origin, Progress, SourceEntry, SourceFuture};
 use crate::{FetchStatus, LoadGuard, LoadHooks};
 
 /// A source of models that are fetched when there is a permit for that; `now` needs none.
@@ -82,13 +82,13 @@ impl LoadHooks for Hears {
 }
 
 impl ModelSource for Remote {
-    fn list(&self) -> SourceFuture<'_, Vec<Listed>> {
+    fn list(&self) -> SourceFuture<'_, Vec<SourceEntry>> {
         Box::pin(async {
             self.listed.fetch_add(1, AtomicOrdering::SeqCst);
             if self.permits.is_closed() {
                 return Err(Error::unavailable("the source is gone"));
             }
-            let listed = |name: &str| Listed { name: name.into(), ids: Ok(vec![ModelId::plain(name)]) };
+            let listed = |name: &str| SourceEntry { name: name.into(), ids: Ok(vec![ModelId::plain(name)]) };
             Ok(vec![listed("m")])
         })
     }
