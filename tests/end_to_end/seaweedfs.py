@@ -54,7 +54,7 @@ class SeaweedFS(S3):
     def __init__(self, port):
         super().__init__(port)
         # Signing a large object by its contents would take longer than sending it.
-        settings = {"s3": {"payload_signing_enabled": False}, "request_checksum_calculation": "when_required"}
+        settings = {"s3": {"payload_signing_enabled": False}, "request_checksum_calculation": "when_required", "read_timeout": 300}
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": AWS["AWS_DEFAULT_REGION"]}
         self._client = boto3.client("s3", endpoint_url=f"http://{self.address}", config=Config(**settings), **keys)
 
