@@ -76,8 +76,17 @@ def seaweedfs():
         users.write_text(json.dumps({"identities": [{"name": "tests", "credentials": credentials, "actions": ["Admin"]}]}))
         port = free_port()
         command = [program(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-master.telemetry=false"]
-        for part in ("master", "volume", "filer"):
-            command += [f"-{part}.port={free_port()}", f"-{part}.port.grpc={free_port()}"]
-        command += ["-s3", f"-s3.port={port}", f"-s3.port.grpc={free_port()}", f"-s3.config={users}"]
-        with started([*map(str, command), "-s3.iam=false", "-s3.port.iceberg=0"], port):
-            yield SeaweedFS(port)
+        parts = {"master": free_port(), "volume": free_port(), "filer": free_port(), "s3": port}
+        internal = {part: free_port() for part in parts}
+        for part, number in parts.items():
+            command += [f"-{part}.port={number}", f"-{part}.port.grpc={internal[part]}"]
+        for part in ("filer", "s3"):
+            command.append(f"-{part}.localSocket={folder}/{part}.sock")
+        command += ["-s3", f"-s3.config={users}", "-s3.iam=false", "-s3.port.iceberg=0"]
+        try:
+            with started(command, port):
+                yield SeaweedFS(port)
+        finally:
+            # Their places cannot be chosen, and a process that is killed leaves them.
+            for part, number in internal.items():
+                Path(f"/tmp/seaweedfs-{part}-grpc-{number}.sock").unlink(missing_ok=True)
