@@ -403,6 +403,32 @@ fn a_request_that_comes_again_goes_on_with_its_sequence_until_it_is_released_or_
 }
 
 #[test]
+fn a_request_that_comes_again_later_than_its_sequence_may_be_idle_goes_on() {
+    for oldest_first in [false, true] {
+        // How long the model keeps the request each time; a sequence may be idle for a second.
+        for held in [[0, 0, 0], [999, 1000, 1001], [1001, 0, 1001], [5000, 5000, 5000], [1, 3_600_000, 2000]] {
+            let rules = Rules { iterates: true, ..rules(1) };
+            let mut at = if oldest_first { oldest(rules, 1, batches_of(1)) } else { direct(rules, 1) };
+            at.pushed(&["a^", "b^"]);
+            let (place, mut millis) = (Place { instance: 0, slot: 0 }, 0);
+            for time in held {
+                let now = at.now();
+                let job = at.sequences.take(0, now).remove(0);
+                assert_eq!((job.name, at.sequences.next_expiry()), ("a^", None), "{held:?}");
+                millis += time;
+                assert_eq!(at.at(millis).expire(), [""; 0], "{held:?}");
+                let now = at.now();
+                assert!(at.sequences.again(place, job, now).is_ok(), "{held:?} at {time}");
+                assert_eq!(at.expire(), [""; 0]);
+            }
+            assert_eq!(at.take(0), ["a^"]);
+            at.over(0, 0);
+            assert_eq!((at.take(0), at.push("a")), (vec!["b^"], Err(Refusal::NotStarted)));
+        }
+    }
+}
+
+#[test]
 fn after_the_end_what_waits_leaves_and_idle_sequences_hold_up_nobody() {
     for oldest_first in [false, true] {
         let batch = batcher::Rules { delay: ms(50), preferred: [4].into(), ..batches_of(4) };
