@@ -111,6 +111,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::net::TcpSocket;
     use tokio::time::{Instant, timeout};
 
     use super::*;
@@ -152,6 +153,43 @@ mod tests {
                 "{piece} each {pause} s"
             );
             assert!(is_written || (end - start) >= TAKING, "{:?}", end - start);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sockets_that_nobody_reads_fail_and_those_read_slowly_do_not() {
+        // Bytes that are read at a time, seconds between them, and whether all is written.
+        for (piece, pause, is_written) in
+            [(0, 60, false), (1 << 16, 30, true), (1 << 16, 290, true), (1 << 16, 400, false)]
+        {
+            let listener = TcpSocket::new_v4().unwrap();
+            listener.set_recv_buffer_size(1 << 14).unwrap();
+            listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let (address, listener) = (listener.local_addr().unwrap(), listener.listen(1).unwrap());
+            let far = TcpSocket::new_v4().unwrap();
+            far.set_send_buffer_size(1 << 14).unwrap();
+            let (far, near) = tokio::join!(far.connect(address), listener.accept());
+            let (mut far, (mut near, _)) = (TimedWrites::new(far.unwrap()), near.unwrap());
+            let written = tokio::spawn(async move {
+                let outcome = far.write_all(&[7; 1 << 20]).await;
+                (outcome.map_err(|error| error.kind()), Instant::now())
+            });
+            let (start, mut buffer) = (Instant::now(), vec![0; piece]);
+            while !written.is_finished() {
+                sleep(Duration::from_secs(pause)).await;
+                let mut wanted = piece;
+                while wanted > 0
+                    && !written.is_finished()
+                    && let Ok(Ok(count @ 1..)) =
+                        timeout(Duration::from_secs(1), near.read(&mut buffer[..wanted])).await
+                {
+                    wanted -= count;
+                }
+            }
+            let (outcome, end) = written.await.unwrap();
+            let expected = if is_written { Ok(()) } else { Err(ErrorKind::TimedOut) };
+            assert_eq!(outcome, expected, "{piece} each {pause} s, after {:?}", end - start);
+            assert!(is_written || end - start >= TAKING, "{:?}", end - start);
         }
     }
 

@@ -406,7 +406,8 @@ fn a_request_that_comes_again_goes_on_with_its_sequence_until_it_is_released_or_
 fn a_request_that_comes_again_later_than_its_sequence_may_be_idle_goes_on() {
     for oldest_first in [false, true] {
         // How long the model keeps the request each time; a sequence may be idle for a second.
-        for held in [[0, 0, 0], [999, 1000, 1001], [1001, 0, 1001], [5000, 5000, 5000], [1, 3_600_000, 2000]] {
+        for held in [[0, 0, 0], [999, 1000, 1001], [1001, 0, 1001], [5000, 5000, 5000], [1, 3_600_000, 2000]]
+        {
             let rules = Rules { iterates: true, ..rules(1) };
             let mut at = if oldest_first { oldest(rules, 1, batches_of(1)) } else { direct(rules, 1) };
             at.pushed(&["a^", "b^"]);
