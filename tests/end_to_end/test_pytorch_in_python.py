@@ -9,6 +9,7 @@ import sysconfig
 import numpy as np
 import pytest
 
+import test_isolation
 import test_pytorch
 import torch_package
 from http_requests import request
@@ -77,6 +78,21 @@ def test_a_network_answers_in_batches_and_with_every_parameter(write, serve, mod
 
 def test_it_conforms_as_a_backend(models, python):
     assert_conforms("python", python, models[0] / "Twice")
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+def test_sequences_keep_their_states(write, serve, strategy):
+    declared = pair("x", "OUTPUT__0", [1]) + test_isolation.STATES.format(strategy=strategy)
+    write("Sum", "sum", "max_batch_size: 4\n" + declared)
+    server = serve()
+    sums = dict.fromkeys((5, 6, 7), 0.0)
+    for step in range(4):
+        for sequence in sums:
+            sums[sequence] += sequence * (step + 1)
+            values = np.array([[sequence * (step + 1)]], np.float32)
+            place = (sequence, step == 0, step == 3)
+            output = test_isolation.answer(server, "sum", place, x=values)["OUTPUT__0"]
+            np.testing.assert_allclose(output, [[sums[sequence]]])
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,25 @@ pub(crate) fn wants(request: &Request, outputs: &[String], output: &str) -> bool
     request.wants(output) && (!request.outputs.is_empty() || outputs.iter().any(|known| known == output))
 }
 
-/// Appends a request of a model with these outputs, without its inputs.
-pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Request, outputs: &[String]) {
+/// Appends a request of a model with these outputs, without its inputs. With `takes_states`, it asks for the outputs that replace
+/// the states of its sequence as well.
+pub(crate) fn put_request(
+    message: &mut Message<'_>,
+    handle: u64,
+    request: &Request,
+    outputs: &[String],
+    takes_states: bool,
+) {
+    let states = request.states().filter(|_| takes_states).map(SequenceStates::all).unwrap_or_default();
+    let mut requested: Vec<&str> = match request.outputs.as_slice() {
+        [] => outputs.iter().map(String::as_str).collect(),
+        requested => requested.iter().map(|output| output.name.as_str()).collect(),
+    };
+    for state in &states {
+        if !requested.contains(&state.output.as_str()) {
+            requested.push(&state.output);
+        }
+    }
     let correlation = match &request.correlation_id {
         CorrelationId::None => Correlation::None,
         CorrelationId::Number(number) => Correlation::Number(*number),
@@ -85,10 +102,7 @@ pub(crate) fn put_request(message: &mut Message<'_>, handle: u64, request: &Requ
         priority: request.priority,
         timeout: request.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
         trace: context.as_deref(),
-        outputs: match request.outputs.as_slice() {
-            [] => outputs.iter().map(String::as_str).collect(),
-            requested => requested.iter().map(|output| output.name.as_str()).collect(),
-        },
+        outputs: requested,
         parameters: values(&request.parameters).collect(),
     });
     message.count(request.inputs.len());

@@ -100,7 +100,7 @@ impl Execution<'_> {
         let mut refused = Vec::new();
         for (handle, request) in (first..).zip(batch.requests()) {
             let mark = message.mark();
-            convert::put_request(&mut message, handle, request, outputs);
+            convert::put_request(&mut message, handle, request, outputs, *takes_states);
             let put = request.inputs.iter().try_for_each(|input| put(&mut message, input));
             if let Err(error) = put {
                 message.truncate(mark);
