@@ -2,11 +2,16 @@
 
 Each model runs on OpenVINO and on ONNX Runtime, in the framework's own Python and in the server; one more runs on TensorFlow. At batch 1 the figures are
 the time of a run, which the server measures itself, and the time that a client sees; rounds alternate, and the median of the
-ratios within rounds counts. Under load, 32 clients send single images, which the server batches; Python runs full batches.
+ratios within rounds counts.
+
+Under load, 32 clients send single images, which the server batches; Python runs full batches. The server and Python have the same
+processor in turn, and the clients another one, so that they take nothing from the server. Tensors are in shared memory.
 """
 
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +39,7 @@ from model_files import write_model
 from tensors import given
 
 ROUNDS, RUNS, CLIENTS, BATCH = 7, 10, 32, 8
+SERVER_CPU = min(os.sched_getaffinity(0))
 MODELS = {
     "text_direction": ("x", (3, 48, 192)),
     "text_recogniser": ("x", (3, 48, 320)),
@@ -59,7 +65,7 @@ def own(backend, model):
         run = openvino.Core().compile_model(source(model), "CPU").create_infer_request()
         return lambda values: run.infer({name: values})
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = os.cpu_count()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(source(model), options, providers=["CPUExecutionProvider"])
     return lambda values: session.run(None, {name: values})
 
@@ -107,35 +113,109 @@ def at_batch_one(server, backend, model):
     return [statistics.median(column) for column in zip(*rows)]
 
 
+class OwnBatches:
+    """The framework's own Python on the first processor, in a process: full batches."""
+
+    def __init__(self, backend, model):
+        command = [sys.executable, __file__, sys.argv[1], backend, model, str(SERVER_CPU)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def rate(self):
+        """Items per second."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def run_own_batches(backend, model, processor):
+    """Prints the rate of some batches for each line that it reads."""
+    name, shape = SHAPES[model]
+    values = np.random.default_rng(2).uniform(-1, 1, (BATCH, *shape)).astype(np.float32)
+    os.sched_setaffinity(0, {int(processor)})
+    run = own(backend, model)
+    run(values)
+    for _ in sys.stdin:
+        print(BATCH * 1000 / milliseconds(lambda: run(values)), flush=True)
+
+
+class SharedTensors:
+    """An input of one image, and a place for each client's outputs, in a region of shared memory."""
+
+    def __init__(self, server, served, name, values):
+        with tritonclient.http.InferenceServerClient(server.url) as client:
+            response = client.infer(served, [given(name, values)])
+            outputs = [(output["name"], response.as_numpy(output["name"]).nbytes) for output in response.get_response()["outputs"]]
+        self.server, self.input, self.outputs = server, (name, values), outputs
+        self.stride = sum(size for _, size in outputs)
+        self.path = Path(f"/dev/shm/{served}-{os.getpid()}")
+
+    def __enter__(self):
+        _, values = self.input
+        with open(self.path, "wb") as region:
+            region.write(values.tobytes())
+            region.truncate(values.nbytes + CLIENTS * self.stride)
+            size = region.seek(0, os.SEEK_END)
+        body = json.dumps({"key": f"/{self.path.name}", "offset": 0, "byte_size": size})
+        assert request(self.server, "POST", "/v2/systemsharedmemory/region/tensors/register", body).status == 200
+        return self
+
+    def __exit__(self, *_):
+        request(self.server, "POST", "/v2/systemsharedmemory/region/tensors/unregister")
+        self.path.unlink()
+
+    def body(self, client):
+        """The request of a client."""
+        name, values = self.input
+        offset = values.nbytes + client * self.stride
+        outputs = []
+        for output, size in self.outputs:
+            outputs.append({"name": output, "parameters": self._place(offset, size)})
+            offset += size
+        parameters = self._place(0, values.nbytes)
+        entry = {"name": name, "datatype": "FP32", "shape": values.shape, "parameters": parameters}
+        return json.dumps({"inputs": [entry], "outputs": outputs})
+
+    def _place(self, offset, size):
+        return {"shared_memory_region": "tensors", "shared_memory_offset": offset, "shared_memory_byte_size": size}
+
+
 def under_load(server, backend, model):
     """Items per second of Python with full batches, and the ratio of the server's to it."""
     name, shape = SHAPES[model]
-    values = np.random.default_rng(2).uniform(-1, 1, (BATCH, *shape)).astype(np.float32)
-    run, served = own(backend, model), f"{model}_{backend}"
-    body, length = tritonclient.http.InferenceServerClient.generate_request_body([given(name, values[:1])])
-    headers = {"Inference-Header-Content-Length": str(length)}
+    values = np.random.default_rng(2).uniform(-1, 1, (1, *shape)).astype(np.float32)
+    served = f"{model}_{backend}"
     ratios, rates = [], []
 
-    def client(count):
+    def client(count, body):
         connection = HTTPConnection("127.0.0.1", server.port)
         for _ in range(count):
-            connection.request("POST", f"/v2/models/{served}/infer", body, headers)
+            connection.request("POST", f"/v2/models/{served}/infer", body)
             response = connection.getresponse()
             answer = response.read()
             assert response.status == 200, answer
         connection.close()
 
-    def serve(each):
-        start = time.perf_counter()
-        list(clients.map(client, [each] * CLIENTS))
-        return each * CLIENTS / (time.perf_counter() - start)
+    with OwnBatches(backend, model) as python, SharedTensors(server, served, name, values) as tensors:
+        bodies = [tensors.body(number) for number in range(CLIENTS)]
 
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        run(values), serve(1)
-        for _ in range(3):
-            rates.append(BATCH * 1000 / milliseconds(lambda: run(values)))
-            # A second or so, whatever the model.
-            ratios.append(serve(max(2, int(rates[-1] / CLIENTS))) / rates[-1])
+        def serve(each):
+            start = time.perf_counter()
+            list(clients.map(client, [each] * CLIENTS, bodies))
+            return each * CLIENTS / (time.perf_counter() - start)
+
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            python.rate(), serve(1)
+            for _ in range(5):
+                rates.append(python.rate())
+                # A second or so, whatever the model.
+                ratios.append(serve(max(2, int(rates[-1] / CLIENTS))) / rates[-1])
     return statistics.median(rates), statistics.median(ratios)
 
 
@@ -144,17 +224,25 @@ def main():
     tensorflow_package.fetched()
     rows = [(model, backend, title) for model in MODELS for backend, title in BACKENDS.items()]
     rows.append((CONVOLUTIONS, "tensorflow", "TensorFlow"))
+    everywhere = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         write(folder)
-        with nereid_server.running(Path(folder), *flags) as server:
-            print(f"\n{os.cpu_count()} cores, shared by the server and the clients\n")
-            print("| model | framework | run in Python | run in Nereid | client of Nereid | batches in Python | 32 clients |")
-            print("|---|---|---|---|---|---|---|")
-            for model, backend, title in rows:
+        print("\n| model | framework | run in Python | run in Nereid | client of Nereid | batches in Python | 32 clients |")
+        print("|---|---|---|---|---|---|---|")
+        for model, backend, title in rows:
+            with nereid_server.running(Path(folder), *flags) as server:
                 python, run, seen = at_batch_one(server, backend, model)
+            # The server inherits its processor.
+            os.sched_setaffinity(0, {SERVER_CPU})
+            with nereid_server.running(Path(folder), *flags) as server:
+                os.sched_setaffinity(0, everywhere - {SERVER_CPU} or everywhere)
                 rate, load = under_load(server, backend, model)
-                figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
-                print(f"| {model} | {title} | {figures} |", flush=True)
+            os.sched_setaffinity(0, everywhere)
+            figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
+            print(f"| {model} | {title} | {figures} |", flush=True)
 
 
-main()
+if len(sys.argv) > 2:
+    run_own_batches(*sys.argv[2:])
+else:
+    main()
