@@ -2,7 +2,6 @@
 the one that it ships. It is installed once for each test environment.
 """
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import nereid_server
 import python_backend
+from once import once
 
 HOME = Path(sys.prefix) / "nvidia-pytriton"
 PYTHON = HOME / "python" / "bin" / "python"
@@ -20,14 +20,8 @@ _SERVER = '#!/bin/sh\nexec "$NEREID_BINARY" "$@"\n'
 
 
 def prepare():
-    """Installs the package, unless it is there. Of several workers one does, and the others wait."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _install()
-            ready.touch()
+    """Installs the package, unless it is there."""
+    once(HOME, _install)
 
 
 def _install():

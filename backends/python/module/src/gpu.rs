@@ -55,7 +55,7 @@ pub fn read(python: Python<'_>, device: i32, address: u64, target: &mut [u8]) ->
         return Ok(());
     }
     within(python, device, |driver| {
-        // SAFETY: so many bytes are there to be written; whoever made the tensor vouches for its memory on the device. The
+        // SAFETY: `target` has that many bytes, and the producer of the tensor vouches for its memory on the device. The
         // call returns when they are copied.
         unsafe { driver.copy_to_host(target.as_mut_ptr().cast::<c_void>(), address, target.len()) }
     })
@@ -98,7 +98,7 @@ impl GpuMemory {
         // From here on it is freed, whatever happens.
         let memory = Self { device, base, address: base, release: Release::Free };
         within(python, device, |driver| {
-            // SAFETY: so many bytes are there to be read and, allocated just now, to be written.
+            // SAFETY: `contents` has that many bytes, and so has the memory allocated just now.
             unsafe { driver.copy_to_device(base, contents.as_ptr().cast::<c_void>(), length)? };
             // The call returns when the bytes have left the host, and other streams may read them at once.
             // SAFETY: null is the stream that the copy went through.
