@@ -3,12 +3,13 @@
 import fcntl
 
 
-def once(home, act):
-    """Calls `act` unless it has succeeded for this folder before. Of several workers one calls it, and the others wait."""
+def once(home, act, mark="ready"):
+    """Calls `act` unless it has succeeded before, as a file in this folder tells. Of several workers one calls it, and the others
+    wait."""
     home.mkdir(exist_ok=True)
     with open(home / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = home / "ready"
+        ready = home / mark
         if not ready.exists():
             act()
             ready.touch()

