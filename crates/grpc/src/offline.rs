@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use nereid_core::BodyBudget;
 use nereid_core::backend_api::{Error, InferRequest, Result};
+use nereid_http2::Scanner;
 use nereid_shared_memory::Regions;
 use prost::Message as _;
 use tonic::Code;
@@ -18,7 +19,6 @@ use crate::codec::Pieces;
 use crate::infer;
 use crate::messages::Messages;
 use crate::proto::ModelInferRequest;
-use crate::transport::Scanner;
 
 /// The request in a ModelInfer message that arrived in these pieces.
 ///

@@ -1,7 +1,6 @@
 //! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when their
 //! client is gone, does not speak HTTP/2, or pings too often.
 
-mod frames;
 mod guarded;
 mod pings;
 
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nereid_http2::Draining;
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Activity, Listener};
 use nereid_protocol::Principal;
@@ -21,7 +21,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::frames::Scanner;
 use self::guarded::Guarded;
 pub use self::pings::PingRules;
 use crate::calls::Calls;
@@ -143,6 +142,7 @@ async fn serve_connection<S>(
 {
     let guarded = Guarded::new(TimedWrites::new(stream), options.pings);
     let begun = guarded.begun();
+    let (stream, drain) = Draining::new(guarded);
     let mut protocol = Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, requests));
     protocol
         .timer(TokioTimer::new())
@@ -154,7 +154,7 @@ async fn serve_connection<S>(
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS);
     let connection =
-        protocol.serve_connection(TokioIo::new(guarded), Observed { calls, delay: options.delay });
+        protocol.serve_connection(TokioIo::new(stream), Observed { calls, delay: options.delay });
     tokio::pin!(connection);
     // Each of these ends comes once at most, but the connection is polled for every frame.
     let ending = when_woken(async {
@@ -174,6 +174,7 @@ async fn serve_connection<S>(
         match old.await {
             Some(outcome) => outcome,
             None => {
+                drain.begin();
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,

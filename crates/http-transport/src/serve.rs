@@ -13,6 +13,7 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nereid_http2::Draining;
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Arrival, Listener};
 use nereid_protocol::{LoggedRequest, Principal};
@@ -190,7 +191,6 @@ where
                 http2 = stream.detect_http2() => http2?,
                 () = &mut quiet => return Ok(()),
             };
-        let stream = TokioIo::new(stream);
         if http2 {
             let service = service_fn(|request| {
                 let reply = service.call(request);
@@ -201,11 +201,16 @@ where
             // Detects clients that vanished without closing the connection.
             protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
             protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
-            let connection = protocol.serve_connection(stream, service);
+            let (stream, drain) = Draining::new(stream);
+            let connection = protocol.serve_connection(TokioIo::new(stream), service);
             let shutdown = when_woken(transport.shutdown.cancelled());
-            until(shutdown, connection, http2::Connection::graceful_shutdown).await?;
+            let end = |connection: Pin<&mut http2::Connection<_, _, _>>| {
+                drain.begin();
+                connection.graceful_shutdown();
+            };
+            until(shutdown, connection, end).await?;
         } else {
-            let connection = http1::Builder::new().serve_connection(stream, service);
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             until(quiet, connection, http1::Connection::graceful_shutdown).await?;
         }
         Ok::<_, Box<dyn Error + Send + Sync>>(())
@@ -220,7 +225,11 @@ where
 }
 
 /// Serves a connection until its client closes it, or `last` returns: then `end` closes it after the replies in progress.
-async fn until<C: Future>(last: impl Future<Output = ()>, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
+async fn until<C: Future>(
+    last: impl Future<Output = ()>,
+    connection: C,
+    end: impl FnOnce(Pin<&mut C>),
+) -> C::Output {
     let mut connection = pin!(connection);
     tokio::select! {
         biased;

@@ -212,6 +212,13 @@ const RULES: &[Rule] = &[
         why: "io-runtime schedules I/O tasks and knows nothing of what they do",
     },
     Rule {
+        krate: "nereid-http2",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&["bytes", "tokio"]),
+        never: &["tonic*"],
+        why: "http2 knows frames and connections, and nothing of what is asked on them",
+    },
+    Rule {
         krate: "nereid-slow-clients",
         workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["bytes", "http-body", "hyper", "pin-project-lite", "tokio", "tracing"]),
@@ -222,6 +229,7 @@ const RULES: &[Rule] = &[
         krate: "nereid-http-transport",
         workspace: Allowed::Only(&[
             "nereid-backend-api",
+            "nereid-http2",
             "nereid-io-runtime",
             "nereid-listener",
             "nereid-slow-clients",
@@ -276,6 +284,7 @@ const RULES: &[Rule] = &[
         workspace: Allowed::Only(&[
             "nereid-backend-api",
             "nereid-core",
+            "nereid-http2",
             "nereid-io-runtime",
             "nereid-listener",
             "nereid-load-report",

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use nereid_http2::{Frame, HEAD, Kind, PREFACE, Scanner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::frames::{Frame, HEAD, Kind, PREFACE, Scanner};
 use super::pings::{PingRules, Pings};
 
 /// The reason by which gRPC clients know to ping less.
@@ -73,7 +73,7 @@ impl PingGuard {
         Self {
             rules,
             received: Scanner::of_client(),
-            sent: Scanner::of_server(),
+            sent: Scanner::between_frames(),
             pings: Pings::default(),
             calls: HashSet::new(),
             highest: 0,
@@ -130,7 +130,7 @@ impl PingGuard {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let Some((frame, written)) = &mut self.goaway else { return Poll::Ready(Ok(())) };
-        if !self.sent.between_frames() {
+        if !self.sent.is_between_frames() {
             return Poll::Ready(Ok(()));
         }
         while *written < frame.len() {

@@ -9,6 +9,7 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Method, StatusCode};
 use nereid_io_runtime::Spawner;
 use smallvec::SmallVec;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -191,4 +192,45 @@ async fn a_reply_that_nobody_takes_ends_and_others_go_on() {
         );
         assert!(!connection.is_finished());
     }
+}
+
+/// A frame without padding.
+fn frame(kind: u8, flags: u8, stream: u8, contents: &[u8]) -> Vec<u8> {
+    [&[0, 0, contents.len() as u8, kind, flags, 0, 0, 0, stream], contents].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_sent_with_the_acknowledgement_of_the_end_are_answered() {
+    let (mut near, far) = tokio::io::duplex(1 << 16);
+    let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
+    let ending = AtomicBool::new(false);
+    let transport = Transport { mount: Echo::default(), options, shutdown: shutdown.clone(), ending };
+    tokio::spawn(converse(far, Arc::new(transport), Pace::new(true, None), None));
+    near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    near.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    let (mut answered, mut ended) = (Vec::new(), Vec::new());
+    let mut head = [0; 9];
+    while near.read_exact(&mut head).await.is_ok() {
+        let mut contents = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        near.read_exact(&mut contents).await.unwrap();
+        match (head[3], head[4]) {
+            // The settings of the server.
+            (4, 0) => {
+                near.write_all(&frame(4, 1, 0, &[])).await.unwrap();
+                shutdown.cancel();
+            }
+            // Its ping. GET, http, the path `/live` and the authority `x`, then room for the reply.
+            (6, 0) => {
+                near.write_all(&frame(6, 1, 0, &contents)).await.unwrap();
+                near.write_all(&frame(1, 5, 1, b"\x82\x86\x04\x05/live\x01\x01x")).await.unwrap();
+                near.write_all(&frame(8, 0, 1, &[0, 0, 0, 5])).await.unwrap();
+            }
+            // A head. The status 200 stands first.
+            (1, _) => answered.push(contents[0]),
+            (7, _) => ended.push(contents[..8].to_vec()),
+            _ => {}
+        }
+    }
+    assert_eq!(answered, [0x88]);
+    assert_eq!(ended, [[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]);
 }

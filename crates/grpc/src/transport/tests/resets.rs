@@ -35,7 +35,7 @@ async fn calls_taken_back_disturb_no_other_call_of_their_connection() {
 }
 
 /// A frame: type, flags, stream, contents.
-fn frame(kind: u8, flags: u8, stream: u32, contents: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, contents: &[u8]) -> Vec<u8> {
     let mut bytes = (contents.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
     bytes.extend(stream.to_be_bytes());

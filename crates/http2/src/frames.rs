@@ -1,26 +1,33 @@
 //! Finds HTTP/2 frames in a stream of bytes, however it is cut into pieces. Reads their heads only.
 
 /// Length of the preface that a client sends before its first frame.
-pub(super) const PREFACE: usize = 24;
+pub const PREFACE: usize = 24;
 
 /// Length of a frame's head.
-pub(super) const HEAD: usize = 9;
+pub const HEAD: usize = 9;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub struct Frame {
+    /// What it is.
     pub kind: Kind,
+    /// The stream that it belongs to; 0 for the connection.
     pub stream: u32,
     flags: u8,
 }
 
 /// The kinds of frames that matter here (RFC 9113, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Part of a message.
     Data,
+    /// The head or the trailers of a message.
     Headers,
+    /// RST_STREAM: the end of a stream.
     Reset,
+    /// A ping, or its acknowledgement.
     Ping,
+    /// Any other.
     Other,
 }
 
@@ -38,7 +45,7 @@ impl Frame {
     }
 
     /// Whether it is the sender's last on its stream.
-    pub(crate) fn ends_stream(self) -> bool {
+    pub fn ends_stream(self) -> bool {
         match self.kind {
             Kind::Data | Kind::Headers => self.flags & 1 != 0,
             Kind::Reset => true,
@@ -47,14 +54,14 @@ impl Frame {
     }
 
     /// Whether it answers a ping.
-    pub(super) fn answers(self) -> bool {
+    pub fn answers(self) -> bool {
         self.kind == Kind::Ping && self.flags & 1 != 0
     }
 }
 
 /// Scans one direction of a connection.
-#[derive(Debug)]
-pub(crate) struct Scanner {
+#[derive(Clone, Debug)]
+pub struct Scanner {
     /// Bytes until the next head.
     skip: usize,
     head: [u8; HEAD],
@@ -64,22 +71,22 @@ pub(crate) struct Scanner {
 
 impl Scanner {
     /// For what a client sends.
-    pub(crate) fn of_client() -> Self {
-        Self { skip: PREFACE, ..Self::of_server() }
+    pub fn of_client() -> Self {
+        Self { skip: PREFACE, ..Self::between_frames() }
     }
 
-    /// For what a server sends.
-    pub(super) fn of_server() -> Self {
+    /// For what a server sends, or from the beginning of any frame.
+    pub fn between_frames() -> Self {
         Self { skip: 0, head: [0; HEAD], have: 0 }
     }
 
     /// Whether the next byte begins a frame.
-    pub(super) fn between_frames(&self) -> bool {
+    pub fn is_between_frames(&self) -> bool {
         self.skip == 0 && self.have == 0
     }
 
     /// Reads on and reports each complete head.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
+    pub fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -131,20 +138,20 @@ mod tests {
             let ends: Vec<_> = found.iter().map(|frame| frame.ends_stream()).collect();
             assert_eq!(ends, [false, false, true, false, true]);
             assert!(found[3].answers() && !found[2].answers());
-            assert!(scanner.between_frames());
+            assert!(scanner.is_between_frames());
         }
     }
 
     #[test]
     fn between_frames_is_true_at_boundaries_only() {
-        let mut scanner = Scanner::of_server();
-        assert!(scanner.between_frames());
+        let mut scanner = Scanner::between_frames();
+        assert!(scanner.is_between_frames());
         let bytes = frame(0, 0, 1, 3);
         for byte in &bytes[..bytes.len() - 1] {
             scanner.read(&[*byte], |_| {});
-            assert!(!scanner.between_frames());
+            assert!(!scanner.is_between_frames());
         }
         scanner.read(&bytes[bytes.len() - 1..], |_| {});
-        assert!(scanner.between_frames());
+        assert!(scanner.is_between_frames());
     }
 }
