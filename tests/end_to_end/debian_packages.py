@@ -2,34 +2,41 @@
 installed.
 """
 
-import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from once import once
 
 _MIRROR = "http://deb.debian.org/debian"
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def unpack(name, packages, release=None):
-    """Unpacks packages of the installed release, or of another one, and gives their folder. Of several workers one does, and
-    the others wait."""
+    """Unpacks packages of the installed release, or of another one, and returns their folder."""
     home = Path(sys.prefix) / name
-    home.mkdir(exist_ok=True)
-    with open(home / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = home / "ready"
-        if not ready.exists():
-            try:
-                _fetch(home, packages, release)
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise RuntimeError(f"cannot fetch Debian's packages {', '.join(packages)}: {error}") from error
-            ready.touch()
+    once(home, lambda: _fetch(home, packages, release))
     return home
 
 
+def valgrind():
+    """The installed valgrind, or else that of Debian's package; and the variables that it needs."""
+    if installed := shutil.which("valgrind"):
+        return installed, {}
+    home = unpack("valgrind", ["valgrind"])
+    return home / "usr/bin/valgrind", {"VALGRIND_LIB": str(home / "usr/libexec/valgrind")}
+
+
 def _fetch(home, packages, release):
+    try:
+        _download(home, packages, release)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RuntimeError(f"cannot fetch Debian's packages {', '.join(packages)}: {error}") from error
+
+
+def _download(home, packages, release):
     debs = home / "debs"
     debs.mkdir(exist_ok=True)
     environment = dict(os.environ)

@@ -17,7 +17,6 @@ import debian_packages
 import nereid_server
 
 HOME = Path(sys.prefix) / "nvidia-bindings"
-LIBRARY = Path(nereid_server.binary()).parent / "libtritonserver.so"
 PACKAGES = ["tritonserver", "tritonfrontend"]
 VERSIONS = ["2.71.0", "2.72.0", "2.73.0"]
 # What they import.
@@ -72,6 +71,11 @@ def _install(folder):
     subprocess.run([*_PIP, "install", *_TARGET, "--target", folder, *_REQUIREMENTS], check=True)
 
 
+def newer_libraries():
+    """The folder with Debian 13's system libraries, which are fetched first unless they are there."""
+    return debian_packages.unpack("debian-13-libraries", _SYSTEM, release="trixie") / "usr/lib/x86_64-linux-gnu"
+
+
 def run(version, program, *arguments, limit_s):
     """Runs a Python program with the packages of a version, and gives what came of it."""
     command, environment = _command(version, program, *arguments)
@@ -87,10 +91,10 @@ def start(version, program, *arguments):
 
 def _command(version, program, *arguments):
     packages = ":".join(map(str, prepare(version)))
-    assert LIBRARY.exists(), f"{LIBRARY} is missing: cargo build -p nereid-tritonserver"
-    system = debian_packages.unpack("debian-13-libraries", _SYSTEM, release="trixie")
-    newer = system / "usr/lib/x86_64-linux-gnu"
+    library = Path(nereid_server.binary()).parent / "libtritonserver.so"
+    assert library.exists(), f"{library} is missing: cargo build -p nereid-tritonserver"
+    newer = newer_libraries()
     python = Path(interpreter())
-    libraries = [newer, LIBRARY.parent, python.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
+    libraries = [newer, library.parent, python.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
     loader = [newer / "ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, libraries))]
     return [*map(str, [*loader, python, program, *arguments])], os.environ | {"PYTHONPATH": packages}

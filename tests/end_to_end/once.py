@@ -4,8 +4,8 @@ import fcntl
 
 
 def once(home, act, mark="ready"):
-    """Calls `act` unless it has succeeded before, as a file in this folder tells. Of several workers one calls it, and the others
-    wait."""
+    """Calls `act` unless it has succeeded before, as the file `mark` in this folder shows. One of several workers calls it, and the
+    others wait."""
     home.mkdir(exist_ok=True)
     with open(home / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -6,7 +6,6 @@ functions that backends call, too, are in `test_backend_interface.py`.
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -83,16 +82,8 @@ def test_misuse_is_an_error_and_the_log_can_be_heard(program, folders):
     assert records(run(program, folders, "own")) == (SOURCES / "life_cycle.own.txt").read_text().splitlines()
 
 
-def valgrind():
-    """The installed program, or else that of Debian's package; and the variables that it needs."""
-    if installed := shutil.which("valgrind"):
-        return installed, {}
-    home = debian_packages.unpack("valgrind", ["valgrind"])
-    return home / "usr/bin/valgrind", {"VALGRIND_LIB": str(home / "usr/libexec/valgrind")}
-
-
 def test_no_memory_is_misused_or_lost(program, folders):
-    memcheck, environment = valgrind()
+    memcheck, environment = debian_packages.valgrind()
     options = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=definite"]
     under = [memcheck, *options, "--errors-for-leak-kinds=definite"]
     done = run(program, folders, "own", under=under, env=environment)

@@ -12,7 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
 use crate::project::{Project, show};
+use crate::test::end_to_end_environment;
 use crate::venv::Venv;
+use crate::wheel;
 
 /// What to fetch.
 #[derive(Clone, Copy, Debug, Subcommand)]
@@ -27,6 +29,8 @@ pub enum Fetch {
     Pytorch,
     /// The models of examples/fetched_repository
     Examples,
+    /// All that the end-to-end tests need, their Python environments included
+    Tests,
 }
 
 /// One file in the index.
@@ -238,7 +242,15 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
         Fetch::Tensorflow => library(project, &TENSORFLOW),
         Fetch::Pytorch => library(project, &PYTORCH),
         Fetch::Examples => examples(project),
+        Fetch::Tests => tests(project),
     }
+}
+
+/// Fetches what the end-to-end tests need.
+fn tests(project: &Project) -> Result<()> {
+    examples(project)?;
+    wheel::tools(project)?;
+    show(&mut end_to_end_environment(project)?.command(project, &["tests/end_to_end/prepare.py"]))
 }
 
 /// Where ONNX Runtime's library goes, which is where the built server looks for backends.

@@ -80,7 +80,7 @@ pub fn show(command: &mut Command) -> Result<()> {
 }
 
 /// The command as one would type it, the program without its folder.
-fn line_of(command: &Command) -> String {
+pub fn line_of(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     std::iter::once(name)

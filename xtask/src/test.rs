@@ -2,19 +2,31 @@
 //!
 //! Knows the order of the steps and how to start each, not what they check.
 
+mod background;
+
+use std::env;
 use std::fmt;
 use std::fs;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
+use cargo_metadata::Message;
 use clap::ValueEnum;
 
-use crate::project::{Project, show};
+use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
 use crate::{deny, fetch, tidy, wheel};
+use background::Background;
 
-/// For how long the embedded engine gets other random changes of ONNX files in each run.
+/// For how long the embedded engine gets other random changes of ONNX files in each run: seconds of processor time.
 const FUZZ_SECONDS: &str = "120";
+
+/// The test that does so: its package, its target and its name.
+const FUZZ: (&str, &str, &str) =
+    ("nereid-tract", "corpus", "other_changes_in_each_run_are_served_or_refused");
 
 /// One thing to check, in the order of running: the quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -57,10 +69,15 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     let plan = plan(named);
     let start = Instant::now();
     let mut passed = Vec::new();
+    let mut beside = Beside::default();
+    if plan.contains(&Step::E2e) {
+        let mut fetch = project.command(env::current_exe()?);
+        beside.fetch = Some(Background::start(project, "fetch", fetch.args(["fetch", "tests"]))?);
+    }
     for (position, step) in plan.iter().enumerate() {
         println!("\n=== {step} ({} of {})", position + 1, plan.len());
         let start = Instant::now();
-        let result = step.run(project);
+        let result = step.run(project, &mut beside).and_then(|()| beside.check());
         let took = start.elapsed();
         if let Err(error) = result {
             println!("=== {step} failed after {}", seconds(took));
@@ -69,8 +86,28 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
         println!("=== {step} passed in {}", seconds(took));
         passed.push((*step, took));
     }
+    if let Some(fuzz) = beside.fuzz {
+        let (name, waited) = fuzz.finish()?;
+        println!("\n=== {name} passed, {} after the last step", seconds(waited));
+    }
     println!("\nxtask test: passed in {}: {}", seconds(start.elapsed()), list(&passed));
     Ok(())
+}
+
+/// What runs beside the steps.
+#[derive(Default)]
+struct Beside {
+    /// Fetches what the end-to-end tests need.
+    fetch: Option<Background>,
+    /// Random changes of ONNX files.
+    fuzz: Option<Background>,
+}
+
+impl Beside {
+    /// Fails if what runs beside the steps has failed. What could not be fetched is fetched again by the tests that need it.
+    fn check(&mut self) -> Result<()> {
+        self.fuzz.as_mut().map_or(Ok(()), Background::check)
+    }
 }
 
 /// The steps to run, in order, without duplicates, with the steps that they require.
@@ -88,7 +125,7 @@ fn plan(named: &[Step]) -> Vec<Step> {
 }
 
 impl Step {
-    fn run(self, project: &Project) -> Result<()> {
+    fn run(self, project: &Project, beside: &mut Beside) -> Result<()> {
         match self {
             Self::Fmt => {
                 show(&mut project.cargo(&["fmt", "--all", "--", "--check"]))?;
@@ -101,11 +138,18 @@ impl Step {
                 show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
             }
             Self::Unit => {
-                show(project.cargo(&["test", "--workspace"]).env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS))
+                let program = build_tests(project)?;
+                // Behind everything else: it takes what the other steps leave.
+                let mut fuzz = project.command("nice");
+                fuzz.arg(program)
+                    .args([FUZZ.2, "--exact", "--nocapture"])
+                    .env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS);
+                beside.fuzz = Some(Background::start(project, "fuzz", &mut fuzz)?);
+                show(&mut project.cargo(&["test", "--workspace"]))
             }
             // The whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
-            Self::E2e => end_to_end(project),
+            Self::E2e => end_to_end(project, beside),
             Self::Dragonfly => dragonfly(project),
         }
     }
@@ -119,8 +163,37 @@ pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
     Venv::with(project, "end-to-end", &requirements)
 }
 
+/// Builds the tests of the workspace. Returns the program with the fuzz test.
+fn build_tests(project: &Project) -> Result<PathBuf> {
+    let mut cargo = project.cargo(&["test", "--workspace", "--no-run"]);
+    cargo.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
+    let line = line_of(&cargo);
+    println!("$ {line}");
+    let mut child = cargo.spawn()?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut program = None;
+    for message in Message::parse_stream(BufReader::new(output)) {
+        if let Message::CompilerArtifact(artifact) = message?
+            && artifact.target.is_test()
+            && artifact.target.name == FUZZ.1
+            && artifact.package_id.repr.contains(FUZZ.0)
+        {
+            program = artifact.executable;
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    let program = program.with_context(|| format!("package {} has no test {}", FUZZ.0, FUZZ.1))?;
+    Ok(program.into_std_path_buf())
+}
+
 /// Runs the clients' tests against the binary that the build step left.
-fn end_to_end(project: &Project) -> Result<()> {
+fn end_to_end(project: &Project, beside: &mut Beside) -> Result<()> {
+    if let Some(Err(error)) = beside.fetch.take().map(Background::finish) {
+        println!("{error:#}; the tests try again");
+    }
     fetch::examples(project)?;
     wheel::pack(project, "dev")?;
     // The tests of a file share servers and measure, so they run one after the other.

@@ -31,6 +31,11 @@ pub struct Wheel {
     profile: String,
 }
 
+/// The Python environment that packs wheels.
+pub fn tools(project: &Project) -> Result<Venv> {
+    Venv::with(project, "maturin", REQUIREMENTS)
+}
+
 /// Builds all parts, and packs the wheel.
 pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
     let profile = wheel.profile.as_str();
@@ -44,7 +49,7 @@ pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
 
 /// Packs a wheel of the parts built with this profile. Returns its path; its folder contains no other file.
 pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
-    let venv = Venv::with(project, "maturin", REQUIREMENTS)?;
+    let venv = tools(project)?;
     let built = project.target.join(if profile == "dev" { "debug" } else { profile });
     let work = project.scratch("wheel");
     let (stage, wheels) = (work.join("project"), work.join("dist"));
