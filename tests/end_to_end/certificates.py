@@ -56,10 +56,11 @@ class Authority:
             )
         )
 
-    def sign(self, name, *hosts):
-        """A new identity, of a host at 127.0.0.1 and of these names, or of a client."""
+    def sign(self, name, *hosts, is_here=True):
+        """A new identity, of a host at 127.0.0.1, unless it is elsewhere, and of these names, or of a client."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [*map(x509.DNSName, ("localhost", *hosts)), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if is_here else []
+        names = [*map(x509.DNSName, hosts), *here]
         certificate = (
             self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -4,7 +4,8 @@ import os
 import time
 from contextlib import contextmanager
 
-from clouds import put_tree
+from certificates import Authority
+from clouds import Proxy, azure, google, put_tree, s3
 from http_requests import infer, request, tensor
 from nereid_server import Server
 
@@ -23,11 +24,21 @@ def environment(**more):
 
 
 class Cloud:
-    """An object store with a bucket `models`, and how servers reach it."""
+    """An object store with a bucket `models`, and how servers reach it: over TLS, if an authority has signed its certificate."""
 
-    def __init__(self, store):
+    def __init__(self, store, authority=None):
         self.store = store
+        self.authority = authority
         store.bucket("models")
+
+    @property
+    def kind(self):
+        return type(self.store).__name__
+
+    def proxy(self):
+        """A proxy in front of the store. Both speak TLS, or neither does."""
+        identity = self.authority and self.authority.sign("proxy")
+        return Proxy(self.store.address, identity, store_has_tls=bool(identity))
 
     def put(self, prefix, folder):
         put_tree(self.store, "models", prefix, folder)
@@ -37,7 +48,31 @@ class Cloud:
 
     def environment(self, through=None, **more):
         """That of a server that reaches the store, through a proxy if there is one."""
-        return environment(**{**self.store.variables(through), **more})
+        return environment(**{**self.store.variables(through), **self.trusts, **more})
+
+    @property
+    def trusts(self):
+        """The variable that makes servers trust the store's certificate."""
+        return {"SSL_CERT_FILE": str(self.authority.certificate)} if self.authority else {}
+
+
+CLOUDS = {"s3": s3, "gs": google, "as": azure}
+# Of each kind, one that speaks TLS and one that does not.
+CLOUDS_AND_TLS = [(kind, tls) for kind in CLOUDS for tls in (False, True)]
+
+
+@contextmanager
+def cloud_of(kind, folder=None):
+    """A cloud of this kind; with a folder for certificates, over TLS."""
+    authority = folder and Authority(folder, "storage")
+    with CLOUDS[kind](authority and authority.sign("store")) as store:
+        yield Cloud(store, authority)
+
+
+def name_of(param):
+    """The name of a kind of `CLOUDS_AND_TLS` in the names of tests."""
+    kind, tls = param
+    return f"{kind}-{'tls' if tls else 'plain'}"
 
 
 def answers(server, model):

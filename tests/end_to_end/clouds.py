@@ -7,6 +7,7 @@ Each runs as a process of its own and is filled through its public interface. A 
 import base64
 import hashlib
 import hmac
+import json
 import os
 import re
 import socket
@@ -140,6 +141,25 @@ class Google(Store):
         self.http.delete(f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}").raise_for_status()
 
 
+class PagedGoogle(S3):
+    """moto's server in Google's place, whose clients ask for listings and objects as those of S3 do, and get the same XML. Unlike
+    fake-gcs-server it lists in pages, of 1,000 objects.
+    """
+
+    def url(self, path, through=None):
+        return f"gs://{path}"
+
+    def variables(self, through=None):
+        return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": self.origin(through)}
+
+    def bucket(self, name):
+        """Anybody may read and list it."""
+        super().bucket(name)
+        everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [everybody]})
+        self.http.put(f"/{name}?policy", content=policy).raise_for_status()
+
+
 class Azure(Store):
     """Azurite. It checks signatures, and serves the containers of `public` without any."""
 
@@ -212,11 +232,15 @@ def azure(tls=None):
 
 
 @contextmanager
-def s3(tls=None):
+def s3(tls=None, store=S3):
     port = free_port()
     keys = ["-c", str(tls.certificate), "-k", str(tls.key)] if tls else []
     with started([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), *keys], port):
-        yield S3(port, tls)
+        yield store(port, tls)
+
+
+def paged_google():
+    return s3(store=PagedGoogle)
 
 
 @contextmanager
@@ -258,9 +282,13 @@ class Proxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, target, tls=None):
-        """In front of the store at `target`, which speaks no TLS. With a certificate, the proxy speaks it."""
+    def __init__(self, target, tls=None, store_has_tls=False):
+        """In front of the store at `target`. With a certificate, the proxy speaks TLS."""
         self.target = target
+        self.of_store = None
+        if store_has_tls:
+            self.of_store = ssl.create_default_context()
+            self.of_store.check_hostname, self.of_store.verify_mode = False, ssl.CERT_NONE
         self.tls = tls and ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if tls:
             self.tls.load_cert_chain(tls.certificate, tls.key)
@@ -285,6 +313,12 @@ class Proxy(socketserver.ThreadingTCPServer):
     def __exit__(self, *_):
         self.shutdown()
         self.server_close()
+
+    def reach(self):
+        """A connection to the store."""
+        host, port = self.target.split(":")
+        connection = socket.create_connection((host, int(port)))
+        return self.of_store.wrap_socket(connection) if self.of_store else connection
 
     def breaks(self, rule):
         """`rule(first line)` gives what happens to a request: None, a reply of its own, or after how many bytes it is cut or
@@ -311,7 +345,6 @@ class _Passing(socketserver.BaseRequestHandler):
             pass
 
     def pass_on(self):
-        host, port = self.server.target.split(":")
         while True:
             head = b""
             while b"\r\n\r\n" not in head:
@@ -333,7 +366,7 @@ class _Passing(socketserver.BaseRequestHandler):
                     return
                 continue
             # One request for each connection to the store: where the answer ends is then plain.
-            with socket.create_connection((host, int(port))) as store:
+            with self.server.reach() as store:
                 head = re.sub(rb"(?i)\r\nhost: [^\r]*", b"\r\nhost: " + self.server.target.encode(), head, count=1)
                 store.sendall(head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
                 if isinstance(fault, Damage):

@@ -1,17 +1,21 @@
 """Stores that misbehave, over TLS and without, and what else may go wrong on the way: each of it with every kind of store."""
 
+import base64
 import json
 import re
 import resource
 import shutil
 import subprocess
+from contextlib import nullcontext
+from urllib.parse import quote
 
 import pytest
 
 import nereid_server
-from certificates import Authority
-from cloud_repositories import EXPLICIT, LIMIT_S, Cloud, answers, environment, load, refused, until, versions
-from clouds import CutBody, Damage, Proxy, azure, google, put_tree, s3
+from cloud_repositories import CLOUDS_AND_TLS, EXPLICIT, LIMIT_S, answers, cloud_of, environment, load, name_of, refused
+from cloud_repositories import until, versions
+from clouds import SECRET, CutBody, Damage, put_tree
+from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request
 from hubs import Host
 from model_files import write_identity
@@ -24,26 +28,11 @@ def status(code, *headers):
     return "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {code} Oh", *headers, "content-length: 0", "")).encode()
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("authority"), "storage")
-
-
-@pytest.fixture(scope="module", params=[s3, google, azure])
-def cloud(request):
-    with request.param() as store:
-        yield Cloud(store)
-
-
-@pytest.fixture(params=["plain", "tls"])
-def identity(request, authority):
-    """The certificate of a proxy in front of a store, if it speaks TLS."""
-    return authority.sign("proxy") if request.param == "tls" else None
-
-
-def folder_of(name, identity):
-    """A folder of the bucket, of which each test has its own."""
-    return f"{name}-{'tls' if identity else 'plain'}"
+@pytest.fixture(scope="module", params=CLOUDS_AND_TLS, ids=name_of)
+def cloud(request, tmp_path_factory):
+    kind, tls = request.param
+    with cloud_of(kind, tmp_path_factory.mktemp("authority") if tls else None) as cloud:
+        yield cloud
 
 
 def weights(name):
@@ -59,14 +48,12 @@ def models(tmp_path_factory):
     return folder
 
 
-def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_path, identity):
+def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, tmp_path):
     """Every fault is of another model, so that one server is enough."""
-    folder = folder_of("faults", identity)
-    cloud.put(folder, models)
+    cloud.put("faults", models)
     cache = tmp_path / "cache"
-    with Proxy(cloud.store.address, identity) as proxy:
-        url = cloud.url(folder, proxy.origin)
-        env = cloud.environment(proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+    with cloud.proxy() as proxy:
+        url, env = cloud.url("faults", proxy.origin), cloud.environment(proxy.origin)
 
         def files():
             return [path.read_bytes() for path in (cache / "files").iterdir() if not path.suffix]
@@ -101,7 +88,7 @@ def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_p
 
             def changes(line, count):
                 if "weights" in line and count == 1:
-                    cloud.store.put("models", f"{folder}/d/1/weights", b"others")
+                    cloud.store.put("models", "faults/d/1/weights", b"others")
                 return None
 
             answer, _ = loads_with("d", changes)
@@ -120,18 +107,17 @@ def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, authority, tmp_p
                 assert path.read_bytes() == weights("e")
 
 
-def test_a_disk_that_is_full_fails_the_load_and_leaves_nothing(cloud, models, authority, tmp_path, identity):
-    folder = folder_of("full", identity)
-    cloud.put(folder, models)
-    cloud.store.put("models", f"{folder}/a/1/weights", bytes(3 << 20))
+def test_a_disk_that_is_full_fails_the_load_and_leaves_nothing(cloud, models, tmp_path):
+    cloud.put("full", models)
+    cloud.store.put("models", "full/a/1/weights", bytes(3 << 20))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     cache = tmp_path / "cache"
-    with Proxy(cloud.store.address, identity) as proxy:
-        env = cloud.environment(proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+    with cloud.proxy() as proxy:
+        env = cloud.environment(proxy.origin)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
         try:
             flags = (EXPLICIT, f"--repository-cache-directory={cache}")
-            server = Server(cloud.url(folder, proxy.origin), *flags, env=env).wait_until_ready()
+            server = Server(cloud.url("full", proxy.origin), *flags, env=env).wait_until_ready()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         try:
@@ -157,23 +143,66 @@ def test_objects_that_only_mark_folders_are_folders(cloud, models, tmp_path):
 
 
 def test_a_bucket_that_is_missing_is_named(cloud):
+    # Google's emulator has no code for it.
+    reason = {"S3": "NoSuchBucket", "Google": ".*no bucket named missing", "Azure": "ContainerNotFound"}[cloud.kind]
     with refused(cloud.store.url("missing/models"), env=cloud.environment()) as server:
-        server.wait_for_log("cannot list '.*missing/models': ")
+        server.wait_for_log(f"cannot list '.*missing/models': {reason}")
 
 
-def test_models_are_pulled_and_checked(cloud, models, tmp_path):
-    cloud.put("pulled", models)
+def test_wrong_keys_are_refused_and_shown_nowhere(cloud, models, tmp_path):
+    """Those of Google are another test's: its emulator knows none."""
+    cloud.put("keys", models)
+    wrong = base64.b64encode(b"the key of somebody else").decode()
+    checking = cloud.store.checking_keys() if cloud.kind == "S3" else nullcontext()
+    account = ServiceAccount(tmp_path)
+    variables, secret, reason = {
+        "S3": ({}, SECRET, "InvalidAccessKeyId"),
+        "Azure": ({"AZURE_STORAGE_KEY": wrong}, wrong, "AuthorizationFailure"),
+        "Google": ({"GOOGLE_APPLICATION_CREDENTIALS": str(account.path)}, account.id, "Invalid Credentials"),
+    }[cloud.kind]
+    with checking, cloud.proxy() as proxy:
+        env = cloud.environment(proxy.origin, **variables)
+        if cloud.kind == "Google":
+            # The emulator knows no keys: what is in front of it refuses as Google does.
+            proxy.gate = lambda line, head: UNAUTHORIZED
+            env.pop("CLOUD_STORAGE_EMULATOR_ENDPOINT")
+            env["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = f"{proxy.origin}/storage/v1/"
+        with refused(cloud.url("keys", proxy.origin), "--log-verbose=1", env=env) as server:
+            server.wait_for_log(f"cannot list '.*/keys': .*{reason}")
+            assert secret not in server.log and not account.is_shown_in(server.log)
+
+
+@pytest.fixture
+def odd_names(models, tmp_path):
+    """A model with files and folders that have blanks and letters of any language, and what has a meaning in URLs."""
+    folder = tmp_path / "odd"
+    shutil.copytree(models / "a", folder / "a b ä+%25")
+    config = folder / "a b ä+%25" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"a"', '"a b ä+%25"'))
+    for name in ("ein Gewicht ü", "重み", "50%+x&y=z", "a;b,c@d!e$f(g)'h", "~tilde"):
+        (folder / "a b ä+%25" / "1" / name).write_bytes(name.encode())
+        (folder / "a b ä+%25" / "1" / f"in {name}").mkdir()
+        (folder / "a b ä+%25" / "1" / f"in {name}" / name).write_bytes(b"x")
+    return folder
+
+
+def test_models_are_pulled_and_checked_whatever_their_names(cloud, odd_names, tmp_path):
+    cloud.put("pulled/ä b", odd_names)
 
     def nereid(*arguments):
         command = [nereid_server.binary(), *map(str, arguments)]
         return subprocess.run(command, env=cloud.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
-    pulled = nereid("pull", cloud.url("pulled"), tmp_path / "pulled")
+    pulled = nereid("pull", cloud.url("pulled/ä b"), tmp_path / "pulled")
     assert pulled.returncode == 0, pulled.stderr
-    for path in models.rglob("*"):
-        assert path.is_dir() or (tmp_path / "pulled" / path.relative_to(models)).read_bytes() == path.read_bytes()
-    checked = nereid("check", cloud.url("pulled"))
+    files = [path for path in odd_names.rglob("*") if path.is_file()]
+    for path in files:
+        assert (tmp_path / "pulled" / path.relative_to(odd_names)).read_bytes() == path.read_bytes()
+    assert len(files) == sum(path.is_file() for path in (tmp_path / "pulled").rglob("*"))
+    checked = nereid("check", cloud.url("pulled/ä b"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
+    with running(cloud.url("pulled/ä b"), env=cloud.environment()) as server:
+        assert answers(server, quote("a b ä+%25"))
 
 
 class Tokens:
@@ -199,15 +228,15 @@ REFUSALS = {
 }
 
 
-def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, authority, tmp_path, identity):
+def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, tmp_path):
     large = bytes(range(256)) * (80 << 10)
     # The store itself lets anybody read; the proxy checks tokens.
-    public = {"public": True} if type(cloud.store).__name__ == "Azure" else {}
-    bucket = folder_of("expiring", identity)
+    public = {"public": True} if cloud.kind == "Azure" else {}
+    bucket = "expiring"
     cloud.store.bucket(bucket, **public)
     put_tree(cloud.store, bucket, "a", models / "a")
     cloud.store.put(bucket, "a/1/weights", large)
-    code, text = REFUSALS[type(cloud.store).__name__]
+    code, text = REFUSALS[cloud.kind]
     refusal = f"HTTP/1.1 {code} No\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
     tokens, expired, used = Tokens(), set(), []
 
@@ -221,7 +250,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, authority,
             return None
         return refusal if token in expired else None
 
-    with Host(tokens.answer).running() as service, Proxy(cloud.store.address, identity) as proxy:
+    with Host(tokens.answer).running() as service, cloud.proxy() as proxy:
         proxy.gate, proxy.is_open = gate, bool(public)
         (tmp_path / "token").write_text("of the container")
         env = environment(
@@ -233,7 +262,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(cloud, models, authority,
             AZURE_STORAGE_SERVICE_ENDPOINT=f"{proxy.origin}/nereidmodels",
             IDENTITY_ENDPOINT=f"http://{service.address}/token",
             IDENTITY_HEADER="x",
-            SSL_CERT_FILE=str(authority.certificate),
+            **cloud.trusts,
         )
         cache = tmp_path / "cache"
         url = cloud.store.url(bucket, proxy.origin)

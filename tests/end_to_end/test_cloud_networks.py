@@ -1,18 +1,14 @@
 """How clouds are reached and by whose credentials: TLS, proxies, and the services that give machines theirs."""
 
-import base64
 import json
 import re
 
 import pytest
 
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
 from certificates import Authority
 from cloud_repositories import answers, environment, refused
 from clouds import AWS, ForwardProxy, Proxy, azure, google, put_tree, s3
+from google_accounts import ServiceAccount
 from hubs import Host
 from model_files import write_identity
 from nereid_server import running
@@ -56,9 +52,17 @@ def test_stores_are_reached_over_tls_by_an_authority_of_ones_own(secure, authori
         assert answers(server, "a")
 
 
-def test_a_store_whose_authority_nobody_knows_is_refused(secure):
+def test_a_store_whose_certificate_is_not_trusted_is_refused(secure, authority):
     with refused(secure.url("models/repository"), env=environment(**secure.variables())) as server:
-        server.wait_for_log("cannot list .*[Cc]ertificate")
+        server.wait_for_log("cannot list .*: the server's certificate is not trusted: UnknownIssuer; AWS_CA_BUNDLE or SSL_CERT_FILE")
+    # Nor is one that is of another host.
+    trusts = {"SSL_CERT_FILE": str(authority.certificate)}
+    with Proxy(secure.address, authority.sign("other", "elsewhere", is_here=False), store_has_tls=True) as proxy:
+        url, variables = secure.url("models/repository", proxy.origin), secure.variables(proxy.origin)
+        with refused(url, env=environment(**variables, **trusts)) as server:
+            server.wait_for_log("cannot list .*: the server's certificate is not trusted: certificate not valid for name")
+    with refused(secure.url("models/repository"), env=environment(**secure.variables(), SSL_CERT_FILE="/no/such")) as server:
+        server.wait_for_log("No such file or directory .* at '/no/such'")
 
 
 def test_requests_go_through_the_proxies_of_the_environment(plain):
@@ -165,11 +169,8 @@ def test_googles_machines_give_credentials(plain_google):
 
 @pytest.mark.parametrize("source", ["environment", "file", "file for all"])
 def test_googles_service_accounts_sign_what_is_sent(plain_google, tmp_path, source):
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    account = {"type": "service_account", "private_key": pem, "private_key_id": "the-id", "client_email": "models@project"}
-    path, credentials = tmp_path / "account.json", tmp_path / "credentials.json"
-    path.write_text(json.dumps(account))
+    account = ServiceAccount(tmp_path)
+    path, credentials = account.path, tmp_path / "credentials.json"
     entries = {"gs://models/repository": str(path), "": "/no/such/file"} if source == "file" else {"": str(path)}
     credentials.write_text(json.dumps({"gs": entries}))
     # With a file of credentials, the environment does not count.
@@ -180,14 +181,4 @@ def test_googles_service_accounts_sign_what_is_sent(plain_google, tmp_path, sour
         variables["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = f"{proxy.origin}/storage/v1/"
         with running("gs://models/repository", env=environment(**variables)) as server:
             assert answers(server, "a")
-        for head in proxy.heads:
-            signed, signature = re.search(r"(?i)\nauthorization: bearer (\S+)\.(\S+)\r", head).groups()
-            key.public_key().verify(decoded(signature), signed.encode(), padding.PKCS1v15(), SHA256())
-            header, claims = (json.loads(decoded(part)) for part in signed.split("."))
-            assert (header["kid"], claims["iss"]) == ("the-id", "models@project")
-        assert proxy.heads
-
-
-def decoded(part):
-    """A part of a JSON web token."""
-    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+        assert proxy.heads and all(map(account.has_signed, proxy.heads))

@@ -6,15 +6,17 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cloud_repositories import EXPLICIT, LIMIT_S, POLL, Cloud, answers, environment, load, refused, until, versions
-from clouds import AWS, KEY, SECRET, Damage, Proxy, Stall, azure, free_port, google, put_tree, s3
+from certificates import Authority
+from cloud_repositories import CLOUDS, CLOUDS_AND_TLS, EXPLICIT, LIMIT_S, POLL, Cloud, answers, cloud_of, environment
+from cloud_repositories import load, name_of, refused, until, versions
+from clouds import AWS, KEY, SECRET, Damage, Proxy, Stall, free_port, paged_google, put_tree, s3
+from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request
 from model_files import write_identity
 from nereid_server import running
 from scrapes import Scrape
+
 
 @pytest.fixture(scope="module")
 def amazon():
@@ -22,12 +24,20 @@ def amazon():
         yield Cloud(store)
 
 
-@pytest.fixture(scope="module", params=["s3", "gs", "as"])
-def cloud(request):
-    if request.param == "s3":
-        yield request.getfixturevalue("amazon")
-        return
-    with {"gs": google, "as": azure}[request.param]() as store:
+@pytest.fixture(scope="module", params=CLOUDS_AND_TLS, ids=name_of)
+def cloud(request, tmp_path_factory):
+    kind, tls = request.param
+    with cloud_of(kind, tmp_path_factory.mktemp("authority") if tls else None) as cloud:
+        yield cloud
+
+
+# All pages of listings are alike, whatever the connection, and so are polls.
+WITHOUT_TLS = [(kind, False) for kind in CLOUDS]
+
+
+@pytest.fixture(scope="module")
+def google_in_pages():
+    with paged_google() as store:
         yield Cloud(store)
 
 
@@ -41,6 +51,10 @@ def models(tmp_path):
     for version in ("2", "10"):
         shutil.copytree(folder / "b" / "1", folder / "b" / version)
     return folder
+
+
+def names_in_index(server):
+    return [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json]
 
 
 def test_models_are_served_from_a_bucket(cloud, models):
@@ -80,8 +94,7 @@ def test_only_what_is_served_is_fetched_and_nothing_twice(amazon, models, tmp_pa
 def test_clients_load_and_unload(cloud, models, slash):
     cloud.put(f"explicit{len(slash)}", models)
     with running(cloud.url(f"explicit{len(slash)}{slash}"), EXPLICIT, env=cloud.environment()) as server:
-        names = [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json]
-        assert names == ["a", "b"]
+        assert names_in_index(server) == ["a", "b"]
         assert load(server, "a").status == 200 and answers(server, "a")
         assert load(server, "nothing").status == 500
         # What is in the bucket when the load is asked for counts.
@@ -93,11 +106,12 @@ def test_clients_load_and_unload(cloud, models, slash):
         until(lambda: not answers(server, "a"))
 
 
+@pytest.mark.parametrize("cloud", WITHOUT_TLS, indirect=True, ids=name_of)
 def test_polls_take_up_changes_by_one_listing_each(cloud, models):
     cloud.put("polled", models)
-    with Proxy(cloud.store.address) as proxy:
-        url = cloud.url("polled", proxy.address)
-        with running(url, *POLL, env=cloud.environment(proxy.address)) as server:
+    with cloud.proxy() as proxy:
+        url = cloud.url("polled", proxy.origin)
+        with running(url, *POLL, env=cloud.environment(proxy.origin)) as server:
             shutil.copytree(models / "b" / "10", models / "b" / "11")
             put_tree(cloud.store, "models", "polled/b/11", models / "b" / "11")
             until(lambda: versions(server, "b") == ["11"])
@@ -189,8 +203,8 @@ def test_a_store_that_breaks_now_and_then_delivers_in_the_end(amazon, models, fa
 
 def test_what_is_damaged_on_the_way_is_noticed(cloud, models):
     cloud.put("damaged", models)
-    with Proxy(cloud.store.address) as proxy:
-        url, env = cloud.url("damaged", proxy.address), cloud.environment(proxy.address)
+    with cloud.proxy() as proxy:
+        url, env = cloud.url("damaged", proxy.origin), cloud.environment(proxy.origin)
         with running(url, EXPLICIT, "--load-model=b", env=env) as server:
             proxy.breaks(lambda line: Damage(500) if "weights" in line else None)
             answer = load(server, "a")
@@ -229,33 +243,30 @@ def test_keys_are_read_from_where_they_are_and_shown_nowhere(amazon, models, tmp
         assert tokens == {source == "file"}
 
 
-def test_wrong_keys_are_refused_and_shown_nowhere(amazon, models):
-    amazon.put("wrong", models)
-    with amazon.store.checking_keys(), refused(amazon.url("wrong"), env=amazon.environment()) as server:
-        server.wait_for_log("cannot list .*InvalidAccessKeyId")
-        assert SECRET not in server.log
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_a_google_key_that_is_refused_is_shown_nowhere(google_in_pages, models, tmp_path, source, tls):
+    google_in_pages.put("signed", models)
+    known, other = ServiceAccount(tmp_path), ServiceAccount(tmp_path, "other")
+    authority = Authority(tmp_path, "storage")
+    credentials = tmp_path / "credentials.json"
+    with Proxy(google_in_pages.store.address, authority.sign("proxy") if tls else None) as proxy:
+        # The emulators know no keys: what is in front of one checks them as Google does.
+        proxy.gate = lambda line, head: None if known.has_signed(head) else UNAUTHORIZED
 
+        def variables(account):
+            where = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{proxy.origin}/storage/v1/", "SSL_CERT_FILE": authority.certificate}
+            where = {name: str(value) for name, value in where.items()}
+            if source == "environment":
+                return environment(**where, GOOGLE_APPLICATION_CREDENTIALS=str(account.path))
+            credentials.write_text(json.dumps({"gs": {"": str(account.path)}}))
+            return environment(**where, TRITON_CLOUD_CREDENTIAL_PATH=str(credentials), GOOGLE_APPLICATION_CREDENTIALS="/no/such")
 
-def test_a_google_key_that_is_refused_is_shown_nowhere(tmp_path):
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    with Proxy("127.0.0.1:1") as proxy:
-        body = b'{"error": {"code": 401, "message": "Invalid Credentials"}}'
-        proxy.breaks(lambda line: b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-        account = {"private_key": pem, "private_key_id": "the-id-of-a-key", "client_email": "x@y", "type": "service_account"}
-        path = tmp_path / "account.json"
-        path.write_text(json.dumps(account))
-        credentials = tmp_path / "credentials.json"
-        credentials.write_text(json.dumps({"gs": {"": str(path)}}))
-        for variables in (
-            {"GOOGLE_APPLICATION_CREDENTIALS": str(path)},
-            {"TRITON_CLOUD_CREDENTIAL_PATH": str(credentials), "GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"},
-        ):
-            endpoint = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"http://{proxy.address}/storage/v1/"}
-            with refused("gs://models/wrong", env=environment(**variables, **endpoint)) as server:
-                server.wait_for_log("cannot list 'gs://models/wrong': Invalid Credentials")
-                assert not [line for line in pem.splitlines() if line in server.log]
-                assert "the-id-of-a-key" not in server.log
+        with running("gs://models/signed", "--log-verbose=1", env=variables(known)) as server:
+            assert answers(server, "a") and not known.is_shown_in(server.log)
+        with refused("gs://models/signed", "--log-verbose=1", env=variables(other)) as server:
+            server.wait_for_log("cannot list 'gs://models/signed': Invalid Credentials")
+            assert not other.is_shown_in(server.log)
 
 
 @pytest.mark.parametrize(
@@ -279,18 +290,21 @@ def test_a_repository_whose_server_is_away_is_reported_at_start(tmp_path):
         server.wait_for_log("cannot list .*[Cc]onnect")
 
 
-# More than the stores list at once: S3 lists up to 1,000, Azure up to 5,000. Google's emulator lists all.
-@pytest.mark.parametrize(("cloud", "count", "pages"), [("s3", 1003, 2), ("gs", 1003, 1), ("as", 5003, 2)], indirect=["cloud"])
-def test_thousands_of_models_are_looked_at_by_a_few_requests(cloud, count, pages):
-    cloud.store.bucket("many")
-    names = [f"m{number:04}" for number in range(count)]
-    with ThreadPoolExecutor(8) as putting:
-        puts = [putting.submit(cloud.store.put, "many", f"{name}/1/x", b"") for name in names]
-    for put in puts:
-        put.result()
-    with Proxy(cloud.store.address) as proxy:
-        url, env = cloud.store.url("many", proxy.address), cloud.environment(proxy.address)
-        with running(url, EXPLICIT, env=env) as server:
-            proxy.requests.clear()
-            assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == names
-        assert len(proxy.requests) == pages and all("list" in line for line in proxy.requests), proxy.requests
+# More than the stores list at once: S3 and Google list up to 1,000, Azure up to 5,000.
+@pytest.mark.parametrize(("kind", "count"), [("s3", 1003), ("gs", 1003), ("as", 5003)])
+def test_thousands_of_models_are_looked_at_by_a_few_requests(kind, count, tmp_path):
+    authority = Authority(tmp_path, "storage")
+    names = [f"m {number:04} ä+%25" for number in range(count)]
+    with {**CLOUDS, "gs": paged_google}[kind]() as store:
+        store.bucket("many")
+        with ThreadPoolExecutor(8) as putting:
+            puts = [putting.submit(store.put, "many", f"{name}/1/x", b"") for name in names]
+        for put in puts:
+            put.result()
+        for identity in (None, authority.sign("proxy")):
+            with Proxy(store.address, identity) as proxy:
+                url, variables = store.url("many", proxy.origin), store.variables(proxy.origin)
+                with running(url, EXPLICIT, env=environment(**variables, SSL_CERT_FILE=str(authority.certificate))) as server:
+                    proxy.requests.clear()
+                    assert names_in_index(server) == names
+                assert len(proxy.requests) == 2 and all("list" in line for line in proxy.requests), proxy.requests

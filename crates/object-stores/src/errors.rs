@@ -4,6 +4,9 @@ use std::error::Error as _;
 
 use nereid_core::backend_api::{Error, ErrorCode};
 
+/// Precedes what is wrong with a server's certificate in the text of the TLS library.
+const BAD_CERTIFICATE: &str = "invalid peer certificate: ";
+
 /// A request that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -49,6 +52,7 @@ impl Failure {
             object_store::Error::InvalidPath { .. } | object_store::Error::NotSupported { .. } => {
                 FailureKind::Refused
             }
+            _ if text.contains(BAD_CERTIFICATE) => FailureKind::Refused,
             _ => match status {
                 // The library's error for a range of a file that has become shorter.
                 Some(416) => FailureKind::Changed,
@@ -107,6 +111,14 @@ fn shortened(text: &str, status: Option<u16>) -> String {
     if let Some(message) = between("\"message\": \"", "\"").or_else(|| between("\"message\":\"", "\"")) {
         return format!("{}{status}", message.chars().take(SHOWN).collect::<String>());
     }
+    if let Some((_, reason)) = text.split_once(BAD_CERTIFICATE) {
+        let hint = match reason.starts_with("UnknownIssuer") {
+            true => "; AWS_CA_BUNDLE or SSL_CERT_FILE names the file of an authority of your own",
+            false => "",
+        };
+        let reason = reason.chars().take(SHOWN).collect::<String>();
+        return format!("the server's certificate is not trusted: {reason}{hint}");
+    }
     // The library's own text ends at a dash.
     let end = text.rsplit_once(" - ").map_or(text, |(_, end)| end);
     let end = end.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -159,5 +171,19 @@ mod tests {
             "HTTP error: refused"
         );
         assert_eq!(failure(&"x".repeat(5000)).message.len(), 300);
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_named_and_not_tried_again() {
+        for (reason, hint) in [
+            ("UnknownIssuer", "; AWS_CA_BUNDLE or SSL_CERT_FILE names the file of an authority of your own"),
+            ("certificate expired: verification time 9 (UNIX), but certificate is not valid after 8", ""),
+            ("certificate not valid for name \"a - b\"", ""),
+        ] {
+            let failure =
+                failure(&format!("Error performing GET https://h - HTTP error: {BAD_CERTIFICATE}{reason}"));
+            assert_eq!(failure.message, format!("the server's certificate is not trusted: {reason}{hint}"));
+            assert_eq!(failure.kind, FailureKind::Refused);
+        }
     }
 }

@@ -25,6 +25,7 @@ use object_store::client::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use rustls_native_certs::ErrorKind;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::clouds::Patience;
@@ -54,7 +55,12 @@ impl Connector {
     /// The file cannot be read, or a proxy's URL is invalid.
     pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let found = rustls_native_certs::load_native_certs();
+        // A machine without any is no fault: it may need none.
+        for error in found.errors.iter().filter(|error| matches!(error.kind, ErrorKind::Io { .. })) {
+            tracing::warn!("{error}");
+        }
+        roots.add_parsable_certificates(found.certs);
         if let Some(path) = environment.get("AWS_CA_BUNDLE") {
             let unreadable = |error: &dyn Error| format!("cannot read AWS_CA_BUNDLE '{path}': {error}");
             let bytes = fs::read(&path).map_err(|error| unreadable(&error))?;
