@@ -172,6 +172,8 @@ def test_the_index_and_metrics_say_how_far_a_fetch_is(amazon, models):
             assert loading.result().status == 200
             assert entry()["state"] == "READY" and not entry().get("reason")
             assert "nereid_model_fetch_bytes" not in Scrape(server).text
+            # The log goes to no terminal.
+            assert "\x1b" not in server.log
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""The progress bar of `nereid pull`, on a pseudo-terminal: for buckets, hubs, archives and artifacts."""
+"""The progress bars of `nereid pull` and of servers, on a pseudo-terminal: for buckets, hubs, archives and artifacts."""
 
+import json
 import os
-import pty
 import re
 import subprocess
-import threading
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
@@ -13,49 +12,13 @@ import pytest
 import nereid_server
 from cloud_repositories import LIMIT_S, Cloud, environment, until
 from clouds import Proxy, Stall, s3
+from http_requests import request
 from hubs import TITLE, Delivery, HuggingFace, Registry, Web, archive
 from model_files import write_identity
+from terminals import Terminal
 
 SIZE = 6 << 20
 LAYER = "application/vnd.oci.image.layer.v1.tar"
-
-
-class Terminal:
-    """A program whose errors go to a terminal."""
-
-    def __init__(self, *command, env):
-        ours, theirs = pty.openpty()
-        self.text = ""
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=env, text=True
-            )
-        finally:
-            os.close(theirs)
-        self._reader = threading.Thread(target=self._read, args=(ours,), daemon=True)
-        self._reader.start()
-
-    def _read(self, terminal):
-        try:
-            while received := os.read(terminal, 4096):
-                self.text += received.decode()
-        except OSError:
-            # Nobody has the other end any more.
-            pass
-        finally:
-            os.close(terminal)
-
-    @property
-    def lines(self):
-        """Each was written over the one before it."""
-        return self.text.split("\r\x1b[K")
-
-    def wait(self):
-        """What it prints, once it has ended well."""
-        printed, _ = self.process.communicate(timeout=LIMIT_S)
-        self._reader.join(LIMIT_S)
-        assert self.process.returncode == 0, self.text
-        return printed
 
 
 @pytest.fixture
@@ -135,3 +98,66 @@ def test_a_bar_on_a_terminal_shows_how_far_a_download_is(source, models, tmp_pat
         command = [nereid_server.binary(), "pull", address, str(tmp_path / "quiet")]
         quiet = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=True)
         assert (quiet.stdout, quiet.stderr) == (f"{tmp_path / 'quiet' / 'a'}\n", "")
+
+
+LOG_LINE = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\]( \".*\")?$")
+TABLE_LINE = re.compile(r"[+|].*[+|]$")
+PORT = re.compile(r"Started HTTPService at [^\s\"]+:(\d+)")
+
+
+class OnTerminal:
+    """A server whose log goes to a terminal."""
+
+    def __init__(self, address, *flags, env):
+        ports = ["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"]
+        command = [nereid_server.binary(), f"--model-repository={address}", *ports, *flags]
+        self.terminal = Terminal(*command, env={**env, "TERM": "xterm"})
+        self.port = None
+
+    def listens(self):
+        """Whether it does. From then on, it can be asked."""
+        found = PORT.search(self.terminal.text)
+        self.port = found and int(found.group(1))
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.terminal.process.kill()
+        self.terminal.process.wait()
+
+
+@pytest.mark.parametrize("source", [bucket, hub, web, artifact])
+def test_a_server_shows_bars_below_its_log(source, models):
+    with source(models) as (proxy, address, name, env):
+        proxy.breaks(lambda line: Stall(3 << 20) if line.startswith("GET") else None)
+        bar = re.compile(rf"{re.escape(name)} \[#{{9,15}} {{15,21}}\] [23] of 6 MB, \d+ MB/s, \d+ s left$")
+        with OnTerminal(address, "--log-requests=true", env=env) as server:
+            terminal = server.terminal
+
+            def logged():
+                *lines, last = terminal.rows()
+                return [line for line in lines if "/v2/health/live" in line], lines, last
+
+            try:
+                assert proxy.stalled.wait(LIMIT_S)
+                until(lambda: server.listens() and bar.match(terminal.rows()[-1]))
+                # Log lines come above it.
+                for count in range(1, 4):
+                    assert request(server, "GET", "/v2/health/live").status == 200
+                    until(lambda: len(logged()[0]) == count and bar.match(logged()[2]))
+                    assert all(map(LOG_LINE.match, logged()[1])), terminal.rows()
+                # A narrow terminal has it in one row, too.
+                until(lambda: re.match(re.escape(name)[:30], terminal.rows(30)[-1]))
+                # Programs get none, whenever the format becomes one of theirs.
+                for form, is_shown in [("JSON", False), ("default", True)]:
+                    assert request(server, "POST", "/v2/logging", json.dumps({"log_format": form})).status == 200
+                    until(lambda: bool(bar.match(terminal.rows()[-1])) == is_shown)
+            finally:
+                proxy.resume.set()
+            until(lambda: "READY" in terminal.text)
+            terminal.process.terminate()
+            assert terminal.wait() == ""
+            rows = [row for row in terminal.rows() if row and not row.startswith("{")]
+            assert [row for row in rows if not LOG_LINE.match(row) and not TABLE_LINE.match(row)] == []

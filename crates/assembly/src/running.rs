@@ -154,6 +154,11 @@ impl Running {
         &self.repositories.source
     }
 
+    /// The repositories in clouds.
+    pub fn remote_repositories(&self) -> Vec<RemoteRepository> {
+        remote_repositories(&self.repositories)
+    }
+
     /// Adds and removes repositories.
     pub fn registration(&self) -> Registration {
         Registration::new(&self.repositories)

@@ -9,6 +9,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use nereid_protocol::LogControl;
 
+use crate::screen::Screen;
 use crate::{check, completions, hosting, logging, options, pull, run};
 
 /// Runs the command line of this process to completion.
@@ -29,11 +30,12 @@ pub(crate) fn main() -> ExitCode {
         options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
     }
     let log = Arc::new(LogControl::new(options.log.settings()));
-    if let Err(reason) = logging::start(&log) {
+    let screen = Screen::of_errors().map(Arc::new);
+    if let Err(reason) = logging::start(&log, screen.as_ref()) {
         eprintln!("error: {reason}");
         return ExitCode::FAILURE;
     }
-    if let Err(reason) = run::run(&options, log) {
+    if let Err(reason) = run::run(&options, log, screen.as_deref()) {
         tracing::error!("{reason}");
         // Threads that load or execute may still be running, in libraries whose destructors would wait for them.
         nereid_dylib::leave_now(1);

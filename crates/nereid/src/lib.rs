@@ -38,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bars;
 mod builder;
 mod check;
 mod command;
@@ -49,6 +50,7 @@ mod logging;
 mod options;
 mod pull;
 mod run;
+mod screen;
 mod server;
 mod signals;
 

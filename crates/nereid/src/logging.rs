@@ -23,6 +23,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
+use crate::screen::Screen;
+
 /// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of this
 /// project's own crates; what libraries say of themselves takes level 2.
 fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
@@ -38,15 +40,16 @@ fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
     }
 }
 
-/// Starts logging. Called once.
+/// Starts logging, to the terminal if there is one. Called once.
 ///
 /// # Errors
 /// Why the log file cannot be written.
-pub(crate) fn start(control: &Arc<LogControl>) -> Result<(), String> {
+pub(crate) fn start(control: &Arc<LogControl>, screen: Option<&Arc<Screen>>) -> Result<(), String> {
     let file = control.settings().file.clone();
-    let target = match file.as_str() {
-        "" => BoxMakeWriter::new(io::stderr),
-        path => {
+    let target = match (file.as_str(), screen) {
+        ("", Some(screen)) => BoxMakeWriter::new(Arc::clone(screen)),
+        ("", None) => BoxMakeWriter::new(io::stderr),
+        (path, _) => {
             let file = File::options().create(true).append(true).open(path);
             BoxMakeWriter::new(Mutex::new(file.map_err(|error| format!("cannot log to {path}: {error}"))?))
         }

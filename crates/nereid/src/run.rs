@@ -8,19 +8,21 @@ use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
 use tokio::sync::oneshot;
 
+use crate::bars::show_fetches;
 use crate::descriptors;
 use crate::hosting;
 use crate::options::Options;
+use crate::screen::Screen;
 use crate::signals;
 
 /// The most characters of a reason in the table of models.
 const SHOWN: usize = 100;
 
-/// Runs until a signal ends it.
+/// Runs until a signal ends it. Shows the progress of fetches on the terminal, if there is one.
 ///
 /// # Errors
 /// The server did not start, or requests were still in progress at the end of the exit timeout.
-pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String> {
+pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Screen>) -> Result<(), String> {
     for advice in options.advice() {
         tracing::warn!("{advice}");
     }
@@ -41,41 +43,51 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>) -> Result<(), String>
             .map_err(|error| format!("cannot install the handler of memory faults: {error}"))?;
         let process = Process {
             runtime: Some(runtime.handle().clone()),
-            log,
+            log: Arc::clone(&log),
             memory_faults: Some(memory_faults),
             backend_metrics: nereid_triton_host::metric_registry(),
         };
         let running = start(config, process).map_err(|error| error.to_string())?;
-        serve(options, running, stop).await
+        let ended = {
+            let until_end = wait_for_end(options, &running, stop);
+            match screen {
+                None => until_end.await,
+                Some(screen) => tokio::select! {
+                    biased;
+                    ended = until_end => ended,
+                    never = show_fetches(&running, screen, &log) => match never {},
+                },
+            }
+        };
+        finish(options, running, ended).await
     });
     // A load or a poll that hangs may hold one of its threads.
     runtime.shutdown_background();
     outcome
 }
 
-/// Serves until `stop` completes or, with `--exit-on-error`, a model fails to load.
-async fn serve(options: &Options, running: Running, mut stop: oneshot::Receiver<()>) -> Result<(), String> {
+/// Completes with `stop` or, with `--exit-on-error`, once a model has failed to load.
+async fn wait_for_end(
+    options: &Options,
+    running: &Running,
+    mut stop: oneshot::Receiver<()>,
+) -> Result<(), String> {
     let loaded = tokio::select! {
-        loaded = running.loaded() => Some(loaded),
-        _ = &mut stop => None,
+        loaded = running.loaded() => loaded,
+        _ = &mut stop => return Ok(()),
     };
-    let mut failed = None;
-    if let Some(loaded) = loaded {
-        failed = check_loaded(options, running.server(), loaded).err();
-        if failed.is_none() {
-            stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))?;
-        }
-    }
+    check_loaded(options, running.server(), loaded)?;
+    stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))
+}
+
+/// Stops the server. `ended` says why, if that was a failure.
+async fn finish(options: &Options, running: Running, ended: Result<(), String>) -> Result<(), String> {
     signals::limit_stop(options.exit_timeout());
     let stopped = running.stop(options.exit_timeout()).await;
-    match (failed, stopped) {
-        (Some(reason), _) => Err(reason),
-        (None, Err(error)) => Err(error.to_string()),
-        (None, Ok(())) => {
-            tracing::info!("all requests are answered and all models unloaded");
-            Ok(())
-        }
-    }
+    ended?;
+    stopped.map_err(|error| error.to_string())?;
+    tracing::info!("all requests are answered and all models unloaded");
+    Ok(())
 }
 
 /// Prints the models once those to load at start are loaded.
