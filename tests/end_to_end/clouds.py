@@ -92,8 +92,13 @@ class S3(Store):
         url = f"http://{self.address}/{bucket}/{{path}}"
         return [f"PUT {url}", f"DELETE {url}", f"authorization:{self.http.headers['authorization']}"]
 
-    def bucket(self, name):
+    def bucket(self, name, public=False):
         self.http.put(f"/{name}").raise_for_status()
+        if public:
+            resources = [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]
+            everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": resources}
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [everybody]})
+            self.http.put(f"/{name}?policy", content=policy).raise_for_status()
 
     def put(self, bucket, key, contents):
         self.http.put(f"/{bucket}/{quote(key)}", content=BytesIO(contents)).raise_for_status()
@@ -152,12 +157,8 @@ class PagedGoogle(S3):
     def variables(self, through=None):
         return {"CLOUD_STORAGE_EMULATOR_ENDPOINT": self.origin(through)}
 
-    def bucket(self, name):
-        """Anybody may read and list it."""
-        super().bucket(name)
-        everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]}
-        policy = json.dumps({"Version": "2012-10-17", "Statement": [everybody]})
-        self.http.put(f"/{name}?policy", content=policy).raise_for_status()
+    def bucket(self, name, public=True):
+        super().bucket(name, public)
 
 
 class Azure(Store):
@@ -225,7 +226,8 @@ def azure(tls=None):
     port = free_port()
     host = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
     if tls:
-        host += ["--cert", str(tls.certificate), "--key", str(tls.key)]
+        # It then checks tokens as well, except by whom they are signed.
+        host += ["--cert", str(tls.certificate), "--key", str(tls.key), "--oauth", "basic"]
     command = [*azurite.program(), *host, "--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     with started(command, port, AZURITE_ACCOUNTS=f"{Azure.account}:{Azure.key}"):
         yield Azure(port, tls)
@@ -292,6 +294,8 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.tls = tls and ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if tls:
             self.tls.load_cert_chain(tls.certificate, tls.key)
+        # Whether the store sees the proxy's address in requests, as it is where clients sign it.
+        self.keeps_host = False
         # Gives a reply to some requests by their heads.
         self.gate = None
         # Whether the store is asked without credentials.
@@ -367,7 +371,8 @@ class _Passing(socketserver.BaseRequestHandler):
                 continue
             # One request for each connection to the store: where the answer ends is then plain.
             with self.server.reach() as store:
-                head = re.sub(rb"(?i)\r\nhost: [^\r]*", b"\r\nhost: " + self.server.target.encode(), head, count=1)
+                if not self.server.keeps_host:
+                    head = re.sub(rb"(?i)\r\nhost: [^\r]*", b"\r\nhost: " + self.server.target.encode(), head, count=1)
                 store.sendall(head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
                 if isinstance(fault, Damage):
                     answer = bytearray()
@@ -386,7 +391,7 @@ class _Passing(socketserver.BaseRequestHandler):
                     if len(answer) >= fault:
                         return
                     sent = len(answer)
-                while received := store.recv(65536):
+                while received := store.recv(1 << 18):
                     if fault is not None and sent + len(received) > fault:
                         if not isinstance(fault, Stall):
                             self.request.sendall(received[: fault - sent])

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import ssl
 import tarfile
 import threading
 import zipfile
@@ -26,7 +27,8 @@ def sha256(contents):
 class Host:
     """A server that answers GET and HEAD by `answer(path, query, headers)`, which gives a status, headers and a body."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, tls=None):
+        """With a certificate, it speaks TLS."""
         self.requests = []
         # A test may put another in its place.
         self.answer = answer
@@ -61,6 +63,10 @@ class Host:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.certificate, tls.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
 
     @contextmanager

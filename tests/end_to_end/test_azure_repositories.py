@@ -1,11 +1,7 @@
-"""Which credentials and endpoints count for Azure, against Azurite, and identities of the platform against a stand-in."""
+"""Which keys and endpoints count for Azure, against Azurite."""
 
 import base64
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -95,58 +91,3 @@ def test_wrong_credentials_are_reported_at_start_without_them(cloud, more, messa
 def test_a_container_that_is_missing_is_named(cloud):
     with refused(cloud.store.url("missing/models"), env=cloud.environment()) as server:
         server.wait_for_log("cannot list 'as://.*missing/models': ContainerNotFound")
-
-
-class Identities:
-    """Stands in for the platform's service of identities. The tokens that it gives name the client that they are for."""
-
-    def __init__(self):
-        self.asked = []
-
-    @contextmanager
-    def running(self):
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.asked.append(parse_qs(urlsplit(self.path).query))
-                body = json.dumps({"access_token": "a-token-of-the-platform", "expires_on": "4102444800", "expires_in": "86400"})
-                self.send_response(200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/token"
-        finally:
-            server.shutdown()
-            server.server_close()
-
-
-@pytest.mark.parametrize("auth_type", ["managed_identity", "default", ""])
-@pytest.mark.parametrize("client", ["", "the-client"])
-def test_identities_of_the_platform_are_used_where_they_are_asked_for(cloud, auth_type, client):
-    identities = Identities()
-    with identities.running() as endpoint:
-        # A key counts first, unless the platform's identity is asked for.
-        key = Azure.key if auth_type else ""
-        variables = {
-            **cloud.store.endpoint(),
-            "AZURE_STORAGE_KEY": key,
-            "AZURE_STORAGE_AUTH_TYPE": auth_type,
-            "AZURE_STORAGE_CLIENT_ID": client,
-            "IDENTITY_ENDPOINT": endpoint,
-            "IDENTITY_HEADER": "x",
-        }
-        # Azurite accepts tokens over TLS only: what it says shows that one was sent.
-        with refused(cloud.url("repository"), env=environment(**variables)) as server:
-            server.wait_for_log("cannot list ")
-            assert "a-token-of-the-platform" not in server.log
-    assert identities.asked and all(asked["resource"] == ["https://storage.azure.com"] for asked in identities.asked)
-    assert all(asked.get("client_id", [""]) == [client] for asked in identities.asked)

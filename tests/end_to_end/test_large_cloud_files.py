@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Authority
 from cloud_repositories import EXPLICIT, Cloud, answers, refused
-from clouds import azure, google
+from clouds import Proxy, azure, google
 from model_files import write_identity
 from nereid_server import running
 from scrapes import Scrape
-from seaweedfs import seaweedfs
+from seaweedfs import SeaweedFS, seaweedfs
 
 MIB = 1 << 20
 SIZE = 1 << 30
@@ -54,11 +55,20 @@ def is_whole(path, contents):
 
 
 def test_a_large_file_arrives_and_takes_no_memory(cloud, models, contents, tmp_path):
+    """With TLS and without."""
     cloud.put("large", models)
     cloud.store.http.timeout = LOAD_LIMIT_S
     cloud.store.put("models", "large/a/1/weights", contents)
-    cache = tmp_path / "cache"
-    with running(cloud.url("large"), EXPLICIT, f"--repository-cache-directory={cache}", env=cloud.environment()) as server:
+    authority = Authority(tmp_path, "storage")
+    arrives(cloud, models, contents, tmp_path / "plain")
+    with Proxy(cloud.store.address, authority.sign("proxy")) as proxy:
+        proxy.keeps_host = type(cloud.store) is SeaweedFS
+        arrives(cloud, models, contents, tmp_path / "tls", proxy.origin, SSL_CERT_FILE=str(authority.certificate))
+
+
+def arrives(cloud, models, contents, cache, through=None, **trusts):
+    url, env = cloud.url("large", through), cloud.environment(through, **trusts)
+    with running(url, EXPLICIT, f"--repository-cache-directory={cache}", env=env) as server:
         idle = memory(server, "VmRSS")
         connection = HTTPConnection("127.0.0.1", server.port, timeout=LOAD_LIMIT_S)
         connection.request("POST", "/v2/repository/models/a/load")
@@ -66,15 +76,21 @@ def test_a_large_file_arrives_and_takes_no_memory(cloud, models, contents, tmp_p
         assert answer.status == 200, answer.read()
         assert answers(server, "a")
         assert memory(server, "VmHWM") - idle < MEMORY
-        fetched = Scrape(server).value("nereid_repository_fetched_bytes", repository=cloud.url("large"))
+        fetched = Scrape(server).value("nereid_repository_fetched_bytes", repository=url)
         assert fetched == SIZE + (models / "a" / "config.pbtxt").stat().st_size
     [large] = [path for path in (cache / "files").iterdir() if path.stat().st_size >= SIZE]
     assert is_whole(large, contents)
+    large.unlink()
 
 
 @pytest.mark.parametrize("cloud", [seaweedfs], indirect=True)
-def test_a_server_that_checks_signatures_refuses_a_wrong_secret(cloud):
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_server_that_checks_signatures_refuses_a_wrong_secret(cloud, tls, tmp_path):
     secret = "another-secret-key"
-    with refused(cloud.url("large"), env=cloud.environment(AWS_SECRET_ACCESS_KEY=secret)) as server:
-        server.wait_for_log("cannot list .*SignatureDoesNotMatch")
-        assert secret not in server.log
+    authority = Authority(tmp_path, "storage")
+    with Proxy(cloud.store.address, authority.sign("proxy") if tls else None) as proxy:
+        proxy.keeps_host = True
+        env = cloud.environment(AWS_SECRET_ACCESS_KEY=secret, SSL_CERT_FILE=str(authority.certificate))
+        with refused(cloud.url("large", proxy.origin), env=env) as server:
+            server.wait_for_log("cannot list .*SignatureDoesNotMatch")
+            assert secret not in server.log

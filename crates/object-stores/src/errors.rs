@@ -57,6 +57,8 @@ impl Failure {
                 // The library's error for a range of a file that has become shorter.
                 Some(416) => FailureKind::Changed,
                 Some(408 | 429) => FailureKind::Unavailable,
+                // Of a listing.
+                Some(401 | 403) => FailureKind::Denied,
                 Some(400..500) => FailureKind::Refused,
                 _ => FailureKind::Unavailable,
             },
@@ -104,7 +106,9 @@ fn shortened(text: &str, status: Option<u16>) -> String {
         rest.split_once(close).map(|(inside, _)| inside.split_whitespace().collect::<Vec<_>>().join(" "))
     };
     let status = status.map_or_else(String::new, |status| format!(" (HTTP status {status})"));
-    if let (Some(code), Some(message)) = (between("<Code>", "</Code>"), between("<Message>", "</Message>")) {
+    let detail = between("<AuthenticationErrorDetail>", "</AuthenticationErrorDetail>");
+    let message = detail.or_else(|| between("<Message>", "</Message>"));
+    if let (Some(code), Some(message)) = (between("<Code>", "</Code>"), message) {
         let message = message.trim_end_matches('.');
         return format!("{code}: {}{status}", message.chars().take(SHOWN).collect::<String>());
     }
@@ -144,6 +148,10 @@ mod tests {
     fn a_status_tells_whether_to_try_again() {
         for (status, kind) in [
             (400, FailureKind::Refused),
+            (401, FailureKind::Denied),
+            (403, FailureKind::Denied),
+            // A bucket that is away keeps what it had.
+            (404, FailureKind::Refused),
             (405, FailureKind::Refused),
             (408, FailureKind::Unavailable),
             (416, FailureKind::Changed),
@@ -164,6 +172,9 @@ mod tests {
         let text = "Error performing GET http://h/b - Server returned non-2xx status code: 403 Forbidden: <?xml?>\n<Error>\
                     <Code>SignatureDoesNotMatch</Code><Message>The key hush-hush\n is wrong.</Message></Error>";
         assert_eq!(failure(text).message, "SignatureDoesNotMatch: The key *** is wrong (HTTP status 403)");
+        let azure = "status code: 403 Forbidden: <Error><Code>AuthenticationFailed</Code><Message>See\n RequestId:1</Message>\
+                     <AuthenticationErrorDetail>The token is expired.</AuthenticationErrorDetail></Error>";
+        assert_eq!(failure(azure).message, "AuthenticationFailed: The token is expired (HTTP status 403)");
         let google = r#"status code: 404 Not Found: {"error": {"code": 404, "message": "no such bucket"}}"#;
         assert_eq!(failure(google).message, "no such bucket (HTTP status 404)");
         assert_eq!(

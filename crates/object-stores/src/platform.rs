@@ -31,7 +31,7 @@ impl Platform {
             Self::Google => environment
                 .first(&["GCE_METADATA_HOST", "GCE_METADATA_ROOT"])
                 .map(|host| format!("http://{host}")),
-            Self::Azure => None,
+            Self::Azure => environment.get("AZURE_POD_IDENTITY_AUTHORITY_HOST"),
         };
         named.map_or_else(|| ADDRESS.to_owned(), |named| named.trim_end_matches('/').to_owned())
     }

@@ -124,6 +124,10 @@ impl Connecting<'_> {
                 if let Some(endpoint) = self.environment.get("IDENTITY_ENDPOINT") {
                     builder = builder.with_config(AzureConfigKey::MsiEndpoint, endpoint);
                     is_provided |= given.is_none();
+                } else {
+                    let machine = Platform::Azure.endpoint(self.environment);
+                    let endpoint = format!("{machine}/metadata/identity/oauth2/token");
+                    builder = builder.with_config(AzureConfigKey::MsiEndpoint, endpoint);
                 }
                 if let Some(id) = client_id {
                     builder = builder.with_client_id(id);
