@@ -11,6 +11,7 @@ from certificates import Authority
 from cloud_repositories import CLOUDS, CLOUDS_AND_TLS, EXPLICIT, LIMIT_S, POLL, Cloud, answers, cloud_of, environment
 from cloud_repositories import load, name_of, refused, until, versions
 from clouds import AWS, KEY, SECRET, Damage, Proxy, Stall, free_port, paged_google, put_tree, s3
+from conftest import EXAMPLES
 from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request
 from model_files import write_identity
@@ -104,6 +105,23 @@ def test_clients_load_and_unload(cloud, models, slash):
         assert load(server, "later").status == 200 and answers(server, "later")
         assert request(server, "POST", "/v2/repository/models/a/unload").status == 200
         until(lambda: not answers(server, "a"))
+
+
+def test_the_readmes_lines_serve_a_bucket(amazon, models, tmp_path):
+    """As they are there, with keys, a store and a cache folder of this machine."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith(("$ export AWS_", "$ nereid "))]
+    keys, serve = lines[:2]
+    assert set(re.findall(r"(\w+)=", keys)) == set(AWS)
+    program, repository, cache = serve.split()
+    bucket, folder = re.fullmatch(r"--model-repository=s3://([\w-]+)/(\w+)", repository).groups()
+    amazon.store.bucket(bucket)
+    put_tree(amazon.store, bucket, folder, models)
+    option, place = cache.split("=")
+    env = environment(**AWS, AWS_ENDPOINT_URL=amazon.store.origin())
+    with running(f"s3://{bucket}/{folder}", f"{option}={tmp_path}{place}", env=env) as server:
+        assert program == "nereid" and answers(server, "a") and answers(server, "b")
+    assert any((tmp_path / place[1:]).rglob("*"))
 
 
 @pytest.mark.parametrize("cloud", WITHOUT_TLS, indirect=True, ids=name_of)
