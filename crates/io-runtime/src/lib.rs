@@ -3,7 +3,8 @@
 //! A model's answer comes from the thread of an instance and wakes the task of a connection. When tokio's threads are all
 //! parked, such a wake-up costs two of them: the thread that takes the task wakes a second one to look for more. A
 //! future that runs [`relayed`] is woken through an event of the I/O driver instead, which wakes one thread, and one
-//! event covers all answers that come before that thread has looked.
+//! event covers all answers that come before that thread has looked. When such a future wakes itself while it is polled, it
+//! is polled again, and no thread is woken for it.
 //!
 //! It knows nothing of servers or protocols.
 

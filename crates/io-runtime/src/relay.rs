@@ -1,4 +1,4 @@
-//! Wakes tasks of the I/O threads from other threads.
+//! Wakes tasks of the I/O threads from other threads, and from within themselves.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,7 +20,12 @@ thread_local! {
     static HERE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
     /// Its address, which is quicker to look at.
     static ADDRESS: Cell<usize> = const { Cell::new(0) };
+    /// The task that this thread polls.
+    static POLLED: Cell<Polled> = const { Cell::new(Polled { task: 0, woken: false }) };
 }
+
+/// How often a task that wakes itself is polled at a stretch, before others have their turn.
+const POLLS: usize = 4;
 
 /// The relay of one runtime.
 pub(crate) struct Relay {
@@ -40,6 +45,37 @@ pub(crate) struct Relay {
 struct Task {
     waker: Waker,
     relay: Arc<Relay>,
+}
+
+/// A task while it is polled.
+#[derive(Clone, Copy)]
+struct Polled {
+    /// The address of the [`Task`].
+    task: usize,
+    /// Whether it has woken itself.
+    woken: bool,
+}
+
+/// Restores what the thread polled before.
+struct Polling(Polled);
+
+impl Polling {
+    fn begin(task: &Waker) -> Self {
+        Self(POLLED.replace(Polled { task: task.data().addr(), woken: false }))
+    }
+
+    /// Whether the task has woken itself since it was last asked.
+    fn was_woken(&self) -> bool {
+        let polled = POLLED.get();
+        POLLED.set(Polled { woken: false, ..polled });
+        polled.woken
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        POLLED.set(self.0);
+    }
 }
 
 impl Relay {
@@ -121,14 +157,33 @@ impl Relay {
     }
 }
 
+impl Task {
+    /// Wakes the task if this is an I/O thread, without touching anything that the threads share.
+    fn wake_here(self: &Arc<Self>) -> bool {
+        let polled = POLLED.get();
+        if polled.task == Arc::as_ptr(self).addr() {
+            POLLED.set(Polled { woken: true, ..polled });
+            return true;
+        }
+        let here = self.relay.is_here();
+        if here {
+            self.waker.wake_by_ref();
+        }
+        here
+    }
+}
+
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        // The usual case, in which nothing is touched that the threads share.
-        if self.relay.is_here() { self.waker.wake_by_ref() } else { Relay::wake(self) }
+        if !self.wake_here() {
+            Relay::wake(self);
+        }
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.relay.is_here() { self.waker.wake_by_ref() } else { Relay::wake(Arc::clone(self)) }
+        if !self.wake_here() {
+            Relay::wake(Arc::clone(self));
+        }
     }
 }
 
@@ -151,17 +206,25 @@ impl<F: Future> Future for Relayed<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
+        let mut this = self.project();
         let known = this.task.as_ref().is_some_and(|(own, _)| own.will_wake(context.waker()));
         if !known {
             let relay = HERE.with_borrow(Clone::clone);
             let own = context.waker().clone();
             *this.task = relay.map(|relay| (own.clone(), Waker::from(Arc::new(Task { waker: own, relay }))));
         }
-        match this.task {
-            Some((_, waker)) => this.future.poll(&mut Context::from_waker(waker)),
-            None => this.future.poll(context),
+        let Some((own, waker)) = this.task else { return this.future.poll(context) };
+        // HTTP connections wake themselves with each body. A task that does is polled again at once: as a task that is due, it
+        // would have a parked thread woken to take it.
+        let polling = Polling::begin(waker);
+        for _ in 0..POLLS {
+            let polled = this.future.as_mut().poll(&mut Context::from_waker(waker));
+            if polled.is_ready() || !polling.was_woken() {
+                return polled;
+            }
         }
+        own.wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -1,9 +1,18 @@
-//! Wake-ups from other threads: none is lost, none waits for a busy thread, and each wakes one thread.
+//! Wake-ups from other threads: none is lost, none waits for a busy thread, and each wakes one thread. Tasks that wake themselves wake none.
 
 use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
@@ -119,4 +128,124 @@ fn a_wake_up_after_the_end_of_the_runtime_does_no_harm() {
     drop(runtime);
     waker.wake();
     assert_eq!(relay.lock().len(), 0);
+}
+
+/// Wakes itself some times before it is ready.
+fn wakes_itself(mut times: usize) -> impl Future<Output = ()> {
+    poll_fn(move |context| {
+        if times == 0 {
+            return Poll::Ready(());
+        }
+        times -= 1;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+#[test]
+fn a_task_that_wakes_itself_ends_however_often_it_does() {
+    let (runtime, _) = runtime(2);
+    for times in 0..40 {
+        runtime.block_on(runtime.spawn(relayed(wakes_itself(times)))).unwrap();
+        // Of two that are polled as one task, both wake that one.
+        runtime.block_on(runtime.spawn(relayed(relayed(wakes_itself(times))))).unwrap();
+        // Without a relay, too.
+        runtime.block_on(relayed(wakes_itself(times)));
+    }
+}
+
+#[test]
+fn a_task_that_wakes_itself_wakes_no_other_thread() {
+    const ROUNDS: usize = 200;
+    for times in 1..POLLS {
+        let (runtime, relay) = runtime(4);
+        let (question, mut questions) = tokio::sync::mpsc::channel(1);
+        let (answer, answers) = mpsc::channel();
+        runtime.spawn(relayed(async move {
+            while questions.recv().await.is_some() {
+                wakes_itself(times).await;
+                answer.send(()).unwrap();
+            }
+        }));
+        settle(&relay);
+        let before = relay.unparks.load(SeqCst);
+        for _ in 0..ROUNDS {
+            question.blocking_send(()).unwrap();
+            answers.recv().unwrap();
+            settle(&relay);
+        }
+        let unparks = relay.unparks.load(SeqCst) - before;
+        assert!((ROUNDS..ROUNDS + ROUNDS / 4).contains(&unparks), "{unparks} for {ROUNDS} answers");
+    }
+}
+
+#[test]
+fn a_task_that_wakes_itself_forever_lets_others_have_their_turn() {
+    let (runtime, _) = runtime(1);
+    let ended = Arc::new(AtomicUsize::new(0));
+    let sees = Arc::clone(&ended);
+    let first = runtime.spawn(relayed(poll_fn(move |context| {
+        context.waker().wake_by_ref();
+        if sees.load(SeqCst) == 0 { Poll::Pending } else { Poll::Ready(()) }
+    })));
+    let second = runtime.spawn(relayed(async move { ended.store(1, SeqCst) }));
+    runtime.block_on(second).unwrap();
+    runtime.block_on(first).unwrap();
+}
+
+#[test]
+fn one_task_wakes_another_while_it_is_polled() {
+    let (runtime, _) = runtime(2);
+    for round in 0..200 {
+        let (sender, receiver) = oneshot::channel();
+        let woken = runtime.spawn(relayed(receiver));
+        runtime.spawn(relayed(async move {
+            wakes_itself(round % 10).await;
+            sender.send(round).unwrap();
+        }));
+        assert_eq!(runtime.block_on(woken).unwrap(), Ok(round));
+    }
+}
+
+/// Reads the request's body, and answers with its length.
+async fn measure(mut request: Request<Incoming>) -> Result<Response<String>, hyper::Error> {
+    let mut length = 0;
+    while let Some(frame) = poll_fn(|context| Pin::new(request.body_mut()).poll_frame(context)).await {
+        length += frame?.data_ref().map_or(0, |data| data.len());
+    }
+    Ok(Response::new(format!("<{length}>")))
+}
+
+/// hyper's connection wakes itself with each body that it reads.
+#[test]
+fn a_request_with_a_body_wakes_one_thread() {
+    const ROUNDS: usize = 200;
+    for length in [0, 1, 64, 4000] {
+        let (runtime, relay) = runtime(4);
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        runtime.spawn(relayed(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(measure)).await
+        }));
+        let body = "x".repeat(length);
+        let request = format!("POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {length}\r\n\r\n{body}");
+        let mut exchange = || {
+            client.write_all(request.as_bytes()).unwrap();
+            let (mut answer, mut buffer) = (String::new(), [0; 1024]);
+            while !answer.ends_with('>') {
+                let count = client.read(&mut buffer).unwrap();
+                assert_ne!(count, 0, "the connection has ended: {answer:?}");
+                answer += std::str::from_utf8(&buffer[..count]).unwrap();
+            }
+            assert!(answer.ends_with(&format!("<{length}>")), "{answer}");
+            settle(&relay);
+        };
+        exchange();
+        let before = relay.unparks.load(SeqCst);
+        (0..ROUNDS).for_each(|_| exchange());
+        let unparks = relay.unparks.load(SeqCst) - before;
+        let expected = ROUNDS..ROUNDS + ROUNDS / 4;
+        assert!(expected.contains(&unparks), "{unparks} for {ROUNDS} requests of {length} bytes");
+    }
 }
