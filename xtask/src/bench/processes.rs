@@ -31,6 +31,16 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>> {
     Ok(family(&all()?, pid).iter().map(|process| process.pid).filter(|found| *found != pid).collect())
 }
 
+/// Whether a process, or a descendant of it, runs the program of that file name.
+pub fn run(pid: u32, program: &str) -> Result<bool> {
+    let all = all()?;
+    let mut programs = family(&all, pid).into_iter().filter_map(|process| {
+        // One that has just ended has none.
+        fs::read_link(format!("/proc/{}/exe", process.pid)).ok()
+    });
+    Ok(programs.any(|path| path.file_name().is_some_and(|name| name == program)))
+}
+
 /// A process and all its descendants; nothing if there is no such process.
 fn family(processes: &[Process], pid: u32) -> Vec<&Process> {
     let mut family: Vec<_> = processes.iter().filter(|process| process.pid == pid).collect();
@@ -110,6 +120,20 @@ mod tests {
         assert_eq!(resident("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    2048 kB\n"), Some(2 << 20));
         assert_eq!(resident("Name:\tx\n"), None);
         assert!(resident_bytes(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn programs_are_known_by_their_file_names() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        let program = fs::canonicalize("/bin/sleep").unwrap();
+        let name = program.file_name().unwrap().to_str().unwrap();
+        // The child may not have begun to run its program.
+        while !run(child.id(), name).unwrap() {}
+        assert!(run(std::process::id(), name).unwrap());
+        assert!(!run(std::process::id(), "no such program").unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!run(std::process::id(), name).unwrap());
     }
 
     #[test]

@@ -134,6 +134,11 @@ impl Server {
         processes::cpu(self.child.id())?.with_context(|| format!("{} has ended", self.name))
     }
 
+    /// Whether the server, or a descendant of it, runs the program of that file name.
+    pub fn runs(&self, program: &str) -> Result<bool> {
+        processes::run(self.child.id(), program)
+    }
+
     /// Bytes of memory that the server has resident, without its children.
     pub fn resident_bytes(&self) -> Result<u64> {
         processes::resident_bytes(self.child.id())

@@ -15,6 +15,9 @@ use crate::project::{Project, show};
 pub(super) const SMALL: usize = 64;
 pub(super) const LARGE: usize = 1 << 20;
 
+/// What runs a Python model of NVIDIA's backend.
+const STUB: &str = "triton_python_backend_stub";
+
 /// Inputs and outputs of every model.
 const TENSORS: &str = r#"max_batch_size: 8
 input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
@@ -99,8 +102,10 @@ impl Setup {
 
     /// Starts a server: both get the same flags and the same environment.
     fn start(&self, name: &'static str, program: &Path, repository: &Path) -> Result<Server> {
-        let flag = format!("--backend-directory={}", self.backends.display());
-        self.nvidia.start(name, program, repository, &[flag])
+        let backends = format!("--backend-directory={}", self.backends.display());
+        // Nereid would take its own backend otherwise.
+        let engine = "--backend-config=python,engine=library".to_owned();
+        self.nvidia.start(name, program, repository, &[backends, engine])
     }
 
     /// Registers the region, and makes sure that each request is answered as it should be.
@@ -121,6 +126,7 @@ impl Setup {
             let tensor = &request.body[request.header_length..];
             ensure!(answer.body.ends_with(tensor), "{}: {model} does not return the tensor", server.name);
         }
+        ensure!(server.runs(STUB)?, "{} does not run models on NVIDIA's Python backend", server.name);
         Ok(server)
     }
 }
