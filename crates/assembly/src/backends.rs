@@ -45,7 +45,7 @@ const LAZY: &[(&str, bool)] =
 pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backend>> {
     let (settings, directory) = (config.settings_of(name), &config.directory);
     match name {
-        "onnxruntime" => Ok(onnx_engine::open(&settings, directory)?.backend()),
+        "onnxruntime" => Ok(onnx_engine::open(&settings, directory)?),
         "caffe2" => netdef::open(&config.settings_of("onnxruntime"), directory),
         "openvino" => openvino::open(&settings, directory),
         "tensorflow" => tensorflow::open(&settings, &config.settings_of("openvino"), directory),

@@ -15,7 +15,7 @@ use crate::onnx_engine;
 /// The engine cannot be opened.
 pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Backend>> {
     let engine = onnx_engine::open(settings, directory)?;
-    let runs_on_gpus = engine.backend().capabilities().runs_on_gpus;
+    let runs_on_gpus = engine.capabilities().runs_on_gpus;
     let load = Box::new(move |context, onnx, origin| engine.load_onnx(&context, onnx, origin));
     Ok(Arc::new(NetDefBackend::new(load, runs_on_gpus)))
 }

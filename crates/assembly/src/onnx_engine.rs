@@ -6,49 +6,66 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendSettings, Error, Model, ModelContext, Result};
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, find};
+#[cfg(feature = "embedded-engine")]
 use nereid_tract::TractBackend;
 
 const MISSING: &str = "no ONNX Runtime library was found: not by the setting 'library' or ORT_DYLIB_PATH, nor in the \
                        backend directory, the active Python environment or the system";
 
-/// An engine that is open.
-pub(crate) enum Engine {
-    OnnxRuntime(Arc<OnnxRuntimeBackend>),
-    Embedded(Arc<TractBackend>),
-}
-
-impl Engine {
-    pub(crate) fn backend(&self) -> Arc<dyn Backend> {
-        match self {
-            Self::OnnxRuntime(backend) => Arc::clone(backend) as _,
-            Self::Embedded(backend) => Arc::clone(backend) as _,
-        }
-    }
-
+/// A backend for ONNX models, which may also come from memory.
+pub(crate) trait Engine: Backend {
     /// Loads an ONNX model from memory. `origin` is the path of its source file.
-    pub(crate) fn load_onnx(
-        &self,
-        context: &ModelContext,
-        onnx: Vec<u8>,
-        origin: PathBuf,
-    ) -> Result<Box<dyn Model>> {
-        match self {
-            Self::OnnxRuntime(backend) => backend.load_onnx(context, onnx, origin),
-            Self::Embedded(backend) => backend.load_onnx(context, &onnx, origin),
-        }
+    fn load_onnx(&self, context: &ModelContext, onnx: Vec<u8>, origin: PathBuf) -> Result<Box<dyn Model>>;
+}
+
+impl Engine for OnnxRuntimeBackend {
+    fn load_onnx(&self, context: &ModelContext, onnx: Vec<u8>, origin: PathBuf) -> Result<Box<dyn Model>> {
+        self.load_onnx(context, onnx, origin)
     }
 }
+
+#[cfg(feature = "embedded-engine")]
+impl Engine for TractBackend {
+    fn load_onnx(&self, context: &ModelContext, onnx: Vec<u8>, origin: PathBuf) -> Result<Box<dyn Model>> {
+        self.load_onnx(context, &onnx, origin)
+    }
+}
+
+/// Makes the embedded engine; the text says why it is used.
+type Embedded = fn(BackendSettings, &str) -> Arc<dyn Engine>;
+
+/// The embedded engine, if the server is built with it.
+#[cfg(feature = "embedded-engine")]
+const EMBEDDED: Option<Embedded> = Some(|settings, why| Arc::new(TractBackend::new(settings, why)));
+#[cfg(not(feature = "embedded-engine"))]
+const EMBEDDED: Option<Embedded> = None;
 
 /// Opens the engine that the settings `engine` and `library` choose. `directory` is where backends are installed.
 ///
 /// # Errors
 /// The settings are invalid, or choose an engine that is not available.
-pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engine> {
-    let embedded = |why: &str| Engine::Embedded(Arc::new(TractBackend::new(settings.clone(), why)));
+pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Engine>> {
+    open_with(EMBEDDED, settings, directory)
+}
+
+fn open_with(
+    embedded: Option<Embedded>,
+    settings: &BackendSettings,
+    directory: &Path,
+) -> Result<Arc<dyn Engine>> {
+    let embedded = |reason: &str, why: &str| match embedded {
+        Some(embedded) => Ok(embedded(settings.clone(), why)),
+        None => {
+            Err(Error::unavailable(format!("{reason}; this server is built without the embedded engine")))
+        }
+    };
     let only_ort = match settings.get("engine") {
         None | Some("auto") => false,
         Some("ort") => true,
-        Some("tract") => return Ok(embedded("the setting engine=tract asks for it")),
+        Some("tract") => {
+            let reason = "the setting engine=tract asks for the embedded engine";
+            return embedded(reason, "the setting engine=tract asks for it");
+        }
         Some(other) => {
             return Err(Error::invalid_arg(format!(
                 "the backend setting 'engine' is '{other}', but takes auto, ort or tract"
@@ -66,7 +83,7 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engin
                 found.path.display(),
                 runtime.providers().join(", ")
             );
-            Ok(Engine::OnnxRuntime(Arc::new(OnnxRuntimeBackend::new(runtime, settings.clone()))))
+            Ok(Arc::new(OnnxRuntimeBackend::new(runtime, settings.clone())))
         }
         // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable { .. }) if found.place == Place::System => {
@@ -75,19 +92,47 @@ pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Engin
                     "the setting engine=ort asks for ONNX Runtime, but {MISSING}"
                 )));
             }
+            let engine = embedded(MISSING, "no ONNX Runtime library is at hand")?;
             tracing::info!("{MISSING}; the embedded engine serves ONNX models");
-            Ok(embedded("no ONNX Runtime library is at hand"))
+            Ok(engine)
         }
         Err(error) if only_ort => Err(Error::unavailable(format!(
             "the setting engine=ort asks for ONNX Runtime, but the library {} cannot be used: {error}",
             found.place
         ))),
         Err(error) => {
-            tracing::warn!(
-                "the ONNX Runtime library {} cannot be used: {error}; the embedded engine serves ONNX models",
-                found.place
-            );
-            Ok(embedded("the ONNX Runtime library that was found cannot be used"))
+            let reason = format!("the ONNX Runtime library {} cannot be used: {error}", found.place);
+            let engine = embedded(&reason, "the ONNX Runtime library that was found cannot be used")?;
+            tracing::warn!("{reason}; the embedded engine serves ONNX models");
+            Ok(engine)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_embedded_engine_models_need_onnx_runtime_and_the_reason_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let broken = folder.path().join("libonnxruntime.so");
+        std::fs::write(&broken, "not a library").unwrap();
+        let absent = folder.path().join("absent.so");
+        let embedded: Embedded = |_, why| panic!("opened because {why}");
+        let cases: [(Option<Embedded>, &str, &Path, &[&str]); 6] = [
+            (None, "tract", &absent, &["engine=tract asks for the embedded engine", "is built without"]),
+            (None, "auto", &absent, &["given by the setting 'library' cannot be used", "is built without"]),
+            (None, "auto", &broken, &["given by the setting 'library' cannot be used", "is built without"]),
+            (None, "ort", &broken, &["engine=ort asks for ONNX Runtime", "cannot be used"]),
+            (Some(embedded), "ort", &absent, &["engine=ort asks for ONNX Runtime", "cannot be used"]),
+            (None, "other", &absent, &["takes auto, ort or tract"]),
+        ];
+        for (embedded, engine, library, expected) in cases {
+            let library = library.to_str().unwrap();
+            let settings: BackendSettings = [("engine", engine), ("library", library)].into_iter().collect();
+            let error = open_with(embedded, &settings, folder.path()).err().unwrap().to_string();
+            assert!(expected.iter().all(|words| error.contains(words)), "{engine} {library}: {error}");
         }
     }
 }

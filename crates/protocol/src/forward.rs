@@ -82,6 +82,23 @@ mod tests {
     }
 
     #[test]
+    fn patterns_may_have_classes_as_in_re2() {
+        let cases = [
+            (r"^x-\d+$", "X-42", "x-"),
+            (r"^\w+$", "trace_id", "trace-id"),
+            (r"^[[:alpha:]]+$", "Trace", "trace-id"),
+            (r"^\p{Lu}\p{L}+$", "Größe", "trace-id"),
+            (r"^\p{Greek}+$", "ΑΒΓ", "abc"),
+            (r"^größe\b", "GRÖßE", "groesse"),
+            (r"(x-){2,3}$", "x-x-x-", "x-"),
+        ];
+        for (pattern, matching, other) in cases {
+            let seen = forwarded(pattern, &[(matching, "1"), (other, "2")]).unwrap();
+            assert_eq!(seen, [(matching.to_owned(), "1".to_owned())], "{pattern}");
+        }
+    }
+
+    #[test]
     fn an_invalid_pattern_is_refused() {
         assert!(HeaderPattern::new("x-(").is_err());
     }
