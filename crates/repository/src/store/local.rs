@@ -13,7 +13,7 @@ use nereid_model_files as model_files;
 
 use super::{Entry, Fetch, Fetched, Object, ObjectKind, Store};
 
-/// Folders nested deeper than this are not read: only a link that leads back is so deep.
+/// Folders nested deeper than this are not read.
 const DEPTH: usize = 16;
 
 /// Files of up to this many bytes are read for their stamps: nothing else tells two writes within one tick of the clock
@@ -57,9 +57,49 @@ impl LocalStore {
     }
 
     fn read_stat(&self, folder: &str) -> Result<Vec<Object>> {
-        let mut objects = Vec::new();
-        walk(&self.path_of(folder)?, "", DEPTH, &mut objects)?;
+        let (path, mut objects) = (self.path_of(folder)?, Vec::new());
+        let mut above: Vec<_> = fs::metadata(&path).iter().map(identity).collect();
+        self.walk(&path, "", &mut above, &mut objects)?;
         Ok(objects)
+    }
+
+    /// Adds what is below a folder, in the order of [`Store::stat`]. `above` has the folder and those that led to it.
+    fn walk(
+        &self,
+        folder: &Path,
+        prefix: &str,
+        above: &mut Vec<(u64, u64)>,
+        objects: &mut Vec<Object>,
+    ) -> Result<()> {
+        for (name, metadata) in entries(folder)? {
+            let (path, inside) = (folder.join(&name), format!("{prefix}{name}"));
+            if metadata.is_dir() {
+                let below = format!("{inside}/");
+                objects.push(Object { path: inside, kind: ObjectKind::Folder });
+                let is_above = above.contains(&identity(&metadata)) || self.leads_back(folder, &path);
+                if above.len() < DEPTH && !is_above {
+                    above.push(identity(&metadata));
+                    self.walk(&path, &below, above, objects)?;
+                    above.pop();
+                }
+            } else {
+                let kind = ObjectKind::File { size: metadata.len(), stamp: stamp(&path, &metadata) };
+                objects.push(Object { path: inside, kind });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something in a folder is a link to a folder above it. What is there belongs to other models, or is part of
+    /// this one already.
+    fn leads_back(&self, folder: &Path, entry: &Path) -> bool {
+        if !entry.is_symlink() {
+            return false;
+        }
+        let Ok(target) = entry.canonicalize() else { return false };
+        [folder, &self.root]
+            .iter()
+            .any(|inner| inner.canonicalize().is_ok_and(|inner| inner.starts_with(&target)))
     }
 }
 
@@ -94,22 +134,9 @@ impl Store for LocalStore {
     }
 }
 
-/// Adds what is below a folder, in the order of [`Store::stat`].
-fn walk(folder: &Path, prefix: &str, depth: usize, objects: &mut Vec<Object>) -> Result<()> {
-    for (name, metadata) in entries(folder)? {
-        let (path, inside) = (folder.join(&name), format!("{prefix}{name}"));
-        if metadata.is_dir() {
-            let below = format!("{inside}/");
-            objects.push(Object { path: inside, kind: ObjectKind::Folder });
-            if depth > 0 {
-                walk(&path, &below, depth - 1, objects)?;
-            }
-        } else {
-            let kind = ObjectKind::File { size: metadata.len(), stamp: stamp(&path, &metadata) };
-            objects.push(Object { path: inside, kind });
-        }
-    }
-    Ok(())
+/// What tells a folder from others.
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 /// What tells a file's contents from others.

@@ -75,14 +75,63 @@ fn small_files_of_the_same_size_and_time_are_distinguished() {
 }
 
 #[test]
-fn a_link_that_leads_back_is_followed_only_so_deep() {
+fn links_that_lead_back_are_not_followed() {
+    let outside = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir_all(folder.path().join("m/1")).unwrap();
-    std::os::unix::fs::symlink(folder.path().join("m"), folder.path().join("m/1/back")).unwrap();
-    std::os::unix::fs::symlink("nowhere", folder.path().join("m/broken")).unwrap();
+    let (root, elsewhere) = (folder.path(), outside.path());
+    for model in [root.join("m"), elsewhere.join("linked")] {
+        fs::create_dir_all(model.join("1/deep")).unwrap();
+        for (link, target) in [
+            ("1/to the model", model.clone()),
+            ("1/deep/to the version", model.join("1")),
+            ("to the repository", root.to_owned()),
+            ("1/to the root", "/".into()),
+            ("nowhere", "nowhere".into()),
+        ] {
+            std::os::unix::fs::symlink(target, model.join(link)).unwrap();
+        }
+        // This one leads on.
+        fs::create_dir_all(elsewhere.join("data")).unwrap();
+        fs::write(elsewhere.join("data/weights"), "x").unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("data"), model.join("1/data")).unwrap();
+    }
+    std::os::unix::fs::symlink(elsewhere.join("linked"), root.join("linked")).unwrap();
     let store = folder.store();
-    assert_eq!(
-        block_on(store.stat("m", Instant::now())).unwrap(),
-        block_on(store.stat("m", Instant::now())).unwrap()
-    );
+    let below = |model: &str| block_on(store.stat(model, Instant::now())).unwrap();
+    for model in ["m", "linked"] {
+        let before = below(model);
+        let paths: Vec<_> = before.iter().map(|object| object.path.as_str()).collect();
+        let expected = [
+            "1",
+            "1/data",
+            "1/data/weights",
+            "1/deep",
+            "1/deep/to the version",
+            "1/to the model",
+            "1/to the root",
+            "to the repository",
+        ];
+        assert_eq!(paths, expected, "{model}");
+        // Another model is no change of this one.
+        fs::create_dir_all(root.join(format!("beside {model}/1"))).unwrap();
+        assert_eq!(below(model), before);
+    }
+}
+
+/// Each leads to the other, and neither is above it.
+#[test]
+fn links_that_lead_to_each_other_are_followed_once() {
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let others = [outside.path().join("one"), outside.path().join("two")];
+    fs::create_dir(folder.path().join("m")).unwrap();
+    for (other, next) in others.iter().zip(others.iter().rev()) {
+        fs::create_dir(other).unwrap();
+        for link in ["a", "b"] {
+            std::os::unix::fs::symlink(next, other.join(link)).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink(&others[0], folder.path().join("m/1")).unwrap();
+    let objects = block_on(folder.store().stat("m", Instant::now())).unwrap();
+    let paths: Vec<_> = objects.iter().map(|object| object.path.as_str()).collect();
+    assert_eq!(paths, ["1", "1/a", "1/a/a", "1/a/b", "1/b", "1/b/a", "1/b/b"]);
 }
