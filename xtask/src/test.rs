@@ -218,10 +218,10 @@ fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
     )
 }
 
-/// The number of files of end-to-end tests to run in parallel. The tests wait more than they compute, so there are more
-/// workers than processors, but few enough that tests which measure time do not disturb each other.
+/// The number of files of end-to-end tests to run in parallel. The tests wait as long as they compute, so there are twice as many
+/// workers as processors, and one more; but few enough that tests which measure time do not disturb each other.
 fn workers() -> usize {
-    std::thread::available_parallelism().map_or(2, |processors| (processors.get() + 1).min(8))
+    std::thread::available_parallelism().map_or(5, |processors| (2 * processors.get() + 1).min(8))
 }
 
 fn failure(step: Step, passed: &[(Step, Duration)], left: &[Step]) -> String {
