@@ -26,6 +26,25 @@ def compile_standin(folder):
     return str(library)
 
 
+class Standin:
+    """What the stand-in of a process reads and writes, in a folder: the calls that fail, and the calls that were made."""
+
+    def __init__(self, folder):
+        self._failing, self._log = folder / "failing", folder / "copies"
+        # The variables of the process.
+        self.environment = {"STANDIN_FAIL": str(self._failing), "STANDIN_LOG": str(self._log)}
+
+    def fail(self, *calls):
+        """These calls, and no others, fail from now on."""
+        self._failing.write_text("\n".join(calls))
+
+    def copies(self):
+        """The copies since the last call."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        self._log.write_text("")
+        return [line for line in lines if "Memcpy" in line]
+
+
 class Driver:
     """The driver library in this process, with the context of one GPU."""
 

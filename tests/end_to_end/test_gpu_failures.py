@@ -38,36 +38,32 @@ def models(repository, tmp_path):
 
 
 @pytest.fixture
-def start(serve, models, library, tmp_path):
-    """Starts a server whose driver reads what fails from `failing`, and notes its copies in `copies`: it, and not the
-    driver of the test itself."""
-    told = {"STANDIN_FAIL": tmp_path / "failing", "STANDIN_LOG": tmp_path / "copies", "GPU_BACKEND_DRIVER": library}
-    told = {name: str(value) for name, value in told.items()}
+def start(serve, models, library, standin):
+    """Starts a server with a stand-in for its driver, which is not the driver of the test itself."""
+    variables = standin.environment | {"GPU_BACKEND_DRIVER": str(library)}
 
     def started(*flags, **more):
         flags = (f"--backend-directory={models}", f"--cuda-driver-library={library}", *LIMIT, *flags)
-        return serve(*flags, env=os.environ | told | more)
+        return serve(*flags, env=os.environ | variables | more)
 
     return started
 
 
 @pytest.fixture
-def failing(tmp_path):
-    """Has calls of the server's driver fail from now on."""
-    return lambda *calls: (tmp_path / "failing").write_text("\n".join(calls))
+def standin(tmp_path):
+    return gpu_memory.Standin(tmp_path)
 
 
 @pytest.fixture
-def copies(tmp_path):
-    """The copies of the server since the last call."""
+def failing(standin):
+    """Has calls of the server's driver fail from now on."""
+    return standin.fail
 
-    def since():
-        path = tmp_path / "copies"
-        lines = path.read_text().splitlines() if path.exists() else []
-        path.write_text("")
-        return [line for line in lines if "Memcpy" in line]
 
-    return since
+@pytest.fixture
+def copies(standin):
+    """The copies since the last call."""
+    return standin.copies
 
 
 IN = {"inputs": [tensor("INPUT0", "FP32", [3], **within("io", 12))]}

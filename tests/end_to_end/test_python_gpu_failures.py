@@ -35,34 +35,30 @@ def models(repository, library):
 
 
 @pytest.fixture
-def start(serve, models, library, tmp_path):
-    """Starts a server whose driver, and that of its models, reads what fails from `failing`, and notes its copies in
-    `copies`."""
-    told = {"STANDIN_FAIL": str(tmp_path / "failing"), "STANDIN_LOG": str(tmp_path / "copies")}
+def start(serve, models, library, standin):
+    """Starts a server with a stand-in for its driver and that of its models."""
 
     def started(*flags, **more):
-        return serve(*FLAGS, *(flags or [f"--cuda-driver-library={library}"]), *NO_POOLS, env=os.environ | told | more)
+        return serve(*FLAGS, *(flags or [f"--cuda-driver-library={library}"]), *NO_POOLS, env=os.environ | standin.environment | more)
 
     return started
 
 
 @pytest.fixture
-def failing(tmp_path):
-    """Has calls of the driver fail from now on."""
-    return lambda *calls: (tmp_path / "failing").write_text("\n".join(calls))
+def standin(tmp_path):
+    return gpu_memory.Standin(tmp_path)
 
 
 @pytest.fixture
-def copies(tmp_path):
+def failing(standin):
+    """Has calls of the driver fail from now on."""
+    return standin.fail
+
+
+@pytest.fixture
+def copies(standin):
     """The copies since the last call."""
-
-    def since():
-        path = tmp_path / "copies"
-        lines = path.read_text().splitlines() if path.exists() else []
-        path.write_text("")
-        return [line for line in lines if "Memcpy" in line]
-
-    return since
+    return standin.copies
 
 
 OUTPUT = """
