@@ -33,7 +33,7 @@ pub(crate) struct Binding {
 unsafe impl Send for Binding {}
 
 /// Memory for an output.
-pub(crate) struct Written<'a> {
+pub(crate) struct OutputMemory<'a> {
     pub(crate) data_type: DataType,
     pub(crate) shape: &'a Shape,
     /// Exactly the size of these elements, and aligned for them.
@@ -74,7 +74,7 @@ impl Binding {
         &mut self,
         options: &RunOptions,
         inputs: &[(usize, SessionInputValue<'_>)],
-        wanted: &mut [Option<Written<'_>>],
+        wanted: &mut [Option<OutputMemory<'_>>],
     ) -> ort::Result<Vec<Option<DynValue>>> {
         let outcome = self.run_bound(options, inputs, wanted);
         // Even after a failure, nothing in the caller's memory stays bound.
@@ -90,7 +90,7 @@ impl Binding {
         &mut self,
         options: &RunOptions,
         inputs: &[(usize, SessionInputValue<'_>)],
-        wanted: &mut [Option<Written<'_>>],
+        wanted: &mut [Option<OutputMemory<'_>>],
     ) -> ort::Result<Vec<Option<DynValue>>> {
         let (api, bound) = (ort::api(), self.bound.as_ptr());
         for (at, value) in inputs {
@@ -162,7 +162,7 @@ impl Drop for Binding {
 }
 
 /// A tensor over the memory, which must not be used once the memory is not borrowed any more.
-fn over(host: &MemoryInfo<'static>, target: &mut Written<'_>) -> ort::Result<DynValue> {
+fn over(host: &MemoryInfo<'static>, target: &mut OutputMemory<'_>) -> ort::Result<DynValue> {
     let (shape, bytes) = (&target.shape[..], &mut *target.bytes);
     let mut value = ptr::null_mut();
     // SAFETY: the memory has the stated length, and the library refuses a shape that needs more. It is aligned for the

@@ -45,11 +45,11 @@ const OTHER_TYPES: &[(i32, &str)] = &[
 
 /// The declared inputs and outputs, by name, with whether their rank is unknown.
 #[derive(Debug, Default)]
-pub(crate) struct Declared {
+pub(crate) struct DeclaredTensors {
     open: BTreeMap<Vec<u8>, bool>,
 }
 
-impl Declared {
+impl DeclaredTensors {
     /// Reads a file. If it is not valid protobuf, nothing is known: the library reports the problem.
     ///
     /// # Errors
@@ -195,9 +195,9 @@ mod tests {
 
     #[test]
     fn an_open_rank_differs_from_a_scalar() {
-        assert!(Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
-        assert!(!Declared::of(&file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
-        assert!(!Declared::of(&file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
+        assert!(DeclaredTensors::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
+        assert!(!DeclaredTensors::of(&file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
+        assert!(!DeclaredTensors::of(&file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
             (Kind::Sparse(Anything {}), "input 'X' of the model is a sparse tensor"),
             (Kind::Opaque(Anything {}), "input 'X' of the model is of a type of its own"),
         ] {
-            let error = Declared::of(&file("X", Some(kind))).unwrap_err();
+            let error = DeclaredTensors::of(&file("X", Some(kind))).unwrap_err();
             assert!(error.message().starts_with(reported), "{error}");
         }
     }
@@ -219,24 +219,24 @@ mod tests {
         for (number, reported) in
             [(14, "COMPLEX64"), (20, "FLOAT8E5M2FNUZ"), (23, "FLOAT4E2M1"), (99, "number 99")]
         {
-            let error = Declared::of(&file("X", tensor(number, None))).unwrap_err();
+            let error = DeclaredTensors::of(&file("X", tensor(number, None))).unwrap_err();
             assert!(error.message().contains(&format!("element type {reported}, but")), "{error}");
         }
         for (number, ..) in TYPES {
-            Declared::of(&file("X", tensor(*number, None))).unwrap();
+            DeclaredTensors::of(&file("X", tensor(*number, None))).unwrap();
         }
     }
 
     #[test]
     fn of_a_file_that_is_not_onnx_nothing_is_known() {
         for contents in [b"".as_slice(), b"not a model", &[0xff; 64]] {
-            assert!(!Declared::of(contents).unwrap().rank_is_open("X"));
+            assert!(!DeclaredTensors::of(contents).unwrap().rank_is_open("X"));
         }
     }
 
     #[test]
     fn a_missing_file_is_reported_by_its_path() {
-        let error = Declared::read(Path::new("/no/such/model.onnx")).unwrap_err();
+        let error = DeclaredTensors::read(Path::new("/no/such/model.onnx")).unwrap_err();
         assert!(error.message().contains("cannot read /no/such/model.onnx"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use nereid_graph_executor::{
 };
 use ort::session::RunOptions;
 
-use crate::binding::{Binding, Written};
+use crate::binding::{Binding, OutputMemory};
 use crate::memory::{Raw, Value};
 use crate::one_line;
 use crate::options::{OwnSession, SessionOptions};
@@ -118,11 +118,11 @@ impl Engine for OrtEngine {
 }
 
 /// The target as memory to write to, if elements of that type can be written where it lies.
-fn written<'a>(target: &'a mut Option<Target>, port: &Port) -> Option<Written<'a>> {
+fn written<'a>(target: &'a mut Option<Target>, port: &Port) -> Option<OutputMemory<'a>> {
     let Target { shape, memory } = target.as_mut()?;
     let bytes = memory.as_mut_slice()?;
     let data_type = port.data_type;
-    fits_address(data_type, bytes).then_some(Written { data_type, shape, bytes })
+    fits_address(data_type, bytes).then_some(OutputMemory { data_type, shape, bytes })
 }
 
 fn failed(error: ort::Error) -> Error {

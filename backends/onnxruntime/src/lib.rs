@@ -38,12 +38,12 @@ use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
 use nereid_model_files as model_files;
 
-use crate::declared::Declared;
+use crate::declared::DeclaredTensors;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
 pub use crate::library::{OnnxRuntime, OpenError};
-pub use nereid_dylib::{Found, Place};
+pub use nereid_dylib::{LibraryLocation, Place};
 
 const DEFAULT_FILENAME: &str = "model.onnx";
 
@@ -56,7 +56,7 @@ const FRAMEWORK: Framework = Framework {
 
 /// Finds the library of ONNX Runtime: by the backend's setting `library`, by `ORT_DYLIB_PATH`, in the backend directory,
 /// in the active Python environment or in the system's places.
-pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> LibraryLocation {
     FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
 }
 
@@ -195,10 +195,10 @@ impl Source {
         }
     }
 
-    fn declared(&self) -> Result<Declared> {
+    fn declared(&self) -> Result<DeclaredTensors> {
         match self {
-            Self::File(path) => Declared::read(path),
-            Self::Memory { onnx, .. } => Declared::of(onnx),
+            Self::File(path) => DeclaredTensors::read(path),
+            Self::Memory { onnx, .. } => DeclaredTensors::of(onnx),
         }
     }
 }

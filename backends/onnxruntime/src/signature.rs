@@ -5,22 +5,22 @@ use nereid_graph_executor::{Dims, Port, Signature};
 use ort::session::Session;
 use ort::value::{TensorElementType, ValueType};
 
-use crate::declared::Declared;
+use crate::declared::DeclaredTensors;
 
 /// Inputs that a request must give, and outputs, in the file's order.
-pub(crate) fn of_session(session: &Session, declared: &Declared) -> Result<Signature> {
+pub(crate) fn of_session(session: &Session, declared: &DeclaredTensors) -> Result<Signature> {
     let inputs = session.inputs().iter().map(|it| port("input", it.name(), it.dtype(), declared));
     let outputs = session.outputs().iter().map(|it| port("output", it.name(), it.dtype(), declared));
     Ok(Signature { inputs: inputs.collect::<Result<_>>()?, outputs: outputs.collect::<Result<_>>()? })
 }
 
 /// Inputs that have a value in the file, which a request may override.
-pub(crate) fn initializers(session: &Session, declared: &Declared) -> Result<Vec<Port>> {
+pub(crate) fn initializers(session: &Session, declared: &DeclaredTensors) -> Result<Vec<Port>> {
     let initializers = session.overridable_initializers();
     initializers.iter().map(|it| port("input", it.name(), it.dtype(), declared)).collect()
 }
 
-fn port(role: &str, name: &str, kind: &ValueType, declared: &Declared) -> Result<Port> {
+fn port(role: &str, name: &str, kind: &ValueType, declared: &DeclaredTensors) -> Result<Port> {
     let ValueType::Tensor { ty, shape, .. } = kind else {
         return Err(Error::unsupported(format!(
             "{role} '{name}' of the model is {kind}, but requests and responses carry tensors only"

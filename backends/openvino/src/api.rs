@@ -23,7 +23,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(Core Model Compiled Request TensorObject Port);
+opaque!(Core Model CompiledNetwork Request TensorObject Port);
 
 /// Lower and upper bound of a dimension or of a rank, both included; -1 is no bound.
 #[repr(C)]
@@ -97,7 +97,7 @@ functions! {
     core_read_model_from_memory = "ov_core_read_model_from_memory_buffer":
         unsafe extern "C" fn(*const Core, *const c_char, usize, *const TensorObject, *mut *mut Model) -> Status,
     core_compile_model = "ov_core_compile_model":
-        unsafe extern "C" fn(*const Core, *const Model, *const c_char, usize, *mut *mut Compiled, ...) -> Status,
+        unsafe extern "C" fn(*const Core, *const Model, *const c_char, usize, *mut *mut CompiledNetwork, ...) -> Status,
 
     model_free = "ov_model_free": unsafe extern "C" fn(*mut Model),
     model_inputs = "ov_model_inputs_size": unsafe extern "C" fn(*const Model, *mut usize) -> Status,
@@ -118,11 +118,11 @@ functions! {
     port_shape = "ov_port_get_partial_shape": unsafe extern "C" fn(*const Port, *mut PartialShape) -> Status,
     partial_shape_free = "ov_partial_shape_free": unsafe extern "C" fn(*mut PartialShape),
 
-    compiled_free = "ov_compiled_model_free": unsafe extern "C" fn(*mut Compiled),
+    compiled_free = "ov_compiled_model_free": unsafe extern "C" fn(*mut CompiledNetwork),
     compiled_property = "ov_compiled_model_get_property":
-        unsafe extern "C" fn(*const Compiled, *const c_char, *mut *mut c_char) -> Status,
+        unsafe extern "C" fn(*const CompiledNetwork, *const c_char, *mut *mut c_char) -> Status,
     compiled_request = "ov_compiled_model_create_infer_request":
-        unsafe extern "C" fn(*const Compiled, *mut *mut Request) -> Status,
+        unsafe extern "C" fn(*const CompiledNetwork, *mut *mut Request) -> Status,
 
     request_free = "ov_infer_request_free": unsafe extern "C" fn(*mut Request),
     request_set_input = "ov_infer_request_set_input_tensor_by_index":

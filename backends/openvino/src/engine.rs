@@ -14,13 +14,13 @@ use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
 use nereid_graph_executor::{Contents, Elements, Engine, GraphModel, Port, RunInput, Target, Words};
 
 use crate::api::{ElementType, INVALID_PARAMETER, RawShape, Request, TensorObject};
-use crate::objects::{Compiled, Handle};
+use crate::objects::{CompiledNetwork, Handle};
 
 /// One instance: a place to run a compiled network in.
 pub(crate) struct OvEngine {
     request: Handle<Request>,
     /// Set if the network keeps values between runs: each run then has a place of its own, which begins without any.
-    afresh: Option<Arc<Compiled>>,
+    afresh: Option<Arc<CompiledNetwork>>,
     model: Arc<GraphModel>,
     /// The index of each input and output of the model among the network's.
     places: Places,
@@ -45,7 +45,7 @@ impl OvEngine {
     /// # Errors
     /// The library failed.
     pub(crate) fn new(
-        compiled: &Arc<Compiled>,
+        compiled: &Arc<CompiledNetwork>,
         model: &Arc<GraphModel>,
         places: Places,
         keeps_values: bool,

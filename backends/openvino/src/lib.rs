@@ -34,12 +34,12 @@ use nereid_model_config::{complete_tensors, default_model_filename};
 use nereid_model_files as model_files;
 
 use crate::engine::{OvEngine, Places};
-use crate::network::Prepared;
-use crate::objects::{Compiled, Core};
+use crate::network::PreparedNetwork;
+use crate::objects::{CompiledNetwork, Core};
 use crate::options::Options;
 
 pub use crate::library::{OpenError, OpenVino};
-pub use nereid_dylib::{Found, Place};
+pub use nereid_dylib::{LibraryLocation, Place};
 
 const DEFAULT_FILENAME: &str = "model.xml";
 
@@ -58,7 +58,7 @@ const FRAMEWORK: Framework = Framework {
 
 /// Finds the library of OpenVINO: by the backend's setting `library`, in the backend directory, in the active Python
 /// environment or in the system's places.
-pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> LibraryLocation {
     FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
 }
 
@@ -104,7 +104,7 @@ impl OpenVinoBackend {
         let options = Options::of(&config)?;
         let core = self.core(&options)?;
         let keeps_values = keeps_values(&path)?;
-        let prepared = Prepared::read(&self.library, &core, &path, &config, &options, self.dialect)?;
+        let prepared = PreparedNetwork::read(&self.library, &core, &path, &config, &options, self.dialect)?;
         if context.complete {
             complete_tensors(&mut config, &prepared.signature.tensors(), default_max_batch_size)
                 .map_err(|error| Error::invalid_arg(error.to_string()))?;
@@ -164,19 +164,19 @@ struct OvModel {
     graph: Arc<GraphModel>,
     places: Places,
     /// Read by one thread at a time: compiling may take long, but what it reads is not documented to be shared.
-    prepared: Mutex<Prepared>,
+    prepared: Mutex<PreparedNetwork>,
     core: Arc<Core>,
     options: Options,
     keeps_values: bool,
     is_sequential: bool,
     /// By device.
-    compiled: Mutex<HashMap<String, Arc<Compiled>>>,
+    compiled: Mutex<HashMap<String, Arc<CompiledNetwork>>>,
     completed: Option<ModelConfig>,
 }
 
 impl OvModel {
     /// The network for instances of this kind, compiled once for each device.
-    fn compiled(&self, kind: InstanceKind) -> Result<Arc<Compiled>> {
+    fn compiled(&self, kind: InstanceKind) -> Result<Arc<CompiledNetwork>> {
         let device = self.options.device(kind);
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,7 +194,7 @@ impl OvModel {
 
     /// How many runs an instance has in flight: its share of those that keep the device busy, which are more than one where
     /// `PERFORMANCE_HINT` or `NUM_STREAMS` ask for it. The requests of a sequence build on each other, so they go one by one.
-    fn lanes(&self, compiled: &Compiled) -> usize {
+    fn lanes(&self, compiled: &CompiledNetwork) -> usize {
         if self.is_sequential {
             return 1;
         }
@@ -206,7 +206,7 @@ impl OvModel {
     /// For the log.
     fn describe(&self) -> String {
         let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let describe = |(device, compiled): (&String, &Arc<Compiled>)| {
+        let describe = |(device, compiled): (&String, &Arc<CompiledNetwork>)| {
             let property = |key| compiled.property(key).unwrap_or_else(|| "?".to_owned());
             let (threads, streams) = (property("INFERENCE_NUM_THREADS"), property("NUM_STREAMS"));
             let lanes = self.lanes(compiled);

@@ -24,14 +24,14 @@ const FIRST_OUTPUT: &str = ":0";
 type Shape = SmallVec<[Bounds; 4]>;
 
 /// A network as the configuration wants it.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedNetwork {
     pub(crate) network: Network,
     pub(crate) signature: Signature,
     /// The size of the batches that the network takes, if that is fixed.
     pub(crate) padded_to: Option<usize>,
 }
 
-impl Prepared {
+impl PreparedNetwork {
     /// Reads the network and reshapes it.
     ///
     /// # Errors

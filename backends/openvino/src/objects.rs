@@ -174,7 +174,7 @@ impl Network {
         core: &Core,
         device: &str,
         properties: &[(String, String)],
-    ) -> Outcome<Compiled> {
+    ) -> Outcome<CompiledNetwork> {
         if properties.len() > MAX_PROPERTIES {
             return Err(format!("at most {MAX_PROPERTIES} properties can be set"));
         }
@@ -216,7 +216,7 @@ impl Network {
                 p,
             )
         })
-        .map(Compiled)
+        .map(CompiledNetwork)
     }
 }
 
@@ -267,12 +267,12 @@ impl Port {
 }
 
 /// A network that is ready to run.
-pub(crate) struct Compiled(Handle<api::Compiled>);
+pub(crate) struct CompiledNetwork(Handle<api::CompiledNetwork>);
 
 // SAFETY: the library documents that requests may be made from several threads at once.
-unsafe impl Sync for Compiled {}
+unsafe impl Sync for CompiledNetwork {}
 
-impl Compiled {
+impl CompiledNetwork {
     /// A place to run in.
     pub(crate) fn request(&self) -> Outcome<Handle<api::Request>> {
         let library = &self.0.library;

@@ -45,7 +45,7 @@ use crate::shim::Module;
 pub use crate::compile::CompileError;
 pub use crate::python::class_file;
 pub use crate::shim::{OpenError, Torch};
-pub use nereid_dylib::{Found, Place};
+pub use nereid_dylib::{LibraryLocation, Place};
 
 const DEFAULT_FILENAME: &str = "model.pt";
 
@@ -61,7 +61,7 @@ const FRAMEWORK: Framework = Framework {
 
 /// Finds libtorch: by the backend's setting `library`, in the backend directory, in the active Python environment, or
 /// in the system's library folders.
-pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> LibraryLocation {
     FRAMEWORK.find(&SearchPlaces::of_process(&FRAMEWORK, setting, backends))
 }
 

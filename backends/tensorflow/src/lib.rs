@@ -37,7 +37,7 @@ use crate::session::Session;
 use crate::source::Source;
 
 pub use crate::library::{OpenError, TensorFlow};
-pub use nereid_dylib::{Found, Place};
+pub use nereid_dylib::{LibraryLocation, Place};
 
 /// The library in Python's packages.
 const FRAMEWORK: Framework = Framework {
@@ -52,7 +52,7 @@ const FOR_C: Framework = Framework { library: "libtensorflow", python_packages: 
 
 /// Finds TensorFlow's library: by the backend's setting `library`, in the backend directory, in the active Python
 /// environment, or in the system's library folders.
-pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> Found {
+pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> LibraryLocation {
     let places = SearchPlaces::of_process(&FRAMEWORK, setting, backends);
     let found = FRAMEWORK.find(&places);
     // A folder with one of the two may lack the other.
@@ -96,7 +96,7 @@ impl TensorFlowBackend {
     }
 }
 
-fn places(opened: &source::Opened, graph: &GraphModel) -> Result<Places> {
+fn places(opened: &source::OpenedModel, graph: &GraphModel) -> Result<Places> {
     let inputs: Vec<_> = graph.inputs.iter().map(|input| input.port.name.as_str()).collect();
     let outputs: Vec<_> = graph.outputs.iter().map(|output| output.port.name.as_str()).collect();
     opened.places(&inputs, &outputs)

@@ -34,7 +34,7 @@ unsafe impl Send for Session {}
 unsafe impl Sync for Session {}
 
 /// An operation, described for completion.
-pub(crate) struct Described {
+pub(crate) struct OperationSignature {
     pub(crate) name: String,
     pub(crate) kind: String,
     pub(crate) outputs: Vec<Output>,
@@ -165,7 +165,7 @@ impl Session {
     }
 
     /// All operations of the graph.
-    pub(crate) fn operations(&self) -> Vec<Described> {
+    pub(crate) fn operations(&self) -> Vec<OperationSignature> {
         let (api, mut found, mut position) = (&self.library.api, Vec::new(), 0);
         loop {
             // SAFETY: the graph is alive, and the position is valid for writes.
@@ -180,7 +180,7 @@ impl Session {
                 let outputs = (0..(api.output_count)(operation)).map(|index| Output { operation, index });
                 let outputs: Vec<_> = outputs.collect();
                 let is_end = outputs.iter().all(|output| (api.consumer_count)(*output) == 0);
-                found.push(Described {
+                found.push(OperationSignature {
                     name: text((api.operation_name)(operation)),
                     kind: text((api.operation_kind)(operation)),
                     outputs,

@@ -48,7 +48,7 @@ enum Form {
 }
 
 /// A session, and the tensors of the graph by the model's names for them.
-pub(crate) struct Opened {
+pub(crate) struct OpenedModel {
     pub(crate) session: Session,
     signature: Option<SignatureDef>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Opened {
 type Entries = BTreeMap<String, TensorInfo>;
 
 /// The model's name for a tensor, with its type and dimensions.
-struct Named {
+struct NamedTensor {
     name: String,
     facts: Facts,
 }
@@ -99,7 +99,7 @@ impl Source {
     ///
     /// # Errors
     /// The library's message about the files, or a missing signature.
-    pub(crate) fn open(&self) -> Result<Opened> {
+    pub(crate) fn open(&self) -> Result<OpenedModel> {
         let (library, config) = (&self.library, &self.options.session);
         let (path, made) = match &self.form {
             Form::Graph { path, contents } => {
@@ -123,7 +123,7 @@ impl Source {
             let ran = session.run(&[], &[], &targets);
             ran.map_err(|why| Error::invalid_arg(format!("TF_INIT_OPS_FILE: {why}")))?;
         }
-        Ok(Opened { session, signature })
+        Ok(OpenedModel { session, signature })
     }
 
     fn signature(&self, mut description: MetaGraphDef) -> Result<SignatureDef> {
@@ -147,14 +147,14 @@ impl Source {
     }
 }
 
-impl Opened {
+impl OpenedModel {
     /// The model's signature. For a GraphDef, `config` selects the tensors, where it lists any.
     ///
     /// # Errors
     /// A tensor is missing in the graph, or its type is unknown to the protocol.
     pub(crate) fn signature(&self, config: &ModelConfig) -> Result<Signature> {
         let (inputs, outputs) = self.named(config)?;
-        let ports = |role: &str, named: Vec<Named>| {
+        let ports = |role: &str, named: Vec<NamedTensor>| {
             named.into_iter().map(|named| port(role, named)).collect::<Result<Vec<_>>>()
         };
         Ok(Signature { inputs: ports("input", inputs)?, outputs: ports("output", outputs)? })
@@ -180,14 +180,14 @@ impl Opened {
         Ok(Places { inputs: inputs.collect::<Result<_>>()?, outputs: outputs.collect::<Result<_>>()? })
     }
 
-    fn named(&self, config: &ModelConfig) -> Result<(Vec<Named>, Vec<Named>)> {
+    fn named(&self, config: &ModelConfig) -> Result<(Vec<NamedTensor>, Vec<NamedTensor>)> {
         if let Some(signature) = &self.signature {
             let of_entries = |entries: &Entries| {
                 entries.iter().map(|(name, info)| self.of_info(name, info)).collect::<Result<Vec<_>>>()
             };
             return Ok((of_entries(&signature.inputs)?, of_entries(&signature.outputs)?));
         }
-        let configured = |names: Vec<&String>| -> Result<Vec<Named>> {
+        let configured = |names: Vec<&String>| -> Result<Vec<NamedTensor>> {
             names
                 .into_iter()
                 .map(|name| {
@@ -208,7 +208,7 @@ impl Opened {
     }
 
     /// The inputs and outputs of a GraphDef: its placeholders, and outputs that no operation reads.
-    fn found(&self) -> Result<(Vec<Named>, Vec<Named>)> {
+    fn found(&self) -> Result<(Vec<NamedTensor>, Vec<NamedTensor>)> {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for operation in self.session.operations() {
             let is_input = operation.kind == "Placeholder";
@@ -228,13 +228,13 @@ impl Opened {
         Ok((inputs, outputs))
     }
 
-    fn of_output(&self, name: String, output: Output) -> Result<Named> {
+    fn of_output(&self, name: String, output: Output) -> Result<NamedTensor> {
         let facts =
             self.session.facts(output).map_err(|why| Error::invalid_arg(format!("'{name}': {why}")))?;
-        Ok(Named { name, facts })
+        Ok(NamedTensor { name, facts })
     }
 
-    fn of_info(&self, name: &str, info: &TensorInfo) -> Result<Named> {
+    fn of_info(&self, name: &str, info: &TensorInfo) -> Result<NamedTensor> {
         self.session.output(&info.name).ok_or_else(|| {
             Error::invalid_arg(format!(
                 "'{name}' of the signature is '{}', which is not in the graph",
@@ -243,12 +243,12 @@ impl Opened {
         })?;
         let shape = info.shape.as_ref().filter(|shape| !shape.unknown_rank);
         let dims = shape.map(|shape| shape.dim.iter().map(|dim| dim.size).collect());
-        Ok(Named { name: name.to_owned(), facts: (info.dtype, dims) })
+        Ok(NamedTensor { name: name.to_owned(), facts: (info.dtype, dims) })
     }
 }
 
-fn port(role: &str, named: Named) -> Result<Port> {
-    let Named { name, facts: (number, dims) } = named;
+fn port(role: &str, named: NamedTensor) -> Result<Port> {
+    let NamedTensor { name, facts: (number, dims) } = named;
     let data_type = types::of_number(number).ok_or_else(|| {
         Error::unsupported(format!(
             "{role} '{name}' of the model has an element type that the protocol lacks"

@@ -46,9 +46,9 @@ impl Bounded {
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         // Counted from the start, so that the count is right whether the thread or the wait ends first.
-        let counted = Counted::new(&self.abandoned);
+        let counted = CountGuard::new(&self.abandoned);
         // Holds a count once the thread is abandoned. It ends with the thread, or here if that has ended.
-        let abandoned = Arc::<OnceLock<Counted>>::default();
+        let abandoned = Arc::<OnceLock<CountGuard>>::default();
         let of_thread = Arc::clone(&abandoned);
         let thread = thread::Builder::new().name("onnx-planning".into()).stack_size(STACK).spawn(move || {
             let _counted = (counted, of_thread);
@@ -61,22 +61,22 @@ impl Bounded {
             let _ = thread.join();
         }
         outcome.unwrap_or_else(|_| {
-            let _ = abandoned.set(Counted::new(&self.together));
+            let _ = abandoned.set(CountGuard::new(&self.together));
             Err(format!("planning took longer than {} s", limit.as_secs_f32()))
         })
     }
 }
 
-struct Counted(Arc<AtomicUsize>);
+struct CountGuard(Arc<AtomicUsize>);
 
-impl Counted {
+impl CountGuard {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -207,7 +207,7 @@ pub(crate) struct Graph {
 }
 
 /// The graph, optimised for input shapes, and what to check while it runs.
-pub(crate) struct Optimised {
+pub(crate) struct OptimisedGraph {
     pub(crate) runnable: Arc<TypedRunnableModel>,
     pub(crate) checks: ValueChecks,
 }
@@ -215,7 +215,7 @@ pub(crate) struct Optimised {
 impl Graph {
     /// The graph optimised for inputs of these types and shapes, which come in the file's order. The tensors of a run may
     /// take `memory` bytes.
-    pub(crate) fn optimise(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<Optimised> {
+    pub(crate) fn optimise(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<OptimisedGraph> {
         let mut model = self.template.clone();
         for (index, (datum_type, shape)) in inputs.iter().enumerate() {
             let dims = shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<TVec<_>, _>>()?;
@@ -227,7 +227,7 @@ impl Graph {
         let optimised = typed.into_optimized()?;
         verify::check_memory(&optimised, memory)?;
         let checks = ValueChecks::new(&optimised, &self.extremes);
-        Ok(Optimised { runnable: optimised.into_runnable()?, checks })
+        Ok(OptimisedGraph { runnable: optimised.into_runnable()?, checks })
     }
 }
 

@@ -16,7 +16,7 @@ use tract_onnx::tract_core::internal::{TypedSimpleState, anyhow};
 use tract_onnx::tract_core::plan;
 
 use crate::bounded::Bounded;
-use crate::graph::{Graph, Optimised};
+use crate::graph::{Graph, OptimisedGraph};
 use crate::guard::guarded;
 use crate::limits::Limits;
 
@@ -37,7 +37,7 @@ pub(crate) struct Plans {
 
 /// The graph, optimised for one set of input shapes.
 pub(crate) struct Plan {
-    optimised: Optimised,
+    optimised: OptimisedGraph,
     limits: Limits,
     /// Idle execution states; never more than there are instances.
     idle: Mutex<Vec<TypedSimpleState>>,
@@ -103,7 +103,7 @@ impl Plan {
     /// Runs it. The inputs have the types and shapes that the plan was built for.
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>> {
         let idle = lock(&self.idle).pop();
-        let Optimised { runnable, checks } = &self.optimised;
+        let OptimisedGraph { runnable, checks } = &self.optimised;
         let limit = self.limits.execution;
         let start = Instant::now();
         let outcome = guarded(|| {

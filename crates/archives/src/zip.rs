@@ -11,7 +11,7 @@ use crate::ArchiveLimits;
 use crate::tar::{depth, make_folder};
 
 /// An entry that is kept.
-struct Kept {
+struct KeptEntry {
     name: String,
     is_folder: bool,
     is_deflated: bool,
@@ -78,14 +78,14 @@ fn read(
         if kept.len() as u64 >= limits.entries {
             return Err(format!("it has more than {} entries", limits.entries));
         }
-        kept.push(Kept { name, is_folder: entry.is_dir(), is_deflated, place: entry.wayfinder() });
+        kept.push(KeptEntry { name, is_folder: entry.is_dir(), is_deflated, place: entry.wayfinder() });
     }
     if kept.is_empty() {
         return Err("it is empty".to_owned());
     }
     // What entries say of their sizes need not be true.
     let mut left = limits.bytes;
-    for Kept { name, is_folder, is_deflated, place } in kept {
+    for KeptEntry { name, is_folder, is_deflated, place } in kept {
         if is_folder {
             accept(&name, None)?;
             continue;

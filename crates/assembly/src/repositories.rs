@@ -10,7 +10,7 @@ use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 
 /// The repositories, and what keeps them open.
 #[derive(Clone)]
-pub(crate) struct Opened {
+pub(crate) struct OpenRepositories {
     pub source: Repositories,
     /// Those in folders on this machine.
     pub folders: Vec<PathBuf>,
@@ -53,7 +53,7 @@ impl LazyClouds {
     }
 }
 
-impl Opened {
+impl OpenRepositories {
     /// Opens the repositories. Duplicates count once. Reads nothing yet.
     ///
     /// # Errors
@@ -100,10 +100,10 @@ impl Opened {
 
 /// Adds repositories to a server, and removes them, while it runs.
 #[derive(Clone)]
-pub struct Registration(Opened);
+pub struct Registration(OpenRepositories);
 
 impl Registration {
-    pub(crate) fn new(opened: &Opened) -> Self {
+    pub(crate) fn new(opened: &OpenRepositories) -> Self {
         Self(opened.clone())
     }
 
@@ -156,9 +156,9 @@ fn check_scheme(location: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn open(locations: &[&str]) -> Result<Opened, String> {
+    fn open(locations: &[&str]) -> Result<OpenRepositories, String> {
         let locations: Vec<_> = locations.iter().map(PathBuf::from).collect();
-        Opened::new(&locations, CloudOptions::default(), ReadOptions::default())
+        OpenRepositories::new(&locations, CloudOptions::default(), ReadOptions::default())
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::platform::Platform;
-use crate::repositories::{Opened, Registration};
+use crate::repositories::{OpenRepositories, Registration};
 use crate::{caches, poll, traces};
 
 /// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
@@ -41,7 +41,7 @@ pub type LoadOutcome = Result<Vec<(String, Error)>>;
 /// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
 pub struct Running {
     server: Arc<Server>,
-    repositories: Opened,
+    repositories: OpenRepositories,
     exposition: Arc<Exposition>,
     cuda: Option<Arc<Cuda>>,
     faces: Vec<ServedFace>,
@@ -66,7 +66,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         None => traces::store(&config.server.trace, config.collector).map_err(StartError::Traces)?,
     };
     let platform = Platform::find(&config.platform, config.reading.complete)?;
-    let repositories = Opened::new(&config.repositories, config.clouds, platform.reading(config.reading));
+    let repositories =
+        OpenRepositories::new(&config.repositories, config.clouds, platform.reading(config.reading));
     let mut repositories = repositories.map_err(StartError::Repository)?;
     let agents = AllAgents::new(
         config.agents.directory,
@@ -287,7 +288,7 @@ fn load(
     loaded
 }
 
-fn remote_repositories(repositories: &Opened) -> Vec<RemoteRepository> {
+fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository> {
     let of_status = |status: RepositoryStatus| RemoteRepository {
         location: status.location,
         is_reachable: status.is_reachable,

@@ -20,10 +20,10 @@ const STEP: usize = 16 << 10;
 
 /// How many bytes of requests may be in flight. Its clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct BodyBudget(Option<Limited>);
+pub struct BodyBudget(Option<Limits>);
 
 #[derive(Clone, Debug)]
-struct Limited {
+struct Limits {
     bytes: Budget,
     /// Bodies are decompressed a few at a time: were all that arrive at once, none might get enough of the budget.
     decompressors: Arc<Semaphore>,
@@ -36,8 +36,7 @@ impl BodyBudget {
     /// A budget of that many bytes; 0 for no limit.
     pub fn new(bytes: usize) -> Self {
         let turns = std::thread::available_parallelism().map_or(1, usize::from);
-        let limited =
-            || Limited { bytes: Budget::new(bytes), decompressors: Arc::new(Semaphore::new(turns)) };
+        let limited = || Limits { bytes: Budget::new(bytes), decompressors: Arc::new(Semaphore::new(turns)) };
         Self((bytes > 0).then(limited))
     }
 
@@ -77,7 +76,7 @@ const FIRST_RESERVE: usize = 1 << 20;
 
 /// Why a body was not decompressed.
 #[derive(Debug)]
-pub enum Undecompressed {
+pub enum DecompressionError {
     /// It is not what it should be, or ends early.
     Invalid(io::Error),
     /// It is longer than it may be.
@@ -126,31 +125,31 @@ impl BodyShare {
     /// Reads what comes out of a decompressor to its end, covering it as it comes. `compressed` bytes are in memory beside it.
     ///
     /// # Errors
-    /// See [`Undecompressed`].
+    /// See [`DecompressionError`].
     pub fn decompress(
         &mut self,
         budget: &BodyBudget,
         compressed: usize,
         most: usize,
         mut decoder: impl Read,
-    ) -> Result<Vec<u8>, Undecompressed> {
+    ) -> Result<Vec<u8>, DecompressionError> {
         let mut plain = Vec::with_capacity(compressed.saturating_mul(4).min(most).min(FIRST_RESERVE));
         loop {
             let step = decoder.by_ref().take(DECOMPRESSED_AT_ONCE).read_to_end(&mut plain);
-            if step.map_err(Undecompressed::Invalid)? == 0 {
+            if step.map_err(DecompressionError::Invalid)? == 0 {
                 return Ok(plain);
             }
             if plain.len() > most {
-                return Err(Undecompressed::TooLong);
+                return Err(DecompressionError::TooLong);
             }
-            self.cover(budget, plain.len().saturating_add(compressed)).map_err(Undecompressed::NoRoom)?;
+            self.cover(budget, plain.len().saturating_add(compressed)).map_err(DecompressionError::NoRoom)?;
         }
     }
 
     /// These bytes, which hold the share until nobody has any of them.
     pub fn attached_to(self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
-        if self.0.is_none() { bytes } else { Bytes::from_owner(Attached { bytes, _share: self }) }
+        if self.0.is_none() { bytes } else { Bytes::from_owner(SharedBytes { bytes, _share: self }) }
     }
 
     /// The permit, for the caller that holds it from now on.
@@ -159,12 +158,12 @@ impl BodyShare {
     }
 }
 
-struct Attached {
+struct SharedBytes {
     bytes: Bytes,
     _share: BodyShare,
 }
 
-impl AsRef<[u8]> for Attached {
+impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::bodies::BodyShare;
 use crate::budget::Permit;
-use crate::ensemble::Computed;
+use crate::ensemble::ComputeSum;
 use crate::statistics::ComputeTimes;
 
 /// Who a caller is, as its transport knows it: the subject of a client's certificate. Cheap to clone.
@@ -40,7 +40,7 @@ pub struct Caller {
     principal: Option<Principal>,
     permits: SmallVec<[Permit; 2]>,
     /// Hears how long the request was computed, if an ensemble made it.
-    computed: Option<Arc<Computed>>,
+    computed: Option<Arc<ComputeSum>>,
     /// Whether a backend asks, and not a client.
     is_backend: bool,
 }
@@ -84,7 +84,7 @@ impl Caller {
     }
 
     /// An ensemble, whose own request holds the permits.
-    pub(crate) fn ensemble(computed: &Arc<Computed>) -> Self {
+    pub(crate) fn ensemble(computed: &Arc<ComputeSum>) -> Self {
         Self { computed: Some(Arc::clone(computed)), ..Self::default() }
     }
 

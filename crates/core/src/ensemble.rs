@@ -20,7 +20,7 @@ use nereid_model_config::proto::ModelEnsembling;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::computed::Computed;
+pub(crate) use self::computed::ComputeSum;
 pub(crate) use self::fit::{EnsembleFit, fit};
 use self::plan::Plan;
 use crate::executor::{Executor, ReadyCheck};

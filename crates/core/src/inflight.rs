@@ -24,11 +24,11 @@ use nereid_backend_api::{
 
 pub(crate) use self::stream::Place;
 pub use self::stream::{Canceller, ResponseStream};
-use self::unread::Unread;
+use self::unread::UnreadAnswers;
 use crate::caller::Caller;
 use crate::model::Model;
 use crate::scheduler::Ticket;
-use crate::statistics::{ComputeTimes, Ending, FailureReason};
+use crate::statistics::{ComputeTimes, FailureReason, RequestOutcome};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
 pub(crate) struct InFlight {
@@ -61,7 +61,7 @@ pub(crate) struct InFlight {
 
 #[derive(Default)]
 struct State {
-    unread: Unread,
+    unread: UnreadAnswers,
     finished: bool,
     /// Whether the last answer was given as the last.
     finished_with_answer: bool,
@@ -195,13 +195,13 @@ impl InFlight {
     }
 
     /// Counts the request, which ended so.
-    fn record(&self, state: &mut State, ending: Ending, ended: Duration) {
+    fn record(&self, state: &mut State, ending: RequestOutcome, ended: Duration) {
         let [started, inputs_ready, outputs_ready] = self.beginnings(ended);
         let statistics = self.model.statistics();
         // What was answered before the queue was neither executed nor did it wait for that.
         let (items, waited) = if self.is_queued() { (self.batch_size, started) } else { (0, Duration::ZERO) };
         statistics.record(ending, items, ended, waited);
-        if ending != Ending::Success || !self.is_queued() {
+        if ending != RequestOutcome::Success || !self.is_queued() {
             return self.caller.computed(None);
         }
         let times = if self.is_measured(state) {
@@ -221,11 +221,11 @@ impl InFlight {
     }
 
     /// How the request ended, as metrics count it. Errors before execution come from the scheduler.
-    fn ending(&self, last: Option<&Answer>, failed_before: bool, overrun: bool) -> Ending {
+    fn ending(&self, last: Option<&Answer>, failed_before: bool, overrun: bool) -> RequestOutcome {
         let code = match last {
             Some(Err(error)) => Some(error.code()),
             _ if failed_before => None,
-            _ => return Ending::Success,
+            _ => return RequestOutcome::Success,
         };
         let reason = match code {
             _ if overrun || self.is_delegated && self.is_queued() => FailureReason::Other,
@@ -234,7 +234,11 @@ impl InFlight {
             Some(ErrorCode::Unavailable) => FailureReason::Rejected,
             _ => FailureReason::Other,
         };
-        if code == Some(ErrorCode::Cancelled) { Ending::Cancelled(reason) } else { Ending::Failure(reason) }
+        if code == Some(ErrorCode::Cancelled) {
+            RequestOutcome::Cancelled(reason)
+        } else {
+            RequestOutcome::Failure(reason)
+        }
     }
 
     /// Reports an answer to the trace before it is delivered: its outputs and, with the last one, the execution's phases,
@@ -288,7 +292,7 @@ impl ResponseSink for InFlight {
             self.trace_answer(share, answer.as_ref(), last);
         }
         let now = self.arrived.elapsed();
-        let mut dropped = Unread::default();
+        let mut dropped = UnreadAnswers::default();
         let mut state = self.lock();
         if state.finished {
             return;

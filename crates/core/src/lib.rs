@@ -44,7 +44,7 @@ mod warm_up;
 
 pub use backends::Backends;
 pub use block_on::block_on;
-pub use bodies::{BodyBudget, BodyShare, Undecompressed};
+pub use bodies::{BodyBudget, BodyShare, DecompressionError};
 pub use budget::{Budget, Permit};
 pub use caller::{Caller, Principal};
 pub use completion::{Completion, complete_config, try_load};
@@ -72,7 +72,7 @@ pub use response_cache::{
     ResponseCaching, decode_entry, encode_entry, sealed_entry,
 };
 pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
-pub use server::{ModelControl, Resolving, Server, ServerOptions};
+pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
     BlockingSource, FetchStatus, FetchedModel, Fingerprint, ModelId, ModelSource, Origin, Overrides,

@@ -28,7 +28,7 @@ use self::catalog::Catalog;
 pub(crate) use self::catalog::Listing;
 use self::dependents::Pending;
 use self::fetch::ModelToLoad;
-use self::forget::Forgetting;
+use self::forget::ForgetSchedule;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
 use crate::backends::Backends;
@@ -51,7 +51,7 @@ pub(crate) struct LifeCycle {
     limits: Limits,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
-    forgetting: Forgetting,
+    forgetting: ForgetSchedule,
     readiness_poll: Arc<ReadinessPoll>,
 }
 
@@ -120,7 +120,7 @@ impl LifeCycle {
             limits,
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
-            forgetting: Forgetting::default(),
+            forgetting: ForgetSchedule::default(),
             readiness_poll,
         })
     }

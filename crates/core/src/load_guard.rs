@@ -26,9 +26,9 @@ pub trait LoadHooks: Send + Sync {
 /// Holds the files of a load, and reports what becomes of it. Every version that was loaded from the files has a clone;
 /// when the last one goes, the files may go. The default guards nothing.
 #[derive(Clone, Default)]
-pub struct LoadGuard(Option<Arc<Guarded>>);
+pub struct LoadGuard(Option<Arc<GuardState>>);
 
-struct Guarded {
+struct GuardState {
     hooks: Box<dyn LoadHooks>,
     /// How many versions loaded from the files are in the model table.
     served: AtomicUsize,
@@ -43,7 +43,7 @@ impl LoadGuard {
     /// Reports to these hooks.
     pub fn new(hooks: impl LoadHooks + 'static) -> Self {
         let (served, reported) = (AtomicUsize::new(0), AtomicU8::new(0));
-        Self(Some(Arc::new(Guarded { hooks: Box::new(hooks), served, reported })))
+        Self(Some(Arc::new(GuardState { hooks: Box::new(hooks), served, reported })))
     }
 
     /// How the load has ended.
@@ -75,7 +75,7 @@ impl LoadGuard {
     }
 }
 
-impl Guarded {
+impl GuardState {
     fn is_first(&self, report: u8) -> bool {
         self.reported.fetch_or(report, Ordering::AcqRel) & report == 0
     }
@@ -87,7 +87,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardState {
     fn drop(&mut self) {
         // A load that found nothing to change, or a server that is gone, took no version out of the table.
         self.unloading();

@@ -275,8 +275,8 @@ impl Server {
     ///
     /// # Errors
     /// As [`model`](Self::model).
-    pub fn resolve(&self, name: &str, version: Option<u64>) -> Resolving {
-        Resolving(ready(self.model(name, version)))
+    pub fn resolve(&self, name: &str, version: Option<u64>) -> ResolveFuture {
+        ResolveFuture(ready(self.model(name, version)))
     }
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
@@ -527,9 +527,9 @@ impl Server {
 
 /// A model that a request looks for, see [`Server::resolve`].
 #[must_use = "futures do nothing unless polled"]
-pub struct Resolving(Ready<Result<Arc<Model>>>);
+pub struct ResolveFuture(Ready<Result<Arc<Model>>>);
 
-impl Future for Resolving {
+impl Future for ResolveFuture {
     type Output = Result<Arc<Model>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

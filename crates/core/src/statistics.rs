@@ -134,7 +134,7 @@ impl AddAssign for BatchStatistics {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum RequestOutcome {
     Success,
     Failure(FailureReason),
     Cancelled(FailureReason),
@@ -185,9 +185,9 @@ impl ModelStatistics {
     }
 
     /// Counts the end of a request. How long it was computed may follow, with [`record_compute`](Self::record_compute).
-    pub(crate) fn record(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
+    pub(crate) fn record(&self, ending: RequestOutcome, batch_size: usize, total: Duration, queue: Duration) {
         self.counters.own().ended(ending, batch_size, total, queue);
-        if let (Ending::Success, Some(latencies)) = (ending, &self.latencies) {
+        if let (RequestOutcome::Success, Some(latencies)) = (ending, &self.latencies) {
             latencies.succeeded(total, queue);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Result, Trace, TraceSink};
 
-use crate::trace_settings::{Specified, TraceMode, TraceSettings, TraceUpdate};
+use crate::trace_settings::{SpecifiedSettings, TraceMode, TraceSettings, TraceUpdate};
 
 /// The trace that a client's request is part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +57,9 @@ pub struct TraceControl {
 
 #[derive(Clone, Debug, Default)]
 struct AllSpecified {
-    global: Specified,
+    global: SpecifiedSettings,
     /// Only those that set something.
-    models: BTreeMap<String, Specified>,
+    models: BTreeMap<String, SpecifiedSettings>,
 }
 
 /// The settings that hold.
@@ -73,11 +73,11 @@ struct Live {
 /// Settings that hold, and how far they have come.
 struct Setting {
     settings: TraceSettings,
-    drawn: Mutex<Drawn>,
+    drawn: Mutex<SamplerState>,
     stream: Option<Arc<dyn TraceStream>>,
 }
 
-struct Drawn {
+struct SamplerState {
     /// The number of requests that took part.
     seen: u64,
     /// The number still to be traced; -1 for no limit.
@@ -97,11 +97,11 @@ impl Setting {
         let wanted = !settings.level.is_off()
             && (settings.mode == TraceMode::OpenTelemetry || !settings.file.is_empty());
         let stream = store.filter(|_| wanted).map(|store| store.open(&settings));
-        let drawn = Mutex::new(Drawn { seen: 0, left: settings.count });
+        let drawn = Mutex::new(SamplerState { seen: 0, left: settings.count });
         Arc::new(Self { settings, drawn, stream })
     }
 
-    fn drawn(&self) -> MutexGuard<'_, Drawn> {
+    fn drawn(&self) -> MutexGuard<'_, SamplerState> {
         self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,7 +194,7 @@ impl TraceControl {
                 let own = updated.models.remove(name).map(|own| left(own, live.of(model)));
                 let own = own.unwrap_or_default().updated(update);
                 live.models.remove(name);
-                if own != Specified::default() {
+                if own != SpecifiedSettings::default() {
                     let settings = own.over(&live.global.current());
                     settings.check(&format!("model '{name}'"))?;
                     updated.models.insert(name.to_owned(), own);
@@ -223,8 +223,8 @@ impl TraceControl {
 }
 
 /// What is set, where a count that is set has come down to what is left of it.
-fn left(specified: Specified, live: &Setting) -> Specified {
-    Specified { count: specified.count.map(|_| live.drawn().left), ..specified }
+fn left(specified: SpecifiedSettings, live: &Setting) -> SpecifiedSettings {
+    SpecifiedSettings { count: specified.count.map(|_| live.drawn().left), ..specified }
 }
 
 #[cfg(test)]

@@ -118,14 +118,14 @@ pub struct TraceUpdate {
 
 /// What is set, over more general settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Specified {
+pub(crate) struct SpecifiedSettings {
     pub level: Option<TraceLevel>,
     pub rate: Option<u32>,
     pub count: Option<i32>,
     pub log_frequency: Option<u32>,
 }
 
-impl Specified {
+impl SpecifiedSettings {
     pub(crate) fn updated(mut self, update: &TraceUpdate) -> Self {
         update.level.apply(&mut self.level);
         update.rate.apply(&mut self.rate);

@@ -23,7 +23,7 @@ use nereid_model_config::proto::model_warmup::input::InputDataType;
 use crate::admission::admit;
 use crate::instance::Pool;
 use crate::signature::Signature;
-use crate::statistics::{ComputeTimes, Ending, ModelStatistics};
+use crate::statistics::{ComputeTimes, ModelStatistics, RequestOutcome};
 
 /// Warms the new instances up, one after the other.
 ///
@@ -205,7 +205,7 @@ impl Listener {
         }
         let [started, inputs_ready, outputs_ready] = begins;
         self.statistics.begun();
-        self.statistics.record(Ending::Success, self.batch_size, ended, started);
+        self.statistics.record(RequestOutcome::Success, self.batch_size, ended, started);
         let measured = || ComputeTimes {
             input: inputs_ready.saturating_sub(started),
             infer: outputs_ready.saturating_sub(inputs_ready),

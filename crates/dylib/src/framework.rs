@@ -64,7 +64,7 @@ impl fmt::Display for Place {
 
 /// A library to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LibraryLocation {
     /// Its file, or a bare name for the dynamic loader to search.
     pub path: PathBuf,
     /// Where it was found.
@@ -87,21 +87,21 @@ impl SearchPlaces {
 
 impl Framework {
     /// The first place that has the library. The setting and the variable decide even if nothing is there.
-    pub fn find(&self, places: &SearchPlaces) -> Found {
+    pub fn find(&self, places: &SearchPlaces) -> LibraryLocation {
         let variable =
             self.variable.map(Place::Variable).and_then(|place| Some((places.variable.as_ref()?, place)));
         let setting = places.setting.as_ref().map(|path| (path, Place::Setting));
         if let Some((path, place)) = setting.or(variable) {
-            return Found { path: self.in_folder(path).unwrap_or_else(|| path.clone()), place };
+            return LibraryLocation { path: self.in_folder(path).unwrap_or_else(|| path.clone()), place };
         }
         let backend = places.backends.as_ref().map(|folder| folder.join(self.backend));
         if let Some(path) = backend.and_then(|folder| self.in_folder(&folder)) {
-            return Found { path, place: Place::Backends };
+            return LibraryLocation { path, place: Place::Backends };
         }
         if let Some(path) = places.python.iter().find_map(|prefix| self.in_python(prefix)) {
-            return Found { path, place: Place::Python };
+            return LibraryLocation { path, place: Place::Python };
         }
-        Found { path: format!("{}{DLL_SUFFIX}", self.library).into(), place: Place::System }
+        LibraryLocation { path: format!("{}{DLL_SUFFIX}", self.library).into(), place: Place::System }
     }
 
     /// The library in a folder: the one without a version in its name, or else the newest.
@@ -163,7 +163,7 @@ mod tests {
             backends: Some(backends.clone()),
             python: vec![python],
         };
-        let found = |path: PathBuf, place| Found { path, place };
+        let found = |path: PathBuf, place| LibraryLocation { path, place };
         assert_eq!(ONNX_RUNTIME.find(&places), found("/set/lib.so".into(), Place::Setting));
         places.setting = None;
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
             let variable = Some("/ignored/without/a/variable".into());
             let places =
                 SearchPlaces { variable, python: vec![root.path().to_owned()], ..SearchPlaces::default() };
-            assert_eq!(framework.find(&places), Found { path: file, place: Place::Python });
+            assert_eq!(framework.find(&places), LibraryLocation { path: file, place: Place::Python });
         }
     }
 }

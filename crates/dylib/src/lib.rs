@@ -14,6 +14,6 @@ mod open;
 mod python;
 
 pub use exit::{InUse, leave, leave_now};
-pub use framework::{Found, Framework, Place, SearchPlaces};
+pub use framework::{Framework, LibraryLocation, Place, SearchPlaces};
 pub use libloading::os::unix::Library;
 pub use open::{Binding, LoadError, open};

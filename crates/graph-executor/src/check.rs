@@ -11,7 +11,7 @@ use crate::model::Output;
 use crate::signature::{Port, Signature};
 
 /// An input or output in the configuration.
-struct Configured<'a> {
+struct ConfiguredTensor<'a> {
     role: &'static str,
     name: &'a str,
     data_type: Option<DataType>,
@@ -88,16 +88,20 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
         let dims = if input.allow_ragged_batch { Dims::Ragged } else { Dims::Exactly(dims) };
         let data_type = DataType::from_proto(input.data_type());
-        find(&signature.inputs, Configured { role: "input", name: &input.name, data_type, dims }, batching)?;
+        find(
+            &signature.inputs,
+            ConfiguredTensor { role: "input", name: &input.name, data_type, dims },
+            batching,
+        )?;
     }
     for (name, data_type) in controls(config) {
         let dims = Dims::Exactly(&[1]);
-        find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
+        find(&signature.inputs, ConfiguredTensor { role: "input", name, data_type, dims }, batching)?;
     }
     for state in states(config) {
         let (name, data_type) = (&state.input_name, DataType::from_proto(state.data_type()));
         let dims = Dims::Matching(&state.dims);
-        find(&signature.inputs, Configured { role: "input", name, data_type, dims }, batching)?;
+        find(&signature.inputs, ConfiguredTensor { role: "input", name, data_type, dims }, batching)?;
     }
     let listed = |port: &&Port| {
         config.input.iter().any(|input| input.name == port.name)
@@ -138,7 +142,7 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
         let data_type = DataType::from_proto(output.data_type());
         let scatter = batch_outputs.iter().find(|cut| cut.target() == output.name).cloned();
         let required = if scatter.is_some() { Dims::Any } else { Dims::Exactly(dims) };
-        let configured = Configured { role: "output", name: &output.name, data_type, dims: required };
+        let configured = ConfiguredTensor { role: "output", name: &output.name, data_type, dims: required };
         let port = find(&signature.outputs, configured, batching)?.clone();
         let shape = port.is_scalar().then(|| Shape::from(dims.as_slice()));
         Ok(Output { port, shape, scatter, in_response: true, is_state: is_state(&output.name) })
@@ -147,7 +151,8 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
     for state in states(config) {
         let (name, data_type) = (&state.output_name, DataType::from_proto(state.data_type()));
         let dims = Dims::Matching(&state.dims);
-        let port = find(&signature.outputs, Configured { role: "output", name, data_type, dims }, batching)?;
+        let port =
+            find(&signature.outputs, ConfiguredTensor { role: "output", name, data_type, dims }, batching)?;
         if !outputs.iter().any(|output| output.port.name == port.name) {
             let shape = port.is_scalar().then(|| Shape::from(state.dims.as_slice()));
             outputs.push(Output {
@@ -162,8 +167,8 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
     Ok(outputs)
 }
 
-fn find<'a>(ports: &'a [Port], configured: Configured<'_>, batching: bool) -> Result<&'a Port> {
-    let Configured { role, name, data_type, dims } = configured;
+fn find<'a>(ports: &'a [Port], configured: ConfiguredTensor<'_>, batching: bool) -> Result<&'a Port> {
+    let ConfiguredTensor { role, name, data_type, dims } = configured;
     let Some(port) = ports.iter().find(|port| port.name == name) else {
         return Err(Error::invalid_arg(format!(
             "unknown {role} '{name}' in the configuration (the model's {role}s: {})",

@@ -21,7 +21,7 @@ use tower_service::Service as Tower;
 
 use crate::companions::{Companions, HEALTH};
 use crate::inference;
-use crate::messages::{Inflated, MAX_MESSAGE_SIZE, Messages, compression};
+use crate::messages::{InflatedBody, MAX_MESSAGE_SIZE, Messages, compression};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::tracing::ArrivalTime;
@@ -139,27 +139,27 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = PendingAnswer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Answering {
+    fn call(&mut self, request: Request<B>) -> PendingAnswer {
         self.answer(request)
     }
 }
 
 impl Calls {
     /// Answers a call.
-    pub(crate) fn answer<B>(&self, request: Request<B>) -> Answering
+    pub(crate) fn answer<B>(&self, request: Request<B>) -> PendingAnswer
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<StdError> + Send + 'static,
     {
         let group = group(request.uri().path());
         if let Err(status) = self.permitted(group, request.headers()) {
-            return Answering::Refused(Some(status));
+            return PendingAnswer::Refused(Some(status));
         }
         let mut request = request;
         if group == Some(ApiGroup::Inference) {
@@ -174,16 +174,16 @@ impl Calls {
         if let Some(companion) = self.companions.find(request.uri().path()) {
             let budget = self.face.server.bodies().clone();
             let answer = companion(request.map(|body| Body::new(Messages::new(body, budget))));
-            return Answering::Called { answer, limit };
+            return PendingAnswer::Called { answer, limit };
         }
         let answer = match compression(request.headers_mut()) {
             None => self.dispatch(group, request, true),
             Some(format) => {
                 let budget = self.face.server.bodies().clone();
-                self.dispatch(group, request.map(|body| Inflated::new(body, format, budget)), false)
+                self.dispatch(group, request.map(|body| InflatedBody::new(body, format, budget)), false)
             }
         };
-        Answering::Called { answer, limit }
+        PendingAnswer::Called { answer, limit }
     }
 
     /// Answers a call of the service whose messages are not compressed, unless in an unknown format. `counts` says whether
@@ -211,7 +211,7 @@ impl Calls {
 
 /// The answer to a call, while it is made. Dropped, as when the client is gone or its deadline is over, it takes the
 /// request back wherever that is.
-pub enum Answering {
+pub enum PendingAnswer {
     /// The call may not be made.
     Refused(Option<Status>),
     /// It is being answered.
@@ -223,7 +223,7 @@ pub enum Answering {
     },
 }
 
-impl Future for Answering {
+impl Future for PendingAnswer {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -76,18 +76,20 @@ fn ending(handler: Handler, shutdown: &CancellationToken) -> Handler {
     Box::new(move |request| {
         let answer = handler(request);
         let shutdown = Some(Box::pin(shutdown.clone().cancelled_owned()));
-        Box::pin(async { answer.await.map(|answer| answer.map(|body| Body::new(Ending { body, shutdown }))) })
+        Box::pin(async {
+            answer.await.map(|answer| answer.map(|body| Body::new(UntilShutdown { body, shutdown })))
+        })
     })
 }
 
 /// An answer that ends when the server does.
-struct Ending {
+struct UntilShutdown {
     body: Body,
     /// Completes when the server stops; `None` after that was reported.
     shutdown: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-impl http_body::Body for Ending {
+impl http_body::Body for UntilShutdown {
     type Data = Bytes;
     type Error = Status;
 

@@ -16,7 +16,7 @@ use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
 
 use crate::codec::{InferMessage, Reply};
-use crate::infer::decode::Decoded;
+use crate::infer::decode::DecodedRequest;
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
@@ -31,7 +31,7 @@ pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferR
 }
 
 /// A request that the server has.
-pub(crate) struct Submitted {
+pub(crate) struct SubmittedRequest {
     pub answers: ResponseStream,
     /// Whether the end of its answers needs a separate message, if the last answer did not mark it.
     pub empty_final: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Submitted {
     memory: RequestMemory,
 }
 
-impl Submitted {
+impl SubmittedRequest {
     /// The message of one of its answers.
     ///
     /// # Errors
@@ -81,15 +81,15 @@ pub(crate) fn submit(
     principal: Option<&Principal>,
     trace: Option<&CallTrace>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
-) -> Result<Submitted> {
+) -> Result<SubmittedRequest> {
     let caller = Caller::default().with_principal(principal.cloned());
     let caller = caller.with_body(std::mem::take(&mut message.share));
-    let Decoded { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
+    let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(CallTrace::request);
     let answers = face.server.infer(model, request, caller)?;
-    Ok(Submitted { answers, empty_final, byte_size, trace: trace.cloned(), memory })
+    Ok(SubmittedRequest { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
 /// Answers a request of one response. The answer comes with its trace, if it is traced. The message is taken from where it

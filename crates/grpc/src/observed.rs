@@ -19,26 +19,26 @@ use tonic::Code;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
 
-use crate::calls::{Answering, Calls};
+use crate::calls::{Calls, PendingAnswer};
 
 /// The calls of a connection. They are answered without a copy of this for each, which would touch counts that all
 /// connections share.
-pub(crate) struct Observed {
+pub(crate) struct ObservedCalls {
     pub calls: Calls,
     /// How long answers to calls other than inference are held back.
     pub delay: Option<Duration>,
 }
 
-impl<B> Service<Request<B>> for Observed
+impl<B> Service<Request<B>> for ObservedCalls
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<TimedBody<Body>>;
     type Error = Infallible;
-    type Future = Observing;
+    type Future = ObservedAnswer;
 
-    fn call(&self, request: Request<B>) -> Observing {
+    fn call(&self, request: Request<B>) -> ObservedAnswer {
         let path = request.uri().path();
         let logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
@@ -52,12 +52,12 @@ where
                 answer
             })),
         };
-        Observing { answer, logged, reports }
+        ObservedAnswer { answer, logged, reports }
     }
 }
 
 /// The answer to a call, which is logged when its head is there.
-pub(crate) struct Observing {
+pub(crate) struct ObservedAnswer {
     answer: Answer,
     logged: Option<Box<LoggedRequest>>,
     /// Set if the answer reports the load.
@@ -65,11 +65,11 @@ pub(crate) struct Observing {
 }
 
 enum Answer {
-    Prompt(Answering),
+    Prompt(PendingAnswer),
     Delayed(BoxFuture<Response<Body>, Infallible>),
 }
 
-impl Future for Observing {
+impl Future for ObservedAnswer {
     type Output = Result<Response<TimedBody<Body>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

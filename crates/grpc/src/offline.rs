@@ -48,7 +48,7 @@ pub fn infer_by_prost(message: &[u8]) -> Result<InferRequest> {
 /// # Errors
 /// The code of the status that ends the call.
 pub fn messages(pieces: &[&[u8]]) -> std::result::Result<Vec<u8>, Code> {
-    let mut body = pin!(Messages::new(Arrived::of(pieces), BodyBudget::UNLIMITED));
+    let mut body = pin!(Messages::new(PiecewiseBody::of(pieces), BodyBudget::UNLIMITED));
     let mut context = Context::from_waker(Waker::noop());
     let mut decodable = Vec::new();
     while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut context) {
@@ -71,16 +71,16 @@ pub fn frames(pieces: &[&[u8]]) -> Vec<(u32, bool)> {
 }
 
 /// Bytes in the pieces in which they arrived.
-struct Arrived(VecDeque<Bytes>);
+struct PiecewiseBody(VecDeque<Bytes>);
 
-impl Arrived {
+impl PiecewiseBody {
     fn of(pieces: &[&[u8]]) -> Self {
         let pieces = pieces.iter().filter(|piece| !piece.is_empty());
         Self(pieces.map(|piece| Bytes::copy_from_slice(piece)).collect())
     }
 }
 
-impl Body for Arrived {
+impl Body for PiecewiseBody {
     type Data = Bytes;
     type Error = Infallible;
 

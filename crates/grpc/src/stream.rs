@@ -19,17 +19,17 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
-use nereid_core::{Model, Resolving};
+use nereid_core::{Model, ResolveFuture};
 use nereid_protocol::Principal;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use self::answers::{Decoupled, Outcome, Refused, Single};
+use self::answers::{Decoupled, Outcome, RefusedRequest, Single};
 use self::load::Load;
 use crate::codec::{InferMessage, StreamReply};
-use crate::infer::{self, CallContext, Submitted};
+use crate::infer::{self, CallContext, SubmittedRequest};
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
@@ -47,7 +47,7 @@ pub(crate) struct InferStream<R> {
     face: Arc<Face>,
     requests: R,
     /// The request that was read last, while its model is resolved.
-    resolving: Option<(InferMessage, Resolving)>,
+    resolving: Option<(InferMessage, ResolveFuture)>,
     /// Whether further requests may come.
     reading: bool,
     /// Whether that is not so because the server shuts down.
@@ -57,9 +57,9 @@ pub(crate) struct InferStream<R> {
     ends_at_error: bool,
     load: Load,
     /// Of requests that were refused, to models that are decoupled.
-    refused: VecDeque<Refused>,
+    refused: VecDeque<RefusedRequest>,
     /// Of models that are not decoupled, in the order of the requests; refused ones too.
-    single: VecDeque<Queued>,
+    single: VecDeque<QueuedAnswer>,
     /// Of decoupled models.
     decoupled: SelectAll<Decoupled>,
     shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -76,8 +76,8 @@ pub(crate) struct InferStream<R> {
     sending: Option<CallTrace>,
 }
 
-enum Queued {
-    Refused(Refused),
+enum QueuedAnswer {
+    Refused(RefusedRequest),
     Waiting(Single),
 }
 
@@ -120,12 +120,12 @@ where
         if let Some(refused) = self.refused.pop_front() {
             return Poll::Ready(refused.outcome);
         }
-        if let Some(Queued::Waiting(first)) = self.single.front_mut() {
+        if let Some(QueuedAnswer::Waiting(first)) = self.single.front_mut() {
             if let Poll::Ready(outcome) = first.poll(context) {
                 self.single.pop_front();
                 return Poll::Ready(outcome);
             }
-        } else if let Some(Queued::Refused(refused)) = self.single.pop_front() {
+        } else if let Some(QueuedAnswer::Refused(refused)) = self.single.pop_front() {
             return Poll::Ready(refused.outcome);
         }
         match self.decoupled.poll_next_unpin(context) {
@@ -182,9 +182,13 @@ where
         let share = self.load.share(submitted.as_ref().map_or(0, |submitted| submitted.byte_size));
         match submitted {
             Ok(submitted) if decoupled => self.decoupled.push(Decoupled::new(submitted, version, share)),
-            Ok(submitted) => self.single.push_back(Queued::Waiting(Single::new(submitted, version, share))),
-            Err(error) if decoupled => self.refused.push_back(Refused::new(id, &error, share)),
-            Err(error) => self.single.push_back(Queued::Refused(Refused::new(id, &error, share))),
+            Ok(submitted) => {
+                self.single.push_back(QueuedAnswer::Waiting(Single::new(submitted, version, share)))
+            }
+            Err(error) if decoupled => self.refused.push_back(RefusedRequest::new(id, &error, share)),
+            Err(error) => {
+                self.single.push_back(QueuedAnswer::Refused(RefusedRequest::new(id, &error, share)))
+            }
         }
     }
 
@@ -204,7 +208,7 @@ where
         model: &Arc<Model>,
         message: InferMessage,
         trace: Option<&CallTrace>,
-    ) -> Result<Submitted> {
+    ) -> Result<SubmittedRequest> {
         infer::submit(&self.face, model, message, self.principal.as_ref(), trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());

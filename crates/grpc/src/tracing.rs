@@ -69,17 +69,17 @@ impl CallTrace {
 /// The response to a call; its trace, if any, records when it was sent.
 pub(crate) fn watched(mut response: Response<Body>) -> Response<Body> {
     match response.extensions_mut().remove::<CallTrace>() {
-        Some(sending) => response.map(|body| Body::new(Watched { body, sending })),
+        Some(sending) => response.map(|body| Body::new(TracedBody { body, sending })),
         None => response,
     }
 }
 
-struct Watched {
+struct TracedBody {
     body: Body,
     sending: CallTrace,
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for TracedBody {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -99,7 +99,7 @@ impl http_body::Body for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for TracedBody {
     fn drop(&mut self) {
         self.sending.end();
     }

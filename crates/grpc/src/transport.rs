@@ -21,10 +21,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::guarded::Guarded;
+use self::guarded::GuardedConnection;
 pub use self::pings::PingRules;
 use crate::calls::Calls;
-use crate::observed::Observed;
+use crate::observed::ObservedCalls;
 
 /// The ALPN protocols of the connections.
 pub const PROTOCOLS: &[&str] = &["h2"];
@@ -140,7 +140,7 @@ async fn serve_connection<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let guarded = Guarded::new(TimedWrites::new(stream), options.pings);
+    let guarded = GuardedConnection::new(TimedWrites::new(stream), options.pings);
     let begun = guarded.begun();
     let (stream, drain) = Draining::new(guarded);
     let mut protocol = Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, requests));
@@ -154,7 +154,7 @@ async fn serve_connection<S>(
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS);
     let connection =
-        protocol.serve_connection(TokioIo::new(stream), Observed { calls, delay: options.delay });
+        protocol.serve_connection(TokioIo::new(stream), ObservedCalls { calls, delay: options.delay });
     tokio::pin!(connection);
     // Each of these ends comes once at most, but the connection is polled for every frame.
     let ending = when_woken(async {

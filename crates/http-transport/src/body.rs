@@ -55,7 +55,7 @@ pub struct RequestBody {
 
 /// A body while it arrives.
 #[derive(Default)]
-struct Arriving {
+struct IncomingBody {
     body: RequestBody,
     /// The short pieces that arrived last, joined.
     tail: BytesMut,
@@ -91,7 +91,7 @@ impl RequestBody {
             let message = budget.too_long("the request body", announced);
             return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
         }
-        let mut arriving = Arriving::default();
+        let mut arriving = IncomingBody::default();
         let watched = pace.progressed(0);
         // On HTTP/2 the body has a time limit of its own.
         let mut time = Arrival::default();
@@ -111,7 +111,7 @@ impl RequestBody {
             let Ok(piece) = frame.into_data() else { continue };
             pace.progressed(piece.len());
             time.arrived(piece.len());
-            let Arriving { body, .. } = &mut arriving;
+            let IncomingBody { body, .. } = &mut arriving;
             if piece.len() > limit.bytes - body.len {
                 return Err(too_long());
             }
@@ -191,7 +191,7 @@ impl RequestBody {
     }
 }
 
-impl Arriving {
+impl IncomingBody {
     fn push(&mut self, piece: Bytes) {
         self.body.len += piece.len();
         if piece.len() < SHORT && !self.body.pieces.is_empty() {
@@ -223,7 +223,7 @@ impl From<Bytes> for RequestBody {
 
 impl FromIterator<Bytes> for RequestBody {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
-        let mut arriving = Arriving::default();
+        let mut arriving = IncomingBody::default();
         pieces.into_iter().for_each(|piece| arriving.push(piece));
         arriving.whole()
     }

@@ -14,7 +14,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
 use nereid_backend_api::{Error, Result};
-use nereid_protocol::{BodyBudget, Undecompressed};
+use nereid_protocol::{BodyBudget, DecompressionError};
 use smallvec::SmallVec;
 use tokio::task::spawn_blocking;
 
@@ -117,9 +117,11 @@ fn decompressed(mut body: RequestBody, limit: Limit, budget: &BodyBudget) -> Res
     let (length, mut share) = (body.len(), body.take_share());
     let mut read = |decoder: &mut dyn Read| {
         share.decompress(budget, length, limit.bytes, decoder).map_err(|error| match error {
-            Undecompressed::Invalid(error) => invalid(error),
-            Undecompressed::TooLong => Error::invalid_arg(limit.exceeded("the decompressed request body")),
-            Undecompressed::NoRoom(error) => error,
+            DecompressionError::Invalid(error) => invalid(error),
+            DecompressionError::TooLong => {
+                Error::invalid_arg(limit.exceeded("the decompressed request body"))
+            }
+            DecompressionError::NoRoom(error) => error,
         })
     };
     let mut compressed = body.reader();

@@ -219,14 +219,14 @@ impl Activity for Pace {
 }
 
 /// A connection that reports arriving bytes to its [`Pace`].
-pub(crate) struct Paced<S> {
+pub(crate) struct PacedConnection<S> {
     stream: S,
     pace: Pace,
     /// What was read already to detect the protocol.
     first: Bytes,
 }
 
-impl<S: AsyncRead + Unpin> Paced<S> {
+impl<S: AsyncRead + Unpin> PacedConnection<S> {
     pub(crate) fn new(stream: S, pace: Pace) -> Self {
         Self { stream, pace, first: Bytes::new() }
     }
@@ -253,7 +253,7 @@ impl<S: AsyncRead + Unpin> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PacedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -273,7 +273,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PacedConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -26,18 +26,18 @@ pub enum Contents {
     /// Produced while it is sent.
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
     /// With a guard that is dropped at its end.
-    Guarded(Box<Guarded>),
+    Guarded(Box<GuardedBody>),
 }
 
 /// A body with a guard, which is dropped when the body was handed to the connection, or is no longer wanted.
-pub struct Guarded {
+pub struct GuardedBody {
     contents: Contents,
     _guard: Box<dyn Any + Send>,
 }
 
 /// The reply with a guard that is dropped when it is sent, or no longer wanted.
 pub fn guarded(reply: Reply, guard: impl Send + 'static) -> Reply {
-    reply.map(|contents| Contents::Guarded(Box::new(Guarded { contents, _guard: Box::new(guard) })))
+    reply.map(|contents| Contents::Guarded(Box::new(GuardedBody { contents, _guard: Box::new(guard) })))
 }
 
 impl Default for Contents {

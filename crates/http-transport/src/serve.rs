@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mount::{self, Mount};
-use crate::pace::{Pace, Paced};
+use crate::pace::{Pace, PacedConnection};
 use crate::slots::{Slot, Slots};
 
 /// The protocols that are served, best first, as TLS clients name them.
@@ -181,7 +181,7 @@ where
             Ok::<_, Infallible>(reply)
         }
     });
-    let mut stream = Paced::new(TimedWrites::new(stream), pace.clone());
+    let mut stream = PacedConnection::new(TimedWrites::new(stream), pace.clone());
     // Each of these ends comes once at most, but the connection is polled for every request.
     let mut quiet = pin!(when_woken(transport.quiet(&pace)));
     let stalled = when_woken(pace.stalled());

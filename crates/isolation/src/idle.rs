@@ -15,10 +15,10 @@ const MOST: usize = 8;
 
 /// The idle processes. They end when this is dropped.
 #[derive(Default)]
-pub(crate) struct Idle(Mutex<Waiting>);
+pub(crate) struct Idle(Mutex<IdleProcesses>);
 
 #[derive(Default)]
-struct Waiting {
+struct IdleProcesses {
     /// Each process with the time at which it became idle.
     processes: Vec<(Arc<Process>, Instant)>,
     /// Whether a thread is running that ends processes idle for too long.
@@ -26,7 +26,7 @@ struct Waiting {
 }
 
 impl Idle {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, IdleProcesses> {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ impl Idle {
         let watching = thread::Builder::new().name("nereid-trials".to_owned());
         if watching.spawn(move || while Self::watch(&idle) {}).is_err() {
             // Without that thread, no process stays idle.
-            *waiting = Waiting::default();
+            *waiting = IdleProcesses::default();
         }
     }
 

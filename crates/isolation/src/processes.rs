@@ -53,7 +53,7 @@ impl Backend for Processes {
             context.name,
             context.version
         );
-        Ok(Box::new(WorkerModel::load(context, self.launch.clone(), limits, Box::new(Hosted))?))
+        Ok(Box::new(WorkerModel::load(context, self.launch.clone(), limits, Box::new(HostArguments))?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {
@@ -63,9 +63,9 @@ impl Backend for Processes {
 }
 
 /// The arguments of a model's processes.
-struct Hosted;
+struct HostArguments;
 
-impl Program for Hosted {
+impl Program for HostArguments {
     fn of_model(&self, context: &ModelContext) -> Arguments {
         model_arguments(context)
     }

@@ -55,7 +55,7 @@ async fn answer_with(
     let length = face.dialect.json_length(headers, body.len())?;
     let limits = (face.options.input_limit(), &*face.options.regions);
     let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
-    let decode::Decoded { mut request, format, memory } = decoded;
+    let decode::DecodedRequest { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     let caller = call.caller(&mut body);
@@ -81,7 +81,7 @@ fn decoded(
     model: &str,
     signature: &Signature,
     (max_input, regions): (Limit, &Regions),
-) -> Result<decode::Decoded> {
+) -> Result<decode::DecodedRequest> {
     match json_length {
         Some(0) => decode::raw(body, signature, max_input),
         None if body.is_empty() => decode::raw(body, signature, max_input),

@@ -36,7 +36,7 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     config.backends.program = Some(hosting::PROGRAM.into());
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
     let agents = options.agents.agents();
-    let fetched = Fetched::new(&options.repositories)?;
+    let fetched = FetchedRepositories::new(&options.repositories)?;
     let context = Context {
         agents: AgentContext {
             defaults: agents.defaults.clone(),
@@ -59,9 +59,9 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
 }
 
 /// Repositories as folders: remote ones are fetched to temporary folders.
-struct Fetched(Vec<(PathBuf, Option<TempDir>)>);
+struct FetchedRepositories(Vec<(PathBuf, Option<TempDir>)>);
 
-impl Fetched {
+impl FetchedRepositories {
     fn new(repositories: &[PathBuf]) -> Result<Self, String> {
         let fetch = |location: &PathBuf| {
             if location.exists() || !is_address(location) {

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::env;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -17,10 +17,9 @@ use hyper::header::CONTENT_LENGTH;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use nereid_core::SourceFuture;
 use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds, Patience};
 use nereid_repository::conformance::{StoreUnderTest, check_store};
-use nereid_repository::{Entry, Fetch, Fetched, Object, Store, check_source};
+use nereid_repository::{Store, check_source};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -64,10 +63,10 @@ struct Folder<'a> {
 }
 
 impl StoreUnderTest for Folder<'_> {
-    type Store = Opened;
+    type Store = Arc<dyn Store>;
 
-    fn store(&self) -> Opened {
-        Opened(self.clouds.open(self.address.clone()).expect("a store"))
+    fn store(&self) -> Arc<dyn Store> {
+        self.clouds.open(self.address.clone()).expect("a store")
     }
 
     fn put(&self, path: &str, contents: &[u8]) {
@@ -76,28 +75,6 @@ impl StoreUnderTest for Folder<'_> {
 
     fn remove(&self, path: &str) {
         self.writer.send(&self.writer.remove, &format!("{}/{path}", self.name), b"");
-    }
-}
-
-/// The store keeps what it opened.
-#[derive(Debug)]
-struct Opened(Arc<dyn Store>);
-
-impl Store for Opened {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
-
-    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
-        self.0.list(folder, as_of)
-    }
-
-    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
-        self.0.stat(folder, as_of)
-    }
-
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
-        self.0.fetch(fetch)
     }
 }
 

@@ -120,10 +120,10 @@ impl fmt::Display for Address {
     }
 }
 
-type Parsed = Result<(Cloud, String, String), &'static str>;
+type ParsedAddress = Result<(Cloud, String, String), &'static str>;
 
 /// `bucket/path`, or with an endpoint: `host:port/bucket/path`, over `http://` unless the address says `https://`.
-fn s3(rest: &str) -> Parsed {
+fn s3(rest: &str) -> ParsedAddress {
     let (scheme, rest) = match rest.split_once("://") {
         Some((scheme @ ("http" | "https"), rest)) => (Some(scheme), rest),
         Some(_) => return Err("only http:// and https:// can stand before the host of S3"),
@@ -142,7 +142,7 @@ fn s3(rest: &str) -> Parsed {
 }
 
 /// `account/container/path`; the account may be a host name of Azure's. Everything after a `?` is ignored.
-fn azure(rest: &str) -> Parsed {
+fn azure(rest: &str) -> ParsedAddress {
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
     let (account, rest) = first_part(rest);
     let account = account.strip_suffix(".blob.core.windows.net").unwrap_or(&account).to_owned();
@@ -154,7 +154,7 @@ fn azure(rest: &str) -> Parsed {
 }
 
 /// `owner/name[@revision][/folder]`.
-fn hugging_face(rest: &str) -> Parsed {
+fn hugging_face(rest: &str) -> ParsedAddress {
     let missing = "the owner or the name of the repository is missing: hf://owner/model";
     let (owner, rest) = first_part(rest);
     let (name, path) = first_part(&rest);
@@ -166,7 +166,7 @@ fn hugging_face(rest: &str) -> Parsed {
 }
 
 /// `host/name[:tag]` or `host/name@digest`.
-fn registry(rest: &str) -> Parsed {
+fn registry(rest: &str) -> ParsedAddress {
     let (host, name) = first_part(rest);
     let (name, reference) = match (name.split_once('@'), name.rsplit_once(':')) {
         (Some(parts), _) | (None, Some(parts)) => parts,
@@ -183,7 +183,7 @@ fn registry(rest: &str) -> Parsed {
 }
 
 /// A URL of an archive, or of a model's only file.
-fn web(url: &str) -> Parsed {
+fn web(url: &str) -> ParsedAddress {
     let kind = WebKind::of(url).ok_or(
         "not the address of an archive (.tar.gz, .tgz, .tar.zst, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
     )?;

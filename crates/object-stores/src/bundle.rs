@@ -18,7 +18,7 @@ use md5::{Digest, Md5};
 use nereid_archives::{ArchiveLimits, Links};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LoadGuard, Progress, SourceFuture};
-use nereid_repository::{Entry, Fetch, Fetched, Object, Store};
+use nereid_repository::{Entry, Fetch, FetchedFolder, Object, Store};
 use object_store::ObjectMeta;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -32,7 +32,7 @@ use crate::download::Downloader;
 use crate::errors::Failure;
 use crate::hubs::registry::{FILES, IMAGE};
 use crate::listing::stamp;
-use crate::progress::Logged;
+use crate::progress::LoggedFetch;
 use crate::store::{FILES as FILES_AT_A_TIME, run};
 use crate::trees;
 
@@ -246,7 +246,7 @@ impl Bundle {
         let (folder, guard) =
             self.downloader.cache.model_folder().map_err(|error| failed(error.to_string()))?;
         let logged =
-            Logged::new(self.location().to_owned(), progress, self.downloader.bucket.patience.report);
+            LoggedFetch::new(self.location().to_owned(), progress, self.downloader.bucket.patience.report);
         let parts: Vec<_> = objects.iter().cloned().enumerate().collect();
         let part = |index: usize| folder.join(index.to_string());
         let fetching = stream::iter(parts).map(|(index, object)| {
@@ -408,11 +408,11 @@ impl Store for Bundle {
         Box::pin(async move { self.unpacked(as_of, Wait::ForIt(progress.clone())).await.map(drop) })
     }
 
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         Box::pin(async move {
             let unpacked = self.unpacked(fetch.as_of, Wait::ForIt(fetch.progress.clone())).await?;
             let fetched = unpacked.files.store.fetch(fetch).await?;
-            Ok(Fetched { guard: unpacked.guard.clone(), ..fetched })
+            Ok(FetchedFolder { guard: unpacked.guard.clone(), ..fetched })
         })
     }
 

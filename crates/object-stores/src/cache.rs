@@ -75,7 +75,7 @@ pub(crate) struct Partial {
 }
 
 /// A complete file that lacks its final stamp.
-pub(crate) struct Stamping {
+pub(crate) struct PendingStamp {
     /// The fetching server holds a lock on it until then.
     file: Arc<File>,
     unstamped: Arc<Mutex<Unstamped>>,
@@ -83,7 +83,7 @@ pub(crate) struct Stamping {
     key: String,
 }
 
-impl Stamping {
+impl PendingStamp {
     /// Waits until the file is synced to disk, and stamps it.
     pub(crate) fn run(self) {
         let Self { file, unstamped, before, key } = self;
@@ -101,9 +101,9 @@ impl Stamping {
 }
 
 /// The state of a file.
-pub(crate) enum Found {
+pub(crate) enum CachedFile {
     /// It is complete, and may have to be stamped in the background.
-    Complete(PathBuf, Option<Stamping>),
+    Complete(PathBuf, Option<PendingStamp>),
     /// It has to be fetched.
     Missing(Partial),
     /// Another task or server fetches it.
@@ -153,7 +153,7 @@ impl Cache {
     }
 
     /// Looks for a file of this key and size, and locks its place if it is missing.
-    pub(crate) fn find(&self, key: &str, size: u64) -> io::Result<Found> {
+    pub(crate) fn find(&self, key: &str, size: u64) -> io::Result<CachedFile> {
         let path = self.files.join(key);
         if let Some(modified) = self.good_since(&path, key, size) {
             // The least recently used files are evicted first.
@@ -163,32 +163,32 @@ impl Cache {
             let unstamped = file.filter(|_| {
                 modified != stamp(key) && lock(&self.unstamped).insert(key.to_owned(), modified).is_none()
             });
-            let stamping = unstamped.map(|file| Stamping {
+            let stamping = unstamped.map(|file| PendingStamp {
                 file: Arc::new(file),
                 unstamped: Arc::clone(&self.unstamped),
                 before: modified,
                 key: key.to_owned(),
             });
-            return Ok(Found::Complete(path, stamping));
+            return Ok(CachedFile::Complete(path, stamping));
         }
         let part = self.files.join(format!("{key}.part"));
         // The complete file may lack its stamp; the fetching server holds its lock until then.
         if let Ok(file) = File::open(&path)
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
         {
-            return Ok(Found::Busy);
+            return Ok(CachedFile::Busy);
         }
         let file = open(&part)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(Found::Busy),
+            Err(Errno::WOULDBLOCK) => return Ok(CachedFile::Busy),
             Err(error) => return Err(error.into()),
         }
         // The previous holder of the lock may have finished in the meantime.
         let is_current =
             fs::metadata(&part).is_ok_and(|at| file.metadata().is_ok_and(|of| of.ino() == at.ino()));
         if !is_current {
-            return Ok(Found::Busy);
+            return Ok(CachedFile::Busy);
         }
         if path.exists() {
             tracing::warn!("'{}' in the cache was changed; fetching it again", path.display());
@@ -207,7 +207,7 @@ impl Cache {
                 return Err(error);
             }
         }
-        Ok(Found::Missing(Partial {
+        Ok(CachedFile::Missing(Partial {
             file: Arc::new(file),
             record: Arc::new(record),
             path: part,
@@ -216,7 +216,7 @@ impl Cache {
     }
 
     /// Completes a file. Returns its path, and the stamping to run in the background.
-    pub(crate) fn complete(&self, partial: Partial) -> io::Result<(PathBuf, Stamping)> {
+    pub(crate) fn complete(&self, partial: Partial) -> io::Result<(PathBuf, PendingStamp)> {
         let Partial { file, path: part, key, .. } = partial;
         // Read-only, against accidental changes: other models share it.
         file.set_permissions(Permissions::from_mode(0o444))?;
@@ -228,7 +228,7 @@ impl Cache {
         fs::rename(&part, &path)?;
         fs::remove_file(record_of(&part)).ok();
         lock(&self.unstamped).insert(key.clone(), before);
-        Ok((path, Stamping { file, unstamped: Arc::clone(&self.unstamped), before, key }))
+        Ok((path, PendingStamp { file, unstamped: Arc::clone(&self.unstamped), before, key }))
     }
 
     /// Discards everything received of a file, because it is damaged.
@@ -277,16 +277,17 @@ impl Cache {
     }
 
     /// All entries, with their size and time of last use.
-    fn kept(&self) -> Vec<Kept> {
+    fn kept(&self) -> Vec<CacheEntry> {
         let entries = fs::read_dir(&self.files).into_iter().flatten().flatten().map(|entry| entry.path());
         let files =
             entries.filter(|path| path.extension().is_none_or(|end| end != RECORD)).filter_map(|path| {
                 let metadata = fs::symlink_metadata(&path).ok()?;
                 let used = metadata.accessed().unwrap_or(SystemTime::UNIX_EPOCH);
-                Some(Kept { bytes: metadata.len(), used, what: What::File(path) })
+                Some(CacheEntry { bytes: metadata.len(), used, what: What::File(path) })
             });
         let trees = self.trees.iter().flat_map(Trees::kept);
-        let trees = trees.map(|tree| Kept { bytes: tree.bytes, used: tree.used, what: What::Tree(tree.key) });
+        let trees =
+            trees.map(|tree| CacheEntry { bytes: tree.bytes, used: tree.used, what: What::Tree(tree.key) });
         files.chain(trees).collect()
     }
 
@@ -312,7 +313,7 @@ impl Cache {
 }
 
 /// An entry of the cache.
-struct Kept {
+struct CacheEntry {
     bytes: u64,
     used: SystemTime,
     what: What,
@@ -387,7 +388,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use super::{Cache, CacheOptions, Found};
+    use super::{Cache, CacheOptions, CachedFile};
 
     #[test]
     fn an_edit_is_noticed_before_the_file_has_its_stamp() {
@@ -397,14 +398,16 @@ mod tests {
                 CacheOptions { directory: Some(folder.path().to_owned()), ..CacheOptions::default() };
             let cache = Cache::new(&options, folder.path()).unwrap();
             let key = "0123456789";
-            let Found::Missing(partial) = cache.find(key, 5).unwrap() else { panic!("it was never fetched") };
+            let CachedFile::Missing(partial) = cache.find(key, 5).unwrap() else {
+                panic!("it was never fetched")
+            };
             fs::write(&partial.path, "right").unwrap();
             let (path, mut stamping) = cache.complete(partial).unwrap();
             let cache = if has_begun_anew {
                 // As the next server finds it after a kill.
                 drop(stamping);
                 let cache = Cache::new(&options, folder.path()).unwrap();
-                let Found::Complete(_, Some(unstamped)) = cache.find(key, 5).unwrap() else {
+                let CachedFile::Complete(_, Some(unstamped)) = cache.find(key, 5).unwrap() else {
                     panic!("it has its final stamp")
                 };
                 stamping = unstamped;
@@ -412,12 +415,12 @@ mod tests {
             } else {
                 cache
             };
-            assert!(matches!(cache.find(key, 5).unwrap(), Found::Complete(_, None)));
+            assert!(matches!(cache.find(key, 5).unwrap(), CachedFile::Complete(_, None)));
             fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
             fs::write(&path, "wrong").unwrap();
-            assert!(!matches!(cache.find(key, 5).unwrap(), Found::Complete(..)));
+            assert!(!matches!(cache.find(key, 5).unwrap(), CachedFile::Complete(..)));
             stamping.run();
-            assert!(matches!(cache.find(key, 5).unwrap(), Found::Missing(_)));
+            assert!(matches!(cache.find(key, 5).unwrap(), CachedFile::Missing(_)));
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) async fn connect(
         None => None,
     };
     let no_match = || format!("the file of {CREDENTIAL_FILE} has no credentials for '{address}'");
-    let connecting = Connecting { address, environment, connector, public: None, secrets: Vec::new() };
+    let connecting = Setup { address, environment, connector, public: None, secrets: Vec::new() };
     match &address.cloud {
         Cloud::S3 { endpoint } => {
             let given =
@@ -82,7 +82,7 @@ pub(crate) async fn connect(
     }
 }
 
-struct Connecting<'a> {
+struct Setup<'a> {
     address: &'a Address,
     environment: &'a Environment,
     connector: &'a Connector,
@@ -91,7 +91,7 @@ struct Connecting<'a> {
     secrets: Vec<String>,
 }
 
-impl Connecting<'_> {
+impl Setup<'_> {
     fn hugging_face(self, revision: &str) -> Connection {
         let client = Client(self.connector.clone());
         let (hub, token) = HuggingFace::new(client, self.environment, &self.address.bucket, revision);

@@ -12,7 +12,7 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 /// The expected digest of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedDigest {
     pub algorithm: Algorithm,
     pub hex: String,
     /// Whether it is certainly a digest, and not a value that looks like one.
@@ -60,7 +60,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-impl Expected {
+impl ExpectedDigest {
     /// The digest that an ETag contains, or may contain: hubs say which algorithm it is.
     pub(crate) fn of_etag(etag: &str) -> Option<Self> {
         let (algorithm, hex) = match etag.split_once(':') {
@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn an_etag_is_a_digest_if_it_looks_like_one() {
         let md5 = "900150983CD24fb0d6963f7d28e17f72";
-        let expected = Expected::of_etag(md5).unwrap();
+        let expected = ExpectedDigest::of_etag(md5).unwrap();
         assert_eq!((expected.hex, expected.algorithm), (md5.to_lowercase(), Algorithm::Md5));
-        assert!(Expected::of_etag(&format!("sha256:{}", "a".repeat(64))).unwrap().is_certain);
-        assert!(Expected::of_etag(&format!("git:{}", "a".repeat(40))).unwrap().is_certain);
+        assert!(ExpectedDigest::of_etag(&format!("sha256:{}", "a".repeat(64))).unwrap().is_certain);
+        assert!(ExpectedDigest::of_etag(&format!("git:{}", "a".repeat(40))).unwrap().is_certain);
         for other in
             ["", "0x8D93C7D4629C227", "d41d8cd98f00b204e9800998ecf8427e-2", "sha256:ab", "git:", "x:y"]
         {
-            assert_eq!(Expected::of_etag(other), None, "{other}");
+            assert_eq!(ExpectedDigest::of_etag(other), None, "{other}");
         }
     }
 }

@@ -19,12 +19,12 @@ use tokio::time::sleep;
 
 use crate::address::Cloud;
 use crate::bucket::Bucket;
-use crate::cache::{Cache, Found, Partial};
-use crate::digests::{Algorithm, Expected, hex};
+use crate::cache::{Cache, CachedFile, Partial};
+use crate::digests::{Algorithm, ExpectedDigest, hex};
 use crate::errors::{Failure, FailureKind};
-use crate::hashing::{Hashed, Hashing};
+use crate::hashing::{FileDigests, Hashing};
 use crate::listing::stamp;
-use crate::offered::Offered;
+use crate::offered::OfferedDigest;
 use crate::routed::{Range, Routed, RoutedError};
 
 /// The size of a range in bytes.
@@ -69,14 +69,14 @@ impl Downloader {
         let mut before = None;
         loop {
             match self.cache.find(&key, size).map_err(|error| cannot_write(&error))? {
-                Found::Complete(path, unstamped) => {
+                CachedFile::Complete(path, unstamped) => {
                     unstamped.map(|stamping| spawn_blocking(|| stamping.run()));
                     if place(&path, to).map_err(|error| cannot_write(&error))? {
                         return Ok(());
                     }
                 }
-                Found::Busy => sleep(BUSY).await,
-                Found::Missing(partial) => {
+                CachedFile::Busy => sleep(BUSY).await,
+                CachedFile::Missing(partial) => {
                     let hashed = match self.fill(object, &partial, progress, route.as_ref()).await {
                         Ok(hashed) => hashed,
                         Err(failure) => {
@@ -95,7 +95,10 @@ impl Downloader {
                             routed.give_up();
                         }
                         if before.is_some() {
-                            let Hashed { expected: Expected { algorithm, hex: expected, .. }, hex } = wrong;
+                            let FileDigests {
+                                expected: ExpectedDigest { algorithm, hex: expected, .. },
+                                hex,
+                            } = wrong;
                             let message = format!(
                                 "what arrives of '{}' is damaged: its {algorithm} is {hex}, and the store gives {expected}",
                                 object.location
@@ -124,7 +127,7 @@ impl Downloader {
         partial: &Partial,
         progress: &Progress,
         route: Option<&Routed>,
-    ) -> Result<Option<Hashed>, Failure> {
+    ) -> Result<Option<FileDigests>, Failure> {
         let count = usize::try_from(object.size.div_ceil(RANGE)).unwrap_or(usize::MAX);
         let mut done = read_record(&partial.record, count).map_err(|error| cannot_write(&error))?;
         progress.expect(object.size);
@@ -183,7 +186,11 @@ impl Downloader {
     }
 
     /// The expected digest of a file of this many ranges, if it is known before the download.
-    async fn known_digest(&self, object: &ObjectMeta, ranges: usize) -> Result<Option<Expected>, Failure> {
+    async fn known_digest(
+        &self,
+        object: &ObjectMeta,
+        ranges: usize,
+    ) -> Result<Option<ExpectedDigest>, Failure> {
         let by_etag = self.expected_digest(object).filter(|expected| expected.is_certain);
         // S3 sends the digest of an object only with the whole object, not with ranges.
         let is_asked = ranges > 1 && matches!(self.bucket.address.cloud, Cloud::S3 { .. });
@@ -196,7 +203,7 @@ impl Downloader {
             async move { store.get_opts(&location, options).await }
         });
         match asked.await {
-            Ok(answer) => Ok(answer.extensions.get().map(|Offered(expected)| expected.clone())),
+            Ok(answer) => Ok(answer.extensions.get().map(|OfferedDigest(expected)| expected.clone())),
             Err(failure) if matches!(failure.kind, FailureKind::Changed | FailureKind::NotFound) => {
                 Err(changed(object))
             }
@@ -215,7 +222,7 @@ impl Downloader {
         file: &File,
         progress: &Progress,
         mut route: Option<Routed>,
-        offered: &OnceLock<Expected>,
+        offered: &OnceLock<ExpectedDigest>,
     ) -> Result<(), Failure> {
         let counting = route.clone();
         route = route.filter(Routed::is_used);
@@ -278,7 +285,7 @@ impl Downloader {
     fn key(&self, object: &ObjectMeta) -> String {
         let mut hasher = Md5::new();
         let bucket = &self.bucket.address;
-        if let Some(Expected { algorithm: Algorithm::Sha256, hex, .. }) = self.expected_digest(object) {
+        if let Some(ExpectedDigest { algorithm: Algorithm::Sha256, hex, .. }) = self.expected_digest(object) {
             // A digest identifies the contents, whatever the source.
             return hex;
         }
@@ -294,8 +301,8 @@ impl Downloader {
     }
 
     /// The expected digest, if the file's ETag tells.
-    fn expected_digest(&self, object: &ObjectMeta) -> Option<Expected> {
-        let expected = Expected::of_etag(bare(object.e_tag.as_deref()?))?;
+    fn expected_digest(&self, object: &ObjectMeta) -> Option<ExpectedDigest> {
+        let expected = ExpectedDigest::of_etag(bare(object.e_tag.as_deref()?))?;
         let may_be = self.bucket.address.cloud.has_etags_of_contents()
             && self.etags.0.load(Ordering::Relaxed) != NO_DIGESTS;
         (may_be || expected.is_certain).then_some(expected)
@@ -303,8 +310,8 @@ impl Downloader {
 
     /// Whether a file is undamaged. A file that arrives twice with the same contents is accepted, unless its digest is
     /// certain: then its ETag is not a digest.
-    fn is_right(&self, object: &ObjectMeta, hashed: &Hashed, before: Option<&Hashed>) -> bool {
-        let Hashed { expected: Expected { algorithm, hex: expected, is_certain }, hex } = hashed;
+    fn is_right(&self, object: &ObjectMeta, hashed: &FileDigests, before: Option<&FileDigests>) -> bool {
+        let FileDigests { expected: ExpectedDigest { algorithm, hex: expected, is_certain }, hex } = hashed;
         if hex == expected {
             if !is_certain {
                 self.etags.0.store(DIGESTS, Ordering::Relaxed);
@@ -353,7 +360,7 @@ async fn read(
     end: u64,
     file: &File,
     progress: &Progress,
-    offered: &OnceLock<Expected>,
+    offered: &OnceLock<ExpectedDigest>,
 ) -> Result<(), ReadError> {
     // Small files are read without a range: some servers do not support ranges.
     let range = (*from > 0 || end < object.size).then_some(GetRange::Bounded(*from..end));
@@ -366,7 +373,7 @@ async fn read(
     if !is_same {
         return Err(ReadError::Changed);
     }
-    if let Some(Offered(expected)) = answer.extensions.get() {
+    if let Some(OfferedDigest(expected)) = answer.extensions.get() {
         offered.get_or_init(|| expected.clone());
     }
     let mut body = answer.into_stream();

@@ -7,11 +7,11 @@ use std::sync::mpsc::{Sender, channel};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::digests::{Expected, digest};
+use crate::digests::{ExpectedDigest, digest};
 
 /// A digest in progress.
 pub(crate) struct Hashing {
-    expected: Expected,
+    expected: ExpectedDigest,
     ready: Sender<u64>,
     /// How many ranges from the beginning are complete.
     ranges: usize,
@@ -20,14 +20,14 @@ pub(crate) struct Hashing {
 
 /// A file's actual digest, with the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hashed {
-    pub expected: Expected,
+pub(crate) struct FileDigests {
+    pub expected: ExpectedDigest,
     pub hex: String,
 }
 
 impl Hashing {
     /// Begins with a file of this size.
-    pub(crate) fn start(expected: Expected, file: &Arc<File>, size: u64) -> Self {
+    pub(crate) fn start(expected: ExpectedDigest, file: &Arc<File>, size: u64) -> Self {
         let (ready, hashed) = channel();
         let (file, algorithm) = (Arc::clone(file), expected.algorithm);
         let digest = spawn_blocking(move || digest(algorithm, &file, size, &hashed));
@@ -45,10 +45,10 @@ impl Hashing {
     }
 
     /// The digest, once all ranges are complete.
-    pub(crate) async fn finish(self) -> io::Result<Hashed> {
+    pub(crate) async fn finish(self) -> io::Result<FileDigests> {
         let Self { expected, ready, digest, .. } = self;
         drop(ready);
         let hex = digest.await.map_err(io::Error::other)??;
-        Ok(Hashed { expected, hex })
+        Ok(FileDigests { expected, hex })
     }
 }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::clouds::Patience;
 use crate::environment::Environment;
-use crate::offered::Offered;
+use crate::offered::OfferedDigest;
 use crate::proxies::{Proxies, ProxyConnector};
 
 /// Idle connections are closed after this long.
@@ -123,7 +123,7 @@ impl HttpService for Connector {
         }
         let stall = self.patience.stall;
         let mut response = response;
-        if let Some(offered) = Offered::of(response.headers(), response.status()) {
+        if let Some(offered) = OfferedDigest::of(response.headers(), response.status()) {
             response.extensions_mut().insert(offered);
         }
         Ok(response

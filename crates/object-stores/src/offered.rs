@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 
-use crate::digests::{Algorithm, Expected, hex};
+use crate::digests::{Algorithm, ExpectedDigest, hex};
 
 /// Asks S3 for the digest that was given at upload.
 pub(crate) const ASK_S3: (&str, &str) = ("x-amz-checksum-mode", "ENABLED");
@@ -24,9 +24,9 @@ const OF_S3: [(&str, Algorithm); 5] = [
 
 /// The digest of a whole object, from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offered(pub Expected);
+pub(crate) struct OfferedDigest(pub ExpectedDigest);
 
-impl Offered {
+impl OfferedDigest {
     /// The digest in an answer's headers, if there is one.
     pub(crate) fn of(headers: &HeaderMap, status: StatusCode) -> Option<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -59,7 +59,7 @@ impl Offered {
         // Digests of parts' digests end with the number of parts, after a character that base64 lacks.
         let digest = STANDARD.decode(digest).ok()?;
         let is_whole = digest.len() == algorithm.length();
-        is_whole.then(|| Self(Expected { algorithm, hex: hex(&digest), is_certain: true }))
+        is_whole.then(|| Self(ExpectedDigest { algorithm, hex: hex(&digest), is_certain: true }))
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
             for (name, value) in &headers {
                 map.append(*name, value.parse().unwrap());
             }
-            let offered = Offered::of(&map, StatusCode::from_u16(status).unwrap());
+            let offered = OfferedDigest::of(&map, StatusCode::from_u16(status).unwrap());
             let algorithm = offered.as_ref().map(|offered| offered.0.algorithm);
             assert_eq!(algorithm, expected, "{status} {headers:?}");
             assert!(offered.is_none_or(|offered| offered.0.is_certain));

@@ -7,7 +7,7 @@ use nereid_core::Progress;
 use tokio::time::{Instant, interval_at};
 
 /// A fetch whose progress is logged.
-pub(crate) struct Logged<'a> {
+pub(crate) struct LoggedFetch<'a> {
     /// The source's address.
     what: String,
     progress: &'a Progress,
@@ -18,7 +18,7 @@ pub(crate) struct Logged<'a> {
     before: u64,
 }
 
-impl<'a> Logged<'a> {
+impl<'a> LoggedFetch<'a> {
     pub(crate) fn new(what: String, progress: &'a Progress, every: Duration) -> Self {
         Self { what, progress, every, began: Instant::now(), before: progress.bytes().0 }
     }
@@ -118,7 +118,7 @@ mod tests {
         let _guard = tracing::subscriber::set_default(subscriber);
         progress.expect(total);
         progress.advance(before);
-        let logged = Logged::new("s3://b/m".into(), &progress, Duration::from_secs(10));
+        let logged = LoggedFetch::new("s3://b/m".into(), &progress, Duration::from_secs(10));
         logged.during(act(&progress)).await;
         logged.finish(total, 3);
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();

@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Progress, SourceFuture};
-use nereid_repository::{Entry, Fetch, Fetched, Object, Route, Store};
+use nereid_repository::{Entry, Fetch, FetchedFolder, Object, Route, Store};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use crate::clouds::RepositoryStatus;
 use crate::download::Downloader;
 use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
-use crate::progress::Logged;
+use crate::progress::LoggedFetch;
 
 /// The longest file that is read as a whole.
 const TEXT_LIMIT: u64 = 16 << 20;
@@ -39,12 +39,12 @@ const CHANGES: usize = 3;
 pub(crate) struct ObjectFolder {
     downloader: Downloader,
     runtime: Handle,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<LatestListings>>,
 }
 
 /// The latest listings.
 #[derive(Default)]
-struct Seen {
+struct LatestListings {
     /// Of the whole repository.
     whole: Option<Arc<Listing>>,
     /// Of single models.
@@ -125,7 +125,7 @@ impl ObjectFolder {
             tracing::info!("'{}' can be listed again", self.location());
         }
         let late = seen.late.take();
-        *seen = Seen { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away, late };
+        *seen = LatestListings { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away, late };
         Ok(listing)
     }
 
@@ -166,7 +166,7 @@ impl ObjectFolder {
         contents: Contents,
         progress: &Progress,
         route: Option<&Arc<dyn Route>>,
-    ) -> Result<Option<Fetched>> {
+    ) -> Result<Option<FetchedFolder>> {
         let failed = |error: &dyn std::fmt::Display| {
             Error::unavailable(format!("cannot fetch '{}/{folder}': {error}", self.location()))
         };
@@ -177,7 +177,7 @@ impl ObjectFolder {
         let bytes: u64 = contents.files.iter().map(|(_, object)| object.size).sum();
         let files = contents.files.len();
         let patience = self.downloader.bucket.patience;
-        let logged = Logged::new(format!("{}/{folder}", self.location()), progress, patience.report);
+        let logged = LoggedFetch::new(format!("{}/{folder}", self.location()), progress, patience.report);
         let fetching = stream::iter(contents.files).map(|(name, object)| {
             let (to, progress) = (path.join(name), progress.clone());
             async move { self.downloader.fetch(&object, &to, &progress, route).await }
@@ -192,10 +192,10 @@ impl ObjectFolder {
             Err(failure) => return Err(failed(&failure.message)),
         }
         logged.finish(bytes, files);
-        Ok(Some(Fetched { path, is_complete: false, guard }))
+        Ok(Some(FetchedFolder { path, is_complete: false, guard }))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, LatestListings> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,7 +235,7 @@ impl Store for ObjectFolder {
         })
     }
 
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         Box::pin(async move {
             let mut as_of = fetch.as_of;
             for _ in 0..CHANGES {

@@ -16,4 +16,4 @@ mod soname;
 pub use host::{HostFunction, make_visible};
 pub use kind::Kind;
 pub use library::{Plugin, PluginError};
-pub use search::{Found, SearchPath, is_file_name};
+pub use search::{LibraryFile, SearchPath, is_file_name};

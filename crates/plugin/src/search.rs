@@ -12,7 +12,7 @@ pub struct SearchPath {
 
 /// A library that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LibraryFile {
     /// Its file.
     pub library: PathBuf,
     /// The folder it is in.
@@ -34,10 +34,10 @@ impl SearchPath {
     ///
     /// # Errors
     /// No folder contains it; the error lists them.
-    pub fn find(&self, file: &str) -> Result<Found, PluginError> {
+    pub fn find(&self, file: &str) -> Result<LibraryFile, PluginError> {
         let found = self.folders.iter().find(|folder| is_file_name(file) && folder.join(file).is_file());
         match found {
-            Some(folder) => Ok(Found { library: folder.join(file), folder: folder.clone() }),
+            Some(folder) => Ok(LibraryFile { library: folder.join(file), folder: folder.clone() }),
             None => Err(PluginError::NotFound { file: file.to_owned(), folders: self.folders.clone() }),
         }
     }
@@ -67,7 +67,7 @@ mod tests {
             fs::write(folder.join(&file), "").unwrap();
             assert_eq!(
                 search.find(&file).unwrap(),
-                Found { library: folder.join(&file), folder: folder.clone() }
+                LibraryFile { library: folder.join(&file), folder: folder.clone() }
             );
         }
     }

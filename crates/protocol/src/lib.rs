@@ -23,7 +23,7 @@ pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, resolve_single};
 /// What the bodies of requests in flight take, for transports, which know no server.
-pub use nereid_core::{BodyBudget, BodyShare, Principal, Undecompressed};
+pub use nereid_core::{BodyBudget, BodyShare, DecompressionError, Principal};
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;

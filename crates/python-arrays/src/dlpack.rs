@@ -87,7 +87,7 @@ struct DlManaged {
 }
 
 /// What an exported tensor keeps alive until its consumer releases it.
-struct Exported {
+struct ExportedTensor {
     managed: DlManaged,
     shape: Vec<i64>,
     _owner: Py<PyAny>,
@@ -135,7 +135,7 @@ pub unsafe fn export<'py>(
         byte_offset: 0,
     };
     let managed = DlManaged { tensor: described, context: ptr::null_mut(), deleter: Some(delete) };
-    let exported = Box::into_raw(Box::new(Exported { managed, shape, _owner: owner.unbind() }));
+    let exported = Box::into_raw(Box::new(ExportedTensor { managed, shape, _owner: owner.unbind() }));
     // SAFETY: the box belongs to us until the capsule takes it; from then on, the capsule or its consumer frees it,
     // once.
     unsafe {
@@ -157,7 +157,7 @@ pub unsafe fn export<'py>(
 /// [`export`] made the tensor, and this is called once.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
     // SAFETY: the context is the box made for this tensor, and DLPack calls this once.
-    let exported = unsafe { Box::from_raw((*managed).context.cast::<Exported>()) };
+    let exported = unsafe { Box::from_raw((*managed).context.cast::<ExportedTensor>()) };
     // The caller may have released the lock although its thread state is attached: PyTorch does so before it frees a
     // tensor.
     // SAFETY: any thread may call this.
@@ -186,14 +186,14 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 }
 
 /// A tensor that another library shares. Dropping it, under the interpreter's lock, releases it.
-pub struct Managed(NonNull<DlManaged>);
+pub struct ManagedTensor(NonNull<DlManaged>);
 
 // SAFETY: DLPack lets any thread use and release it.
-unsafe impl Send for Managed {}
+unsafe impl Send for ManagedTensor {}
 // SAFETY: as above; it is only read here.
-unsafe impl Sync for Managed {}
+unsafe impl Sync for ManagedTensor {}
 
-impl Managed {
+impl ManagedTensor {
     fn tensor(&self) -> &DlTensor {
         // SAFETY: the tensor is valid until it is released.
         unsafe { &self.0.as_ref().tensor }
@@ -214,7 +214,7 @@ impl Managed {
     }
 }
 
-impl Drop for Managed {
+impl Drop for ManagedTensor {
     fn drop(&mut self) {
         // SAFETY: this is the only consumer, and releases the tensor once.
         unsafe {
@@ -226,9 +226,9 @@ impl Drop for Managed {
 }
 
 /// A tensor of another library.
-pub struct Imported {
+pub struct ImportedTensor {
     /// Releases the tensor when dropped.
-    pub managed: Managed,
+    pub managed: ManagedTensor,
     /// The type of its elements.
     pub data_type: DataType,
     /// Its dimensions.
@@ -247,7 +247,7 @@ pub struct Imported {
 pub fn import(
     object: &Bound<'_, PyAny>,
     accept: impl Fn(Device) -> Result<(), String>,
-) -> Result<Imported, Refusal> {
+) -> Result<ImportedTensor, Refusal> {
     let python = object.py();
     let refused = |what: &str| Refusal::Tensor(what.to_owned());
     let accept = |device| accept(device).map_err(Refusal::Tensor);
@@ -286,7 +286,7 @@ pub fn import(
         if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
             return Err(PyErr::fetch(python).into());
         }
-        Managed(managed)
+        ManagedTensor(managed)
     };
     let tensor = managed.tensor();
     let device = tensor.device();
@@ -300,7 +300,7 @@ pub fn import(
     let follow = strides.is_empty() || is_contiguous(&shape, &strides);
     let bytes = |stride: &i64| stride * data_type.size() as i64;
     let strides = (!follow).then(|| strides.iter().map(bytes).collect());
-    Ok(Imported { managed, data_type, shape, strides, device })
+    Ok(ImportedTensor { managed, data_type, shape, strides, device })
 }
 
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {

@@ -37,7 +37,7 @@ pub(crate) fn unpack(
         let total = inspect_tar(format.tar_reader(&file), limits, None)?;
         file.rewind().map_err(|error| error.to_string())?;
         progress(&format!("unpacking {} ({} MB) to {}", path.display(), total >> 20, folder.display()));
-        let mut reader = Digesting { inner: &file, context: Context::new(&SHA256) };
+        let mut reader = DigestReader { inner: &file, context: Context::new(&SHA256) };
         unpack_tar(format.tar_reader(&mut reader), folder, Links::Absolute, None, &|done| {
             progress(&format!("unpacking {}: {} of {} MB", path.display(), done >> 20, total >> 20));
         })?;
@@ -48,12 +48,12 @@ pub(crate) fn unpack(
 }
 
 /// Computes the digest of what passes.
-struct Digesting<'a> {
+struct DigestReader<'a> {
     inner: &'a File,
     context: Context,
 }
 
-impl Read for Digesting<'_> {
+impl Read for DigestReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.context.update(&buffer[..count]);

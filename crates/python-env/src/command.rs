@@ -20,7 +20,7 @@ const WORDS: (usize, usize) = (12, 2000);
 
 /// What a program wrote, and how it ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramOutput {
     pub status: ExitStatus,
     pub output: Vec<u8>,
     pub errors: Vec<u8>,
@@ -37,7 +37,7 @@ pub(crate) fn run(
     limit: Duration,
     input: Option<Stdio>,
     line: &mut dyn FnMut(&str),
-) -> Result<Ended, Error> {
+) -> Result<ProgramOutput, Error> {
     use std::os::unix::process::CommandExt as _;
     let failed = |cause| Error::Io { what: format!("cannot run {what}"), cause };
     let child = command
@@ -55,10 +55,10 @@ pub(crate) fn run(
         return Err(Error::Slow { what: what.to_owned(), words: last_words(&errors), limit });
     }
     let status = group.end().map_err(failed)?;
-    Ok(Ended { status, output, errors })
+    Ok(ProgramOutput { status, output, errors })
 }
 
-impl Ended {
+impl ProgramOutput {
     /// What it wrote, if it ended well.
     pub(crate) fn success(self, what: &str) -> Result<Vec<u8>, Error> {
         if self.status.success() {
@@ -221,7 +221,7 @@ fn last_words(stream: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, limit: Duration) -> (Result<Ended, Error>, Vec<String>) {
+    fn sh(script: &str, limit: Duration) -> (Result<ProgramOutput, Error>, Vec<String>) {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);

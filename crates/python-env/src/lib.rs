@@ -35,7 +35,7 @@ pub use interpreter::{OLDEST, Version};
 
 use cache::{Cache, Digests};
 use interpreter::Interpreter;
-use requested::Named;
+use requested::NamedEnvironment;
 
 /// What holds for all models of a server.
 #[derive(Clone, Debug)]
@@ -131,11 +131,11 @@ impl Environments {
     /// What `EXECUTION_ENV_PATH` names.
     fn named(&self, parameter: &str, model: &Path, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
         match requested::resolve(parameter, model)? {
-            Named::Folder(folder) => {
+            NamedEnvironment::Folder(folder) => {
                 let origin = format!("the environment {}", folder.display());
                 self.activated(&folder, origin)
             }
-            Named::Archive(archive) => {
+            NamedEnvironment::Archive(archive) => {
                 let cache = self.cache()?;
                 let digest = self.digests.of(&archive)?;
                 let limits = self.settings.archives;

@@ -11,14 +11,14 @@ const MODEL_FOLDER: &str = "$$TRITON_MODEL_DIRECTORY";
 
 /// An environment that is there.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum NamedEnvironment {
     Folder(PathBuf),
     Archive(PathBuf),
 }
 
 /// What a value names. A path in the model's folder stays in it, but for links, which are their owner's; other paths are
 /// the operator's, relative to the server's working folder.
-pub(crate) fn resolve(value: &str, model: &Path) -> Result<Named, Error> {
+pub(crate) fn resolve(value: &str, model: &Path) -> Result<NamedEnvironment, Error> {
     let refuse = |cause: FileError| Error::Path {
         path: value.replacen(MODEL_FOLDER, &model.display().to_string(), 1),
         cause,
@@ -37,10 +37,10 @@ pub(crate) fn resolve(value: &str, model: &Path) -> Result<Named, Error> {
     // Both scripts and programs are run from it, so a relative path would depend on the folder they are run in.
     let path = path.canonicalize().map_err(|cause| refuse(cause.into()))?;
     if path.is_dir() {
-        return Ok(Named::Folder(path));
+        return Ok(NamedEnvironment::Folder(path));
     }
     model_files::check(&path).map_err(refuse)?;
-    Ok(Named::Archive(path))
+    Ok(NamedEnvironment::Archive(path))
 }
 
 #[cfg(test)]
@@ -60,12 +60,12 @@ mod tests {
         std::os::unix::fs::symlink(root.join("shared.tar.gz"), model.join("link")).unwrap();
         let absolute = model.join("env").display().to_string();
         for (value, expected) in [
-            ("$$TRITON_MODEL_DIRECTORY/env", Named::Folder(model.join("env"))),
-            ("$$TRITON_MODEL_DIRECTORY//env/deep/", Named::Folder(model.join("env/deep"))),
-            ("$$TRITON_MODEL_DIRECTORY", Named::Folder(model.clone())),
-            ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", Named::Archive(model.join("env.tar.gz"))),
-            ("$$TRITON_MODEL_DIRECTORY/link", Named::Archive(root.join("shared.tar.gz"))),
-            (&absolute, Named::Folder(model.join("env"))),
+            ("$$TRITON_MODEL_DIRECTORY/env", NamedEnvironment::Folder(model.join("env"))),
+            ("$$TRITON_MODEL_DIRECTORY//env/deep/", NamedEnvironment::Folder(model.join("env/deep"))),
+            ("$$TRITON_MODEL_DIRECTORY", NamedEnvironment::Folder(model.clone())),
+            ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", NamedEnvironment::Archive(model.join("env.tar.gz"))),
+            ("$$TRITON_MODEL_DIRECTORY/link", NamedEnvironment::Archive(root.join("shared.tar.gz"))),
+            (&absolute, NamedEnvironment::Folder(model.join("env"))),
         ] {
             assert_eq!(resolve(value, &model).unwrap(), expected, "{value}");
         }

@@ -13,7 +13,7 @@ use triton_sys::*;
 
 use crate::errors::{InvalidArgumentError, UnavailableError, UnsupportedError, check};
 use crate::handle::{SIGNAL_CHECK, ServerHandle};
-use crate::inputs::{Asked, Value};
+use crate::inputs::{RequestArguments, Value};
 use crate::response::{RawResponse, Response, allocator};
 use crate::signal::{Queue, Signal};
 use crate::tensor::Tensor;
@@ -36,7 +36,7 @@ impl Drop for RawRequest {
 }
 
 /// What a request needs until the server releases it.
-struct Held {
+struct RequestResources {
     _request: Arc<RawRequest>,
     /// The tensors that the request reads. A Python thread drops them when it next comes by: server threads never take
     /// the interpreter's lock.
@@ -45,7 +45,7 @@ struct Held {
 
 /// Responses that have arrived.
 #[derive(Default)]
-struct Arrived {
+struct ResponseQueue {
     responses: VecDeque<RawResponse>,
     last: bool,
     /// The event loop to wake, with its key.
@@ -55,12 +55,12 @@ struct Arrived {
 /// Where responses arrive.
 #[derive(Default)]
 struct Mailbox {
-    arrived: Mutex<Arrived>,
+    arrived: Mutex<ResponseQueue>,
     changed: Condvar,
 }
 
 impl Mailbox {
-    fn arrived(&self) -> MutexGuard<'_, Arrived> {
+    fn arrived(&self) -> MutexGuard<'_, ResponseQueue> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn complete(response: *mut TRITONSERVER_InferenceResponse, fla
 /// `userp` was passed with the request; this is called once.
 unsafe extern "C" fn release(_: *mut TRITONSERVER_InferenceRequest, _: u32, userp: *mut c_void) {
     // SAFETY: `Box::into_raw` made it, and it is given back once.
-    drop(unsafe { Box::from_raw(userp.cast::<Held>()) });
+    drop(unsafe { Box::from_raw(userp.cast::<RequestResources>()) });
 }
 
 /// The responses to a request. Dropping them cancels it.
@@ -111,10 +111,14 @@ pub struct Responses {
 }
 
 /// Sends a request.
-pub fn send(python: Python<'_>, server: &Arc<ServerHandle>, asked: &Asked<'_, '_>) -> PyResult<Responses> {
+pub fn send(
+    python: Python<'_>,
+    server: &Arc<ServerHandle>,
+    asked: &RequestArguments<'_, '_>,
+) -> PyResult<Responses> {
     let (request, inputs) = prepare(server, asked)?;
     let request = Arc::new(request);
-    let held = Held { _request: Arc::clone(&request), _inputs: inputs };
+    let held = RequestResources { _request: Arc::clone(&request), _inputs: inputs };
     let mailbox = Arc::new(Mailbox::default());
     let (held, kept) = (Box::into_raw(Box::new(held)), Arc::into_raw(Arc::clone(&mailbox)));
     let responses = Responses { mailbox, request, server: Arc::clone(server) };
@@ -148,7 +152,10 @@ pub fn send(python: Python<'_>, server: &Arc<ServerHandle>, asked: &Asked<'_, '_
 }
 
 /// A request of the C interface, and the tensors that it reads.
-fn prepare(server: &ServerHandle, asked: &Asked<'_, '_>) -> PyResult<(RawRequest, Vec<Py<Tensor>>)> {
+fn prepare(
+    server: &ServerHandle,
+    asked: &RequestArguments<'_, '_>,
+) -> PyResult<(RawRequest, Vec<Py<Tensor>>)> {
     let model = c_text(asked.model)?;
     let mut made = ptr::null_mut();
     // SAFETY: the server is alive, and the string until the function returns.
@@ -185,7 +192,10 @@ fn prepare(server: &ServerHandle, asked: &Asked<'_, '_>) -> PyResult<(RawRequest
     Ok((request, inputs))
 }
 
-fn set_properties(request: *mut TRITONSERVER_InferenceRequest, asked: &Asked<'_, '_>) -> PyResult<()> {
+fn set_properties(
+    request: *mut TRITONSERVER_InferenceRequest,
+    asked: &RequestArguments<'_, '_>,
+) -> PyResult<()> {
     if let Some(id) = &asked.id {
         let id = c_text(id)?;
         // SAFETY: the request is alive, and the string until the function returns.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyString};
 
 /// A request's arguments from Python.
-pub struct Asked<'a, 'py> {
+pub struct RequestArguments<'a, 'py> {
     pub model: &'a str,
     pub version: i64,
     /// Tensors by their names.

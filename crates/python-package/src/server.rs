@@ -12,7 +12,7 @@ use triton_sys::*;
 use crate::call::{self, Responses};
 use crate::errors::check;
 use crate::handle::{ServerHandle, interruptible};
-use crate::inputs::Asked;
+use crate::inputs::RequestArguments;
 use crate::text::{c_text, document, metrics};
 
 /// A server.
@@ -291,7 +291,8 @@ impl Server {
         priority: u64,
         timeout: u64,
     ) -> PyResult<Responses> {
-        let asked = Asked { model, version, inputs, outputs, id, parameters, sequence, priority, timeout };
+        let asked =
+            RequestArguments { model, version, inputs, outputs, id, parameters, sequence, priority, timeout };
         call::send(python, &self.0, &asked)
     }
 }

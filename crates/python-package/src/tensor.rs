@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use nereid_python_arrays::dlpack::{self, Device, Imported, Managed, Refusal};
+use nereid_python_arrays::dlpack::{self, Device, ImportedTensor, ManagedTensor, Refusal};
 use nereid_python_arrays::numpy::UNICODE;
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -38,7 +38,7 @@ pub struct Memory(Kind);
 
 enum Kind {
     Output(OutputMemory),
-    Managed(Managed, usize),
+    Managed(ManagedTensor, usize),
 }
 
 /// An output's elements, in its response.
@@ -161,7 +161,7 @@ impl Tensor {
             Refusal::Raised(error) => error,
             Refusal::Tensor(reason) => PyBufferError::new_err(reason),
         })?;
-        let Imported { managed, data_type, shape, strides, .. } = imported;
+        let ImportedTensor { managed, data_type, shape, strides, .. } = imported;
         let (data, length) = (managed.data(), byte_length(&shape, data_type).unwrap_or(0));
         let memory = Py::new(python, Memory(Kind::Managed(managed, length)))?;
         let Some(strides) = strides else {

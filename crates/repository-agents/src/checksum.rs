@@ -19,7 +19,7 @@ use self::digest::Algorithm;
 pub struct Checksum;
 
 /// A model that it checks.
-struct Checked {
+struct ModelCheck {
     location: ModelLocation,
     parameters: Vec<(String, String)>,
 }
@@ -27,7 +27,7 @@ struct Checked {
 impl RepositoryAgent for Checksum {
     fn begin(&self, context: AgentContext) -> Result<Box<dyn AgentModel>> {
         let AgentContext { location, parameters, .. } = context;
-        Ok(Box::new(Checked { location, parameters }))
+        Ok(Box::new(ModelCheck { location, parameters }))
     }
 
     fn needs_files(&self) -> bool {
@@ -35,7 +35,7 @@ impl RepositoryAgent for Checksum {
     }
 }
 
-impl AgentModel for Checked {
+impl AgentModel for ModelCheck {
     fn act(&self, action: AgentAction) -> Result<()> {
         match (action, &self.location) {
             (AgentAction::Load, ModelLocation::Folder(folder)) => {

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use nereid_core::MetricRegistry;
 use nereid_core::backend_api::Result;
-use nereid_repository::{Answering, Route, RouteError, RoutedObject, Way};
+use nereid_repository::{Route, RouteError, RouteFuture, RoutedObject, Way};
 use tokio::time::Instant;
 
-use self::metrics::Fetched;
+use self::metrics::RouteCounters;
 use self::proxy::Proxy;
 pub use self::settings::DragonflySettings;
 
@@ -29,7 +29,7 @@ const AWAY: Duration = Duration::from_secs(10);
 pub struct DragonflyRoutes {
     registry: MetricRegistry,
     /// The counters, created with the first route.
-    fetched: OnceLock<Arc<Fetched>>,
+    fetched: OnceLock<Arc<RouteCounters>>,
     routes: Mutex<BTreeMap<DragonflySettings, Arc<Dragonfly>>>,
 }
 
@@ -56,7 +56,7 @@ impl DragonflyRoutes {
         let fetched = match self.fetched.get() {
             Some(fetched) => Arc::clone(fetched),
             None => {
-                let fetched = Arc::new(Fetched::new(&self.registry)?);
+                let fetched = Arc::new(RouteCounters::new(&self.registry)?);
                 Arc::clone(self.fetched.get_or_init(|| fetched))
             }
         };
@@ -79,13 +79,13 @@ pub struct Dragonfly {
     name: String,
     proxy: Proxy,
     fallback: bool,
-    fetched: Arc<Fetched>,
+    fetched: Arc<RouteCounters>,
     /// Until when the proxy is not tried, and why.
     away: Mutex<Option<(Instant, String)>>,
 }
 
 impl Dragonfly {
-    fn new(settings: DragonflySettings, fetched: Arc<Fetched>) -> Self {
+    fn new(settings: DragonflySettings, fetched: Arc<RouteCounters>) -> Self {
         Self {
             name: format!("Dragonfly's proxy {}", settings.proxy),
             fallback: settings.fallback,
@@ -112,7 +112,7 @@ impl Route for Dragonfly {
         self.fallback
     }
 
-    fn get(&self, object: RoutedObject) -> Answering<'_> {
+    fn get(&self, object: RoutedObject) -> RouteFuture<'_> {
         Box::pin(async move {
             if let Some(reason) = self.away().filter(|_| self.fallback) {
                 return Err(RouteError(reason));

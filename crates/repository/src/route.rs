@@ -20,14 +20,14 @@ pub trait Route: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Why it does not come this way.
-    fn get(&self, object: RoutedObject) -> Answering<'_>;
+    fn get(&self, object: RoutedObject) -> RouteFuture<'_>;
 
     /// Bytes of an object have arrived.
     fn count(&self, way: Way, bytes: u64);
 }
 
 /// What [`Route::get`] returns.
-pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<RouteAnswer, RouteError>> + Send + 'a>>;
+pub type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<RouteAnswer, RouteError>> + Send + 'a>>;
 
 /// How bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

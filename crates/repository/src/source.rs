@@ -25,7 +25,7 @@ use crate::model_folder::{ReadOptions, given_config, has_config, read_model_as, 
 use crate::registered::RegisteredStores;
 use crate::route::Route;
 use crate::sent::SentFiles;
-use crate::store::{Fetch, Fetched, LocalStore, Object, Store};
+use crate::store::{Fetch, FetchedFolder, LocalStore, Object, Store};
 use crate::wanted;
 
 /// Stores that hold a folder for each model. Hidden folders are not models.
@@ -250,7 +250,7 @@ impl Repositories {
             let (path, guard, origin) = self.sent.keep(&id.name, overrides)?;
             // It is reloaded when the repository's own model changes.
             let fingerprint = self.fingerprint_of(&id, as_of).await.unwrap_or_default();
-            let fetched = Fetched { path, is_complete: true, guard };
+            let fetched = FetchedFolder { path, is_complete: true, guard };
             let files = ModelFiles {
                 id,
                 path: PathBuf::new(),
@@ -292,7 +292,7 @@ impl Repositories {
     async fn seen_by_agents(
         &self,
         files: ModelFiles,
-        fetched: Fetched,
+        fetched: FetchedFolder,
         store: Option<(&Arc<dyn Store>, &[Object])>,
         defaults: &AgentsOfRepository,
         progress: &Progress,
@@ -335,7 +335,7 @@ impl Repositories {
     async fn without_agents(
         &self,
         files: ModelFiles,
-        mut fetched: Fetched,
+        mut fetched: FetchedFolder,
         store: Option<(&Arc<dyn Store>, &[Object])>,
         progress: &Progress,
         as_of: Instant,

@@ -54,7 +54,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched>;
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder>;
 
     /// The address of a folder, for programs that read it themselves.
     fn locate(&self, folder: &str) -> ModelLocation {
@@ -79,6 +79,37 @@ pub trait Store: Send + Sync + fmt::Debug {
                 }
             }
         })
+    }
+}
+
+/// A store that several parts of the server use.
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn location(&self) -> &str {
+        S::location(self)
+    }
+
+    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
+        S::list(self, folder, as_of)
+    }
+
+    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
+        S::stat(self, folder, as_of)
+    }
+
+    fn prepare<'a>(&'a self, progress: &'a Progress, as_of: Instant) -> SourceFuture<'a, ()> {
+        S::prepare(self, progress, as_of)
+    }
+
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
+        S::fetch(self, fetch)
+    }
+
+    fn locate(&self, folder: &str) -> ModelLocation {
+        S::locate(self, folder)
+    }
+
+    fn read<'a>(&'a self, file: &'a str, as_of: Instant) -> SourceFuture<'a, Option<Vec<u8>>> {
+        S::read(self, file, as_of)
     }
 }
 
@@ -131,7 +162,7 @@ pub struct Fetch<'a> {
 
 /// A local folder with fetched files.
 #[derive(Clone, Debug)]
-pub struct Fetched {
+pub struct FetchedFolder {
     /// Its path.
     pub path: PathBuf,
     /// Whether it contains everything below the folder, needed or not.

@@ -81,7 +81,7 @@ impl ResponseCache for LocalCache {
     }
 
     fn insert(&self, key: &CacheKey, entry: CacheEntry) {
-        let mut evicted = Evicted::default();
+        let mut evicted = EvictedEntries::default();
         self.entries.insert_with_lifecycle(*key, entry, &mut evicted);
         self.pressure[self.entries.shard_index(key)].inserted(evicted.made_room);
     }
@@ -146,21 +146,21 @@ impl Weighter<CacheKey, CacheEntry> for Bytes {
 struct Evictions(Arc<AtomicU64>);
 
 impl Lifecycle<CacheKey, CacheEntry> for Evictions {
-    type RequestState = Evicted;
+    type RequestState = EvictedEntries;
 
-    fn before_evict(&self, evicted: &mut Evicted, _: &CacheKey, _: &mut CacheEntry) {
+    fn before_evict(&self, evicted: &mut EvictedEntries, _: &CacheKey, _: &mut CacheEntry) {
         self.0.fetch_add(1, Relaxed);
         evicted.made_room = true;
     }
 
-    fn on_evict(&self, evicted: &mut Evicted, _: CacheKey, entry: CacheEntry) {
+    fn on_evict(&self, evicted: &mut EvictedEntries, _: CacheKey, entry: CacheEntry) {
         evicted.entries.push(entry);
     }
 }
 
 /// The effect of an insertion on other entries.
 #[derive(Default)]
-struct Evicted {
+struct EvictedEntries {
     /// Whether an entry was evicted, not just replaced.
     made_room: bool,
     /// Entries to drop.

@@ -42,7 +42,7 @@ struct Request {
 
 /// A model as SageMaker lists it.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct ModelListing<'a> {
     #[serde(rename = "modelName")]
     name: &'a str,
     #[serde(rename = "modelUrl")]
@@ -51,7 +51,7 @@ struct Listed<'a> {
 
 #[derive(Serialize)]
 struct List<'a> {
-    models: Vec<Listed<'a>>,
+    models: Vec<ModelListing<'a>>,
 }
 
 impl Models {
@@ -64,13 +64,13 @@ impl Models {
     pub(crate) fn list(&self) -> Reply {
         let (table, loaded) = (self.server().models(), self.lock());
         let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
-        listed(&List { models: ready.map(|(name, url)| Listed { name, url }).collect() })
+        listed(&List { models: ready.map(|(name, url)| ModelListing { name, url }).collect() })
     }
 
     /// Where a model is from.
     pub(crate) fn get(&self, name: &str) -> Reply {
         match self.lock().get(name) {
-            Some(url) => listed(&Listed { name, url }),
+            Some(url) => listed(&ModelListing { name, url }),
             None => reply::empty(StatusCode::NOT_FOUND),
         }
     }

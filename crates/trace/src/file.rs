@@ -21,7 +21,7 @@ use std::time::Instant;
 use nereid_backend_api::{Activity, Tensor, TensorActivity, Trace, TraceSink};
 use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
 
-use self::writer::{Finished, Writer};
+use self::writer::{FinishedTrace, Writer};
 use crate::{clock, tensor_text};
 
 /// Writes traces to files.
@@ -178,7 +178,7 @@ impl Drop for Record {
         // Handed on while it is locked: the one that completes the count is handed on last.
         let mut progress = series.progress();
         progress.finished += 1;
-        series.writer.take(Finished {
+        series.writer.take(FinishedTrace {
             series: series.number,
             text,
             frequency: series.frequency,

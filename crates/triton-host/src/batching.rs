@@ -76,17 +76,17 @@ impl CustomBatching for Batching {
             );
         }
         let batch = begun.is_ok().then(|| AtomicPtr::new(batch));
-        Box::new(Building { batcher: Arc::clone(&self.0), batch })
+        Box::new(LibraryBatch { batcher: Arc::clone(&self.0), batch })
     }
 }
 
-struct Building {
+struct LibraryBatch {
     batcher: Arc<Batcher>,
     /// The library's own; nothing where it failed.
     batch: Option<AtomicPtr<c_void>>,
 }
 
-impl BatchBuilder for Building {
+impl BatchBuilder for LibraryBatch {
     fn include(&mut self, request: &Request) -> bool {
         let Some(batch) = &self.batch else { return true };
         let asked = view(request).and_then(|view| {
@@ -106,7 +106,7 @@ impl BatchBuilder for Building {
     }
 }
 
-impl Drop for Building {
+impl Drop for LibraryBatch {
     fn drop(&mut self) {
         let Some(batch) = &self.batch else { return };
         // SAFETY: what the library gave for this, once.

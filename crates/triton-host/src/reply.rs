@@ -16,13 +16,13 @@ pub(crate) struct Reply {
 }
 
 /// Passes on the answers of a rescheduled request, while its earlier responses and factories may still use its reply.
-struct Passing(Arc<Reply>);
+struct ForwardingSink(Arc<Reply>);
 
 impl Reply {
     /// The reply of a request; a rescheduled one keeps the reply that it had.
     pub(crate) fn new(responder: Responder, facts: Arc<Facts>) -> Arc<Self> {
         let sink: &dyn Any = responder.sink();
-        if let Some(Passing(reply)) = sink.downcast_ref() {
+        if let Some(ForwardingSink(reply)) = sink.downcast_ref() {
             let reply = Arc::clone(reply);
             drop(responder.into_sink());
             return reply;
@@ -34,7 +34,7 @@ impl Reply {
     pub(crate) fn into_responder(self: Arc<Self>, allocator: Option<Arc<dyn OutputAllocator>>) -> Responder {
         match Arc::try_unwrap(self) {
             Ok(reply) => reply.responder,
-            Err(reply) => Responder::new(Arc::new(Passing(reply)), allocator),
+            Err(reply) => Responder::new(Arc::new(ForwardingSink(reply)), allocator),
         }
     }
 
@@ -76,7 +76,7 @@ impl Deref for Reply {
     }
 }
 
-impl ResponseSink for Passing {
+impl ResponseSink for ForwardingSink {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         match (answer, last) {
             (Some(answer), true) => self.0.finish_with(answer),

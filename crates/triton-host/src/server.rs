@@ -29,14 +29,14 @@ type RenderMetrics = Box<dyn Fn(&Server) -> Result<String> + Send + Sync>;
 /// The server's C handle. It keeps the server alive only if C created it.
 #[derive(Default)]
 pub(crate) struct ServerObject {
-    attached: OnceLock<Attached>,
+    attached: OnceLock<ServerParts>,
     /// What the memory of GPUs is copied with.
     cuda: Option<Arc<Cuda>>,
     /// The application's server, if C created it.
     owned: Option<Arc<dyn Embedded>>,
 }
 
-struct Attached {
+struct ServerParts {
     peers: Arc<dyn Peers>,
     /// For its documents, which are C's alone.
     server: Weak<Server>,
@@ -53,7 +53,7 @@ impl ServerObject {
     pub(crate) fn owned(server: Arc<dyn Embedded>) -> Self {
         let core = server.server();
         let text = Arc::clone(&server);
-        let attached = Attached {
+        let attached = ServerParts {
             peers: core.peers_of_application(),
             server: Arc::downgrade(core),
             metrics: Box::new(move |_| text.metrics()),
@@ -72,7 +72,7 @@ impl ServerObject {
 
     /// Attaches the handle to a server, once.
     pub(crate) fn attach(&self, server: &Arc<Server>, metrics: RenderMetrics) {
-        self.attached.get_or_init(|| Attached {
+        self.attached.get_or_init(|| ServerParts {
             peers: server.peers(),
             server: Arc::downgrade(server),
             metrics,
@@ -130,7 +130,7 @@ impl ServerObject {
         (self.attached()?.metrics)(&server)
     }
 
-    fn attached(&self) -> Result<&Attached> {
+    fn attached(&self) -> Result<&ServerParts> {
         let examined = || Error::unavailable("there is no server: the model is only being checked");
         self.attached.get().ok_or_else(examined)
     }

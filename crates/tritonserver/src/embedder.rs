@@ -25,7 +25,7 @@ impl Embedder for Nereid {
         let builder = Server::builder().with_log(log.control());
         let builder = options.into_iter().fold(builder, |builder, (name, value)| builder.option(name, value));
         let builder = if listens { builder.listen() } else { builder };
-        Ok(Arc::new(Running(block_on(builder.start())?)))
+        Ok(Arc::new(ApplicationServer(block_on(builder.start())?)))
     }
 
     fn start_log(&self) {
@@ -47,9 +47,9 @@ fn with_effect(mut options: Options) -> Options {
 /// Names and values.
 type Options = Vec<(Cow<'static, str>, String)>;
 
-struct Running(Server);
+struct ApplicationServer(Server);
 
-impl Embedded for Running {
+impl Embedded for ApplicationServer {
     fn server(&self) -> &Arc<nereid_core::Server> {
         self.0.core()
     }

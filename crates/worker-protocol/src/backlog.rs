@@ -12,12 +12,12 @@ use crate::socket::send_from;
 /// The frames, in the order in which they are sent.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    frames: VecDeque<Waiting>,
+    frames: VecDeque<WaitingMessage>,
     length: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingMessage {
     head: [u8; HEADER],
     payload: Vec<u8>,
     fd: Option<OwnedFd>,
@@ -52,14 +52,14 @@ impl Backlog {
         if sent < whole {
             let fd = fd.filter(|_| sent == 0).map(|fd| fd.try_clone_to_owned()).transpose()?;
             self.length += whole - sent;
-            self.frames.push_back(Waiting { head, payload: payload.to_vec(), fd, sent });
+            self.frames.push_back(WaitingMessage { head, payload: payload.to_vec(), fd, sent });
         }
         Ok(())
     }
 
     /// Sends what the other end takes now.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<()> {
-        while let Some(Waiting { head, payload, fd, sent }) = self.frames.front_mut() {
+        while let Some(WaitingMessage { head, payload, fd, sent }) = self.frames.front_mut() {
             let fd = fd.as_ref().map(AsFd::as_fd);
             match send_from(&socket, *sent, head, payload, fd, SendFlags::DONTWAIT) {
                 Ok(count) => {

@@ -16,21 +16,21 @@ pub(crate) struct Calls {
 
 #[derive(Debug)]
 struct Place {
-    channel: Option<Limited>,
+    channel: Option<LimitedChannel>,
     /// Those who wait for it. Waking nobody would take a call of the system too.
     waiting: usize,
 }
 
 /// A channel, and how long its answers may take.
 #[derive(Debug)]
-pub(crate) struct Limited {
+pub(crate) struct LimitedChannel {
     channel: Channel,
     limit: Option<Duration>,
     /// Late answers, whose callers have stopped waiting.
     late: usize,
 }
 
-impl Limited {
+impl LimitedChannel {
     /// The next answer. Those that come too late are passed over.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Incoming>> {
         loop {
@@ -57,7 +57,7 @@ impl Limited {
     }
 }
 
-impl Deref for Limited {
+impl Deref for LimitedChannel {
     type Target = Channel;
 
     fn deref(&self) -> &Channel {
@@ -65,7 +65,7 @@ impl Deref for Limited {
     }
 }
 
-impl DerefMut for Limited {
+impl DerefMut for LimitedChannel {
     fn deref_mut(&mut self) -> &mut Channel {
         &mut self.channel
     }
@@ -73,7 +73,7 @@ impl DerefMut for Limited {
 
 impl Calls {
     pub(crate) fn new(channel: Channel) -> Self {
-        let channel = Some(Limited { channel, limit: None, late: 0 });
+        let channel = Some(LimitedChannel { channel, limit: None, late: 0 });
         Self { place: Mutex::new(Place { channel, waiting: 0 }), returned: Condvar::new() }
     }
 
@@ -83,7 +83,7 @@ impl Calls {
     }
 
     /// The channel, once nobody else uses it; `None` if that takes longer than a limit.
-    pub(crate) fn take(&self, limit: Option<Duration>) -> Option<Taken<'_>> {
+    pub(crate) fn take(&self, limit: Option<Duration>) -> Option<ChannelInUse<'_>> {
         let mut place = self.lock();
         if place.channel.is_none() {
             let used = |place: &mut Place| place.channel.is_none();
@@ -98,31 +98,31 @@ impl Calls {
             place.waiting -= 1;
         }
         let channel = place.channel.take()?;
-        Some(Taken { calls: self, channel: Some(channel) })
+        Some(ChannelInUse { calls: self, channel: Some(channel) })
     }
 }
 
 /// The channel in use. It returns when it is dropped.
-pub(crate) struct Taken<'a> {
+pub(crate) struct ChannelInUse<'a> {
     calls: &'a Calls,
-    channel: Option<Limited>,
+    channel: Option<LimitedChannel>,
 }
 
-impl Deref for Taken<'_> {
-    type Target = Limited;
+impl Deref for ChannelInUse<'_> {
+    type Target = LimitedChannel;
 
-    fn deref(&self) -> &Limited {
+    fn deref(&self) -> &LimitedChannel {
         self.channel.as_ref().expect("it is there until the drop")
     }
 }
 
-impl DerefMut for Taken<'_> {
-    fn deref_mut(&mut self) -> &mut Limited {
+impl DerefMut for ChannelInUse<'_> {
+    fn deref_mut(&mut self) -> &mut LimitedChannel {
         self.channel.as_mut().expect("it is there until the drop")
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ChannelInUse<'_> {
     fn drop(&mut self) {
         let mut place = self.calls.lock();
         place.channel = self.channel.take();

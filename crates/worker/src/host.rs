@@ -35,11 +35,11 @@ struct Host<F> {
     connection: Connection,
     open: F,
     backend: Option<Arc<dyn Backend>>,
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedModel>,
     instance: Option<Box<dyn Instance>>,
 }
 
-struct Loaded {
+struct LoadedModel {
     model: Box<dyn Model>,
     config: ModelConfig,
 }
@@ -108,12 +108,12 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         self.loaded.as_ref().map_or(Ok(()), |loaded| loaded.model.ready())
     }
 
-    fn load(&mut self, context: ModelContext) -> Result<&Loaded> {
+    fn load(&mut self, context: ModelContext) -> Result<&LoadedModel> {
         let config = context.config.clone();
         // Only then does a reloaded model replace the previous one.
         let model = self.backend()?.load(context)?;
         let config = model.completed_config().cloned().unwrap_or(config);
-        Ok(self.loaded.insert(Loaded { model, config }))
+        Ok(self.loaded.insert(LoadedModel { model, config }))
     }
 
     fn complete(&mut self, incoming: &Incoming) -> Result<Option<String>> {

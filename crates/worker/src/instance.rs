@@ -9,7 +9,7 @@ use nereid_worker_protocol::{Incoming, Malformed, Message};
 
 use crate::convert;
 use crate::process::{CallError, Process};
-use crate::requests::Held;
+use crate::requests::HeldRequest;
 use crate::worker::{Worker, Workers};
 
 /// An instance that runs in a process, which is restarted when it dies.
@@ -135,7 +135,7 @@ impl Execution<'_> {
             Err(error) => Err(process.lost(Some(error))),
         };
         let takes_states = *takes_states;
-        let executed = Executed { process, outputs, takes_states, handles, monitor, size, times };
+        let executed = ExecutedBatch { process, outputs, takes_states, handles, monitor, size, times };
         match answer {
             Ok(answer) => executed.complete(&answer),
             Err(CallError::Failed(error, sent)) => {
@@ -155,7 +155,7 @@ struct Times {
 }
 
 /// An executed batch.
-struct Executed<'a> {
+struct ExecutedBatch<'a> {
     process: &'a Process,
     outputs: &'a [String],
     takes_states: bool,
@@ -165,7 +165,7 @@ struct Executed<'a> {
     times: Times,
 }
 
-impl Executed<'_> {
+impl ExecutedBatch<'_> {
     fn complete(self, answer: &Incoming) {
         let outputs_ready = Instant::now();
         let (sent, outcomes) = match self.outcomes(answer) {
@@ -203,7 +203,7 @@ impl Executed<'_> {
             };
             let answer = match outcome {
                 Outcome::Response(response) => {
-                    let states = held.as_ref().filter(|_| self.takes_states).and_then(Held::states);
+                    let states = held.as_ref().filter(|_| self.takes_states).and_then(HeldRequest::states);
                     Some(convert::response_with_states(response, wants, states))
                 }
                 Outcome::Failure(failure) => Some(Err(convert::error(failure))),

@@ -22,7 +22,7 @@ pub struct Launch {
 }
 
 /// A process that was started.
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedProcess {
     pub child: Child,
     pub pid: Pid,
     /// Becomes readable when the process ends.
@@ -34,7 +34,7 @@ pub(crate) struct Spawned {
 impl Launch {
     /// Starts the process, with a socket as its standard input. In a process group of its own, so that an interrupt at the
     /// server's terminal does not reach it, and what it starts can be killed with it.
-    pub(crate) fn spawn(&self, socket: OwnedFd) -> io::Result<Spawned> {
+    pub(crate) fn spawn(&self, socket: OwnedFd) -> io::Result<SpawnedProcess> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).process_group(0);
         command.stdin(Stdio::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -46,7 +46,7 @@ impl Launch {
         }
         let mut child = command.spawn()?;
         match Self::watch(&mut child) {
-            Ok((pid, ended, stdout, stderr)) => Ok(Spawned { child, pid, ended, stdout, stderr }),
+            Ok((pid, ended, stdout, stderr)) => Ok(SpawnedProcess { child, pid, ended, stdout, stderr }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();

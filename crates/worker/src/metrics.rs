@@ -12,11 +12,11 @@ const MAX_HANDLES: usize = 1 << 16;
 /// What a process has made.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    handles: HashMap<u64, Made>,
+    handles: HashMap<u64, FamilyOrMetric>,
     last: u64,
 }
 
-enum Made {
+enum FamilyOrMetric {
     Family(MetricFamily),
     Metric(Metric),
 }
@@ -36,26 +36,26 @@ impl Metrics {
         };
         let (name, description) = (reader.text()?, reader.text()?);
         let family = peers.metrics().and_then(|registry| registry.family(kind, name, description));
-        Ok(family.and_then(|family| self.keep(Made::Family(family))))
+        Ok(family.and_then(|family| self.keep(FamilyOrMetric::Family(family))))
     }
 
     /// Makes or finds a metric.
     pub(crate) fn metric(&mut self, reader: &mut Reader<'_>) -> Result<Result<u64>, Malformed> {
         let (family, labels) = (reader.u64()?, reader.pairs()?);
         let bounds = (0..reader.count(8)?).map(|_| reader.f64()).collect::<Result<Vec<_>, _>>()?;
-        let Some(Made::Family(family)) = self.handles.get(&family) else {
+        let Some(FamilyOrMetric::Family(family)) = self.handles.get(&family) else {
             return Err(Malformed("unknown family of metrics"));
         };
         let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let histogram = family.kind() == MetricKind::Histogram || !bounds.is_empty();
         let metric = family.metric(labels, histogram.then_some(bounds));
-        Ok(metric.and_then(|metric| self.keep(Made::Metric(metric))))
+        Ok(metric.and_then(|metric| self.keep(FamilyOrMetric::Metric(metric))))
     }
 
     /// Changes or reads a metric; the value if it is read.
     pub(crate) fn operate(&self, reader: &mut Reader<'_>) -> Result<Result<Option<f64>>, Malformed> {
         let (metric, operation, value) = (reader.u64()?, reader.u8()?, reader.f64()?);
-        let Some(Made::Metric(metric)) = self.handles.get(&metric) else {
+        let Some(FamilyOrMetric::Metric(metric)) = self.handles.get(&metric) else {
             return Err(Malformed("unknown metric"));
         };
         Ok(match operation {
@@ -72,7 +72,7 @@ impl Metrics {
         self.handles.remove(&handle);
     }
 
-    fn keep(&mut self, made: Made) -> Result<u64> {
+    fn keep(&mut self, made: FamilyOrMetric) -> Result<u64> {
         if self.handles.len() == MAX_HANDLES {
             return Err(Error::unavailable(format!("a process may have {MAX_HANDLES} metrics at most")));
         }

@@ -76,12 +76,12 @@ struct Shared {
 }
 
 /// Called when a process ends; its owner sets it.
-type Ended = Arc<Mutex<Option<Box<dyn FnOnce(&str) + Send>>>>;
+type ExitHook = Arc<Mutex<Option<Box<dyn FnOnce(&str) + Send>>>>;
 
 /// A process without an instance.
 struct Spare {
     process: Arc<Process>,
-    ended: Ended,
+    ended: ExitHook,
 }
 
 impl WorkerModel {
@@ -128,7 +128,7 @@ impl Shared {
     }
 
     fn spare(&self) -> Result<Spare> {
-        let ended = Ended::default();
+        let ended = ExitHook::default();
         let slot = Arc::clone(&ended);
         let report = move |end: &str| {
             if let Some(ended) = lock(&slot).take() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nereid_backend_api::{Error, Peers, Result};
 use nereid_worker_protocol::{Channel, Closer, Incoming, Message, VERSION, call};
 
-use crate::calls::{Calls, Limited};
+use crate::calls::{Calls, LimitedChannel};
 use crate::convert;
 use crate::label::Label;
 use crate::launch::Launch;
@@ -150,7 +150,7 @@ impl Process {
         Ok(())
     }
 
-    fn channel(&self) -> crate::calls::Taken<'_> {
+    fn channel(&self) -> crate::calls::ChannelInUse<'_> {
         self.calls.take(None).expect("without a limit, it waits")
     }
 
@@ -182,7 +182,7 @@ impl Process {
     /// Sends a call whose answer may take up to a limit.
     fn request(
         &self,
-        channel: &mut Limited,
+        channel: &mut LimitedChannel,
         limit: Option<Duration>,
         kind: u16,
         write: impl FnOnce(&mut Message<'_>),
@@ -194,14 +194,14 @@ impl Process {
     }
 
     /// The channel, for an execution.
-    pub(crate) fn begin_execution(&self) -> Result<crate::calls::Taken<'_>, CallError> {
+    pub(crate) fn begin_execution(&self) -> Result<crate::calls::ChannelInUse<'_>, CallError> {
         let mut channel = self.channel();
         channel.limit(self.limits.execute).map_err(|error| self.lost(Some(error)))?;
         Ok(channel)
     }
 
     /// Waits for the answer to a call.
-    pub(crate) fn answer(&self, channel: &mut Limited, kind: u16) -> Result<Incoming, CallError> {
+    pub(crate) fn answer(&self, channel: &mut LimitedChannel, kind: u16) -> Result<Incoming, CallError> {
         self.check(channel.receive(), kind)
     }
 

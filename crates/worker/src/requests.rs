@@ -27,13 +27,13 @@ struct Progress {
 
 /// A request that a process holds.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldRequest {
     pub request: Arc<Request>,
     /// Its turn in a sequence, until the process has executed it. Dropped after the request has been answered.
     turn: Option<Turn>,
 }
 
-impl Held {
+impl HeldRequest {
     fn new(mut request: Request) -> Self {
         // Requests that only fill a batch have a turn that says so.
         let turn = if request.is_filler() { None } else { request.take_turn() };
@@ -64,7 +64,7 @@ impl Held {
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashMap<u64, Held>,
+    entries: HashMap<u64, HeldRequest>,
     last: u64,
     /// Why no more requests are accepted.
     closed: Option<Error>,
@@ -102,7 +102,9 @@ impl Requests {
             drop(table);
             return Err((requests, error));
         }
-        table.entries.extend(requests.into_iter().map(|(handle, request)| (handle, Held::new(request))));
+        table
+            .entries
+            .extend(requests.into_iter().map(|(handle, request)| (handle, HeldRequest::new(request))));
         Ok(())
     }
 
@@ -110,12 +112,12 @@ impl Requests {
         self.lock().entries.get(&handle).map(|held| Arc::clone(&held.request))
     }
 
-    pub(crate) fn take(&self, handle: u64) -> Option<Held> {
+    pub(crate) fn take(&self, handle: u64) -> Option<HeldRequest> {
         self.lock().entries.remove(&handle)
     }
 
     /// Takes requests, under one lock.
-    pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<Held>> {
+    pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<HeldRequest>> {
         let mut table = self.lock();
         handles.map(|handle| table.entries.remove(&handle)).collect()
     }

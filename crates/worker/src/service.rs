@@ -189,8 +189,8 @@ impl Service {
             let outcome = answers.infer(number, resolved, request, parent, decoupled).await;
             answers.inner.borrow_mut().remove(&number);
             match outcome {
-                Ok(Ended::WithAnswer) => {}
-                Ok(Ended::After) => answers.last(number, |answer| answer.nothing_reply()),
+                Ok(AnswersEnd::WithAnswer) => {}
+                Ok(AnswersEnd::After) => answers.last(number, |answer| answer.nothing_reply()),
                 Err(error) => answers.last(number, |answer| answer.failure_reply(inner_failure(&error))),
             }
         });
@@ -285,7 +285,7 @@ impl Answers {
         request: Result<nereid_backend_api::InferRequest>,
         parent: Option<Arc<Request>>,
         decoupled: bool,
-    ) -> Result<Ended> {
+    ) -> Result<AnswersEnd> {
         let request = request?;
         let model = resolved.await?;
         if model.is_decoupled() && !decoupled {
@@ -311,11 +311,11 @@ impl Answers {
                 })?,
             }
             if last {
-                return Ok(Ended::WithAnswer);
+                return Ok(AnswersEnd::WithAnswer);
             }
             self.room().await;
         }
-        Ok(Ended::After)
+        Ok(AnswersEnd::After)
     }
 
     /// Waits while the process reads no answers.
@@ -332,7 +332,7 @@ impl Answers {
 }
 
 /// How the answers to an inner request ended.
-enum Ended {
+enum AnswersEnd {
     /// The last one said so.
     WithAnswer,
     /// That was said after the last one.

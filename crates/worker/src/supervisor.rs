@@ -12,7 +12,7 @@ use nereid_worker_protocol::{Channel, Closer, Receiver, Trimmer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::label::Label;
-use crate::launch::{Launch, Spawned};
+use crate::launch::{Launch, SpawnedProcess};
 use crate::life::{Life, lost};
 use crate::lines::Lines;
 use crate::requests::Requests;
@@ -55,7 +55,7 @@ impl Supervisor {
                 return;
             }
         };
-        let Spawned { mut child, pid, ended, stdout, stderr } = spawned;
+        let SpawnedProcess { mut child, pid, ended, stdout, stderr } = spawned;
         self.life.begin(pid);
         let _ = started.send(Ok(()));
         let Self { name, life, requests, calls, trimmer, side, peers, ended: report } = self;

@@ -106,14 +106,14 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
 enum Answer<'py> {
     Completed(Option<String>),
     Initialized { reports_readiness: bool },
-    Executed(Executed<'py>),
+    Executed(ExecutionOutcome<'py>),
     Readiness(bool),
     Finalized,
     Failed(String),
 }
 
 /// What became of the requests of an execution.
-struct Executed<'py> {
+struct ExecutionOutcome<'py> {
     /// The places, in order, of requests that the model has not seen. They are answered.
     refused: Vec<usize>,
     /// The other requests.
@@ -140,7 +140,7 @@ impl Answer<'_> {
             Self::Initialized { reports_readiness } => {
                 answer.u32(if reports_readiness { REPORTS_READINESS } else { 0 });
             }
-            Self::Executed(Executed { refused, requests, responses }) => {
+            Self::Executed(ExecutionOutcome { refused, requests, responses }) => {
                 answer.u64(Side::get()?.sent(python));
                 answer.count(refused.len() + requests.len());
                 let mut refused = refused.into_iter().peekable();
@@ -241,10 +241,10 @@ impl Runner {
             }
         }
         if requests.is_empty() {
-            return Ok(Answer::Executed(Executed { refused, requests, responses: None }));
+            return Ok(Answer::Executed(ExecutionOutcome { refused, requests, responses: None }));
         }
         match self.responses(python, execute, &requests) {
-            Ok(responses) => Ok(Answer::Executed(Executed { refused, requests, responses })),
+            Ok(responses) => Ok(Answer::Executed(ExecutionOutcome { refused, requests, responses })),
             Err(error) => {
                 // The server answers all of them with the error.
                 requests

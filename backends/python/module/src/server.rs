@@ -10,7 +10,7 @@ use crate::constants::{LogLevel, MetricKind, exception};
 use crate::side::Side;
 
 /// What the server answered.
-enum Answered {
+enum ReplyValue {
     Done,
     Bool(bool),
     Number(f64),
@@ -21,14 +21,14 @@ fn ask(
     python: Python<'_>,
     kind: u16,
     build: impl FnOnce(&mut Message<'_>) -> PyResult<()>,
-) -> PyResult<Answered> {
+) -> PyResult<ReplyValue> {
     let answer = Side::get()?.ask(python, kind, build)?;
     let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
     Ok(match reply {
-        Reply::Done | Reply::Nothing => Answered::Done,
-        Reply::Bool(value) => Answered::Bool(value),
-        Reply::Number(value) => Answered::Number(value),
-        Reply::Handle(handle) => Answered::Handle(handle),
+        Reply::Done | Reply::Nothing => ReplyValue::Done,
+        Reply::Bool(value) => ReplyValue::Bool(value),
+        Reply::Number(value) => ReplyValue::Number(value),
+        Reply::Handle(handle) => ReplyValue::Handle(handle),
         Reply::Failure(failure) => return Err(exception(failure.message)),
         Reply::Response(_) => return Err(unexpected()),
     })
@@ -79,7 +79,7 @@ pub fn model_ready(python: Python<'_>, model: &str, version: i64) -> PyResult<bo
         Ok(())
     });
     match answered? {
-        Answered::Bool(ready) => Ok(ready),
+        ReplyValue::Bool(ready) => Ok(ready),
         _ => Err(unexpected()),
     }
 }
@@ -98,9 +98,9 @@ pub fn log(python: Python<'_>, message: &str, level: LogLevel) -> PyResult<()> {
 #[pyclass(frozen)]
 pub struct MetricHandle(u64);
 
-fn handle(answered: Answered) -> PyResult<MetricHandle> {
+fn handle(answered: ReplyValue) -> PyResult<MetricHandle> {
     match answered {
-        Answered::Handle(handle) => Ok(MetricHandle(handle)),
+        ReplyValue::Handle(handle) => Ok(MetricHandle(handle)),
         _ => Err(unexpected()),
     }
 }
@@ -136,7 +136,7 @@ impl MetricHandle {
 
     fn value(&self, python: Python<'_>) -> PyResult<f64> {
         match self.operate(python, side::METRIC_VALUE, 0.0)? {
-            Answered::Number(value) => Ok(value),
+            ReplyValue::Number(value) => Ok(value),
             _ => Err(unexpected()),
         }
     }
@@ -155,7 +155,7 @@ impl MetricHandle {
 }
 
 impl MetricHandle {
-    fn operate(&self, python: Python<'_>, operation: u8, value: f64) -> PyResult<Answered> {
+    fn operate(&self, python: Python<'_>, operation: u8, value: f64) -> PyResult<ReplyValue> {
         ask(python, METRIC, |message| {
             message.u64(self.0);
             message.u8(operation);

@@ -1,7 +1,7 @@
 //! `Tensor`: a name, and elements that are an array of the model's, memory that the server shares, or another library's. They
 //! may be in memory of a GPU, where only other libraries read them.
 
-use nereid_python_arrays::dlpack::{self, Device, Imported, Managed, Refusal};
+use nereid_python_arrays::dlpack::{self, Device, ImportedTensor, ManagedTensor, Refusal};
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use nereid_worker_protocol::tensor as wire;
 use nereid_worker_protocol::{Message, Region};
@@ -40,13 +40,13 @@ pub struct Memory(Kind);
 
 enum Kind {
     Region(Region),
-    Managed(Managed),
+    Managed(ManagedTensor),
     Gpu(GpuMemory),
 }
 
 impl Memory {
     /// Memory that another library shares.
-    pub fn managed(python: Python<'_>, managed: Managed) -> PyResult<Py<Self>> {
+    pub fn managed(python: Python<'_>, managed: ManagedTensor) -> PyResult<Py<Self>> {
         Py::new(python, Self(Kind::Managed(managed)))
     }
 
@@ -245,7 +245,7 @@ fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResu
         Refusal::Raised(error) => error,
         Refusal::Tensor(reason) => refused(reason),
     })?;
-    let Imported { managed, data_type, shape, strides, device } = imported;
+    let ImportedTensor { managed, data_type, shape, strides, device } = imported;
     let data = managed.data();
     let memory = Memory::managed(python, managed)?;
     let Some(strides) = strides else {

@@ -8,7 +8,7 @@ use crate::statistics::ComputeTimes;
 
 /// The sum over the requests to members. Each is [begun](Self::begin), and then [ended](Self::end).
 #[derive(Default)]
-pub(crate) struct Computed(Mutex<Sum>);
+pub(crate) struct ComputeSum(Mutex<Sum>);
 
 #[derive(Default)]
 struct Sum {
@@ -21,7 +21,7 @@ struct Sum {
 /// Called with the sum.
 type Then = Box<dyn FnOnce(ComputeTimes) + Send>;
 
-impl Computed {
+impl ComputeSum {
     /// One more request counts.
     pub(crate) fn begin(&self) {
         self.lock().open += 1;
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_reported_when_the_last_request_has_ended() {
-        let computed = Computed::default();
+        let computed = ComputeSum::default();
         let reported = Arc::new(Mutex::new(None));
         computed.begin();
         computed.begin();

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::plan::PlannedStep;
 use super::wave::{Sequence, Value, Wave};
-use super::{Computed, Shared};
+use super::{ComputeSum, Shared};
 use crate::caller::Caller;
 use crate::inflight::ResponseStream;
 use crate::model::Model;
@@ -87,7 +87,7 @@ struct Live {
 }
 
 /// What a run waits for.
-enum Awaited {
+enum WaitingFor {
     Answer(Live),
     Permit(Ready, Arc<Semaphore>),
 }
@@ -98,17 +98,17 @@ enum Event {
     Permitted(Ready, OwnedSemaphorePermit),
 }
 
-async fn event_of(awaited: Awaited) -> Result<Event> {
+async fn event_of(awaited: WaitingFor) -> Result<Event> {
     match awaited {
-        Awaited::Answer(mut live) if live.is_decoupled => {
+        WaitingFor::Answer(mut live) if live.is_decoupled => {
             let answer = live.answers.next().await;
             Ok(Event::Answered(live, answer))
         }
-        Awaited::Answer(mut live) => {
+        WaitingFor::Answer(mut live) => {
             let answer = live.answers.single().await;
             Ok(Event::Answered(live, Some(answer)))
         }
-        Awaited::Permit(ready, limit) => {
+        WaitingFor::Permit(ready, limit) => {
             let closed = |_| Error::internal("the semaphore of max_inflight_requests was closed");
             Ok(Event::Permitted(ready, limit.acquire_owned().await.map_err(closed)?))
         }
@@ -160,7 +160,7 @@ struct Run<'a> {
     throttled: BTreeMap<usize, usize>,
     /// Decoupled members whose answers are not looked at before those behind them have caught up.
     paused: Vec<Live>,
-    computed: Arc<Computed>,
+    computed: Arc<ComputeSum>,
     /// How many responses were made.
     made: usize,
     /// The last of them, until it is known whether anything is left to be done.
@@ -234,14 +234,14 @@ impl<'a> Run<'a> {
                     Some(Err(_)) => {
                         *self.throttled.entry(self.rank(ready.step)).or_default() += 1;
                         let limit = Arc::clone(&self.shared.limits[ready.step]);
-                        awaited.push(event_of(Awaited::Permit(ready, limit)));
+                        awaited.push(event_of(WaitingFor::Permit(ready, limit)));
                     }
                     Some(Ok(permit)) => awaited.push(event_of(self.begin(ready, Some(permit))?)),
                     None => awaited.push(event_of(self.begin(ready, None)?)),
                 }
             }
             for live in self.resumed() {
-                awaited.push(event_of(Awaited::Answer(live)));
+                awaited.push(event_of(WaitingFor::Answer(live)));
             }
             if !(awaited.is_empty() && self.paused.is_empty())
                 && let Some(response) = self.last.take()
@@ -351,7 +351,7 @@ impl<'a> Run<'a> {
     }
 
     /// Makes the request to a step's member.
-    fn begin(&mut self, ready: Ready, permit: Option<OwnedSemaphorePermit>) -> Result<Awaited> {
+    fn begin(&mut self, ready: Ready, permit: Option<OwnedSemaphorePermit>) -> Result<WaitingFor> {
         let step = &self.shared.plan.steps[ready.step];
         let (Some(member), Some(wave)) = (&self.members[ready.step], self.waves.get_mut(&ready.wave)) else {
             return Err(Error::internal("a step was scheduled that no requested output needs"));
@@ -407,7 +407,7 @@ impl<'a> Run<'a> {
         };
         let is_decoupled = member.is_decoupled();
         let answers = member.infer(request, Caller::ensemble(&self.computed))?;
-        Ok(Awaited::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
+        Ok(WaitingFor::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
     }
 
     /// Contents for host policies of the inputs that a step has from the ensemble's request.

@@ -9,7 +9,7 @@ const OVERHEAD: usize = 512;
 
 /// Answers in the order they were given.
 #[derive(Default)]
-pub(super) struct Unread {
+pub(super) struct UnreadAnswers {
     /// The first one. Nearly always the only one, so it costs no allocation and is not weighed.
     next: Option<Answer>,
     later: VecDeque<Answer>,
@@ -17,7 +17,7 @@ pub(super) struct Unread {
     weight: usize,
 }
 
-impl Unread {
+impl UnreadAnswers {
     /// Whether the answer may wait with the others: there is none, or together the later ones take `limit` bytes at most.
     /// With limit 0 any number may wait.
     pub(super) fn has_room(&self, answer: &Answer, limit: usize) -> bool {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_first_answer_may_be_of_any_size_and_the_later_ones_share_the_limit() {
         let limit = weight(&answer(100)) + weight(&answer(10));
-        let mut unread = Unread::default();
+        let mut unread = UnreadAnswers::default();
         assert!(unread.has_room(&answer(1 << 20), limit));
         unread.push(answer(1 << 20));
         for size in [100, 10] {

@@ -172,9 +172,9 @@ impl LifeCycle {
 }
 
 /// Reports an outcome when its last clone is dropped.
-pub(super) struct Deferred(Mutex<Option<(Done, Result<()>)>>);
+pub(super) struct DeferredOutcome(Mutex<Option<(Done, Result<()>)>>);
 
-impl Deferred {
+impl DeferredOutcome {
     pub(super) fn new(done: Done, outcome: Result<()>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some((done, outcome)))))
     }
@@ -186,7 +186,7 @@ impl Deferred {
     }
 }
 
-impl Drop for Deferred {
+impl Drop for DeferredOutcome {
     fn drop(&mut self) {
         let pending = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((done, outcome)) = pending {

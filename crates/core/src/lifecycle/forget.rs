@@ -18,7 +18,7 @@ const FEW: usize = 256;
 
 /// When the source is listed next to forget what is gone.
 #[derive(Default)]
-pub(super) struct Forgetting {
+pub(super) struct ForgetSchedule {
     /// How many idle models were left the last time.
     left: AtomicUsize,
     is_running: AtomicBool,

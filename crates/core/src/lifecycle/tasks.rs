@@ -10,7 +10,7 @@ use std::time::Instant;
 use nereid_backend_api::{Error, Result};
 use tokio::sync::oneshot::{Receiver, channel};
 
-use super::dependents::{Deferred, Dependencies};
+use super::dependents::{DeferredOutcome, Dependencies};
 use super::fetch::{Canceller, FetchOutcome};
 use super::records::Records;
 use crate::source::Overrides;
@@ -357,7 +357,7 @@ impl Tasks {
         &mut self,
         members: &BTreeSet<String>,
         with_members: bool,
-        later: &Arc<Deferred>,
+        later: &Arc<DeferredOutcome>,
     ) {
         for member in members.iter().filter(|_| with_members) {
             if self.dependencies.is_left_over(member) {

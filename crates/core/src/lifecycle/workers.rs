@@ -7,7 +7,7 @@ use std::thread;
 use nereid_backend_api::{Error, Result};
 
 use super::LifeCycle;
-use super::dependents::Deferred;
+use super::dependents::DeferredOutcome;
 use super::fetch::FetchOutcome;
 use super::records::{Records, all};
 use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
@@ -214,7 +214,7 @@ impl LifeCycle {
         if needs_reconciling && !tasks.closed {
             tasks.reconcile_after_members(&name, outcome, members_as_of, done);
         } else {
-            let deferred = Deferred::new(done, outcome);
+            let deferred = DeferredOutcome::new(done, outcome);
             if !tasks.closed {
                 let users: Vec<_> = tasks.dependencies.users(&name).cloned().collect();
                 for user in users.iter().filter(|_| has_changed) {

@@ -9,9 +9,9 @@ use nereid_backend_api::{Buffer, ModelConfig, Request, Result, Tensor};
 
 use super::counters::Counters;
 use super::entry::CacheEntry;
-use super::flights::{Flight, Flights, Joined};
+use super::flights::{Flight, FlightRole, Flights};
 use super::key::{KeyMaker, Keys, identity};
-use super::storing::{Answers, Storing};
+use super::storing::{Answers, StoringSink};
 use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
 use crate::caller::Caller;
 use crate::executor::dependencies;
@@ -212,7 +212,7 @@ struct Search<'a> {
 
 /// What is known of a request that was not found.
 #[derive(Clone, Copy)]
-struct Missed {
+struct CacheMiss {
     /// How long the lookup took.
     lookup: Duration,
     /// Whether its answer is to be stored.
@@ -229,7 +229,7 @@ impl Search<'_> {
             self.hit(&entry, request);
             return Step::Answered;
         }
-        let missed = Missed { lookup: took, admitted: self.shared.cache().admits(&self.keys.own) };
+        let missed = CacheMiss { lookup: took, admitted: self.shared.cache().admits(&self.keys.own) };
         if !missed.admitted && self.shared.flights.is_none() {
             self.shared.statistics.record_cache_miss(took);
             return Step::Proceed(request);
@@ -242,7 +242,7 @@ impl Search<'_> {
             return Step::Proceed(self.miss(model, request, None, missed));
         };
         match flights.join(&self.keys.own) {
-            Joined::Leads(flight) => {
+            FlightRole::Leads(flight) => {
                 // The one that went before may have landed between the lookup and now.
                 if let CacheLookup::Ready(Some(entry)) = self.shared.cache().lookup(&self.keys.own) {
                     flight.land(Ok(entry.clone()));
@@ -251,7 +251,7 @@ impl Search<'_> {
                 }
                 Step::Proceed(self.miss(model, request, Some(flight), missed))
             }
-            Joined::Follows(mut answer) => {
+            FlightRole::Follows(mut answer) => {
                 let (shared, model, Self { keys, members, begin, .. }) =
                     (Arc::clone(self.shared), Arc::clone(model), self);
                 Step::Wait(Box::pin(async move {
@@ -262,10 +262,10 @@ impl Search<'_> {
                             Some(Ok(entry)) => search.hit(&entry, request),
                             Some(Err(error)) => request.answer(Err(error)),
                             None => match flights.join(&keys.own) {
-                                Joined::Leads(flight) => {
+                                FlightRole::Leads(flight) => {
                                     return Some(search.miss(&model, request, Some(flight), missed));
                                 }
-                                Joined::Follows(next) => {
+                                FlightRole::Follows(next) => {
                                     answer = next;
                                     continue;
                                 }
@@ -290,14 +290,14 @@ impl Search<'_> {
         model: &Arc<Model>,
         mut request: Request,
         flight: Option<Flight>,
-        missed: Missed,
+        missed: CacheMiss,
     ) -> Request {
         let ensemble = self.members.map(|members| (Arc::clone(model), members));
         let (shared, key) = (Arc::clone(self.shared), self.keys.own);
-        let Missed { lookup, admitted } = missed;
+        let CacheMiss { lookup, admitted } = missed;
         let answers = Mutex::new(Answers::of(flight));
         request.redirect_answers(|client| {
-            Arc::new(Storing { client, shared, ensemble, key, lookup, admitted, answers })
+            Arc::new(StoringSink { client, shared, ensemble, key, lookup, admitted, answers })
         });
         request
     }

@@ -15,10 +15,10 @@ const PACKED: usize = 1024;
 
 /// An answer that may be given again. Cloning it copies no contents.
 #[derive(Clone, Debug)]
-pub struct CacheEntry(Kept);
+pub struct CacheEntry(StoredAnswer);
 
 #[derive(Clone, Debug)]
-enum Kept {
+enum StoredAnswer {
     /// A small answer in one allocation, as [`write_response`] writes it.
     Packed(Arc<[u8]>),
     Whole(Arc<Whole>),
@@ -39,7 +39,7 @@ impl CacheEntry {
     /// A device's driver failed.
     pub fn of(response: &Response) -> Result<Self> {
         if let Some(packed) = packed(response) {
-            return Ok(Self(Kept::Packed(packed)));
+            return Ok(Self(StoredAnswer::Packed(packed)));
         }
         let mut kept = response.clone();
         for buffer in kept.outputs.iter_mut().flat_map(|output| &mut output.buffers) {
@@ -51,22 +51,22 @@ impl CacheEntry {
 
     /// An entry of a response whose outputs may be kept as they are.
     pub(super) fn of_parts(response: Response) -> Self {
-        Self(Kept::Whole(Arc::new(Whole { byte_size: size_of_response(&response), response })))
+        Self(StoredAnswer::Whole(Arc::new(Whole { byte_size: size_of_response(&response), response })))
     }
 
     /// The answer.
     pub fn response(&self) -> Cow<'_, Response> {
         match &self.0 {
-            Kept::Packed(packed) => Cow::Owned(unpacked(packed)),
-            Kept::Whole(whole) => Cow::Borrowed(&whole.response),
+            StoredAnswer::Packed(packed) => Cow::Owned(unpacked(packed)),
+            StoredAnswer::Whole(whole) => Cow::Borrowed(&whole.response),
         }
     }
 
     /// How much memory it takes, in bytes: its contents and all that describes them.
     pub fn byte_size(&self) -> usize {
         match &self.0 {
-            Kept::Packed(packed) => packed.len() + 2 * ALLOCATION,
-            Kept::Whole(whole) => whole.byte_size,
+            StoredAnswer::Packed(packed) => packed.len() + 2 * ALLOCATION,
+            StoredAnswer::Whole(whole) => whole.byte_size,
         }
     }
 
@@ -75,12 +75,12 @@ impl CacheEntry {
         let is_wanted =
             |output: &Tensor| outputs.is_empty() || outputs.iter().any(|wanted| wanted.name == output.name);
         match &self.0 {
-            Kept::Packed(packed) => {
+            StoredAnswer::Packed(packed) => {
                 let mut response = unpacked(packed);
                 response.outputs.retain(is_wanted);
                 response
             }
-            Kept::Whole(whole) => {
+            StoredAnswer::Whole(whole) => {
                 let outputs = whole.response.outputs.iter().filter(|output| is_wanted(output));
                 Response {
                     outputs: outputs.cloned().collect(),

@@ -17,7 +17,7 @@ type Outcome = Option<Result<CacheEntry>>;
 pub(super) struct Flights(Mutex<HashMap<CacheKey, Vec<oneshot::Sender<Outcome>>>>);
 
 /// What a request is among its equals.
-pub(super) enum Joined {
+pub(super) enum FlightRole {
     /// The one to be executed.
     Leads(Flight),
     /// One that waits for the answer.
@@ -25,7 +25,7 @@ pub(super) enum Joined {
 }
 
 impl Flights {
-    pub(super) fn join(self: &Arc<Self>, key: &CacheKey) -> Joined {
+    pub(super) fn join(self: &Arc<Self>, key: &CacheKey) -> FlightRole {
         let mut flights = self.lock();
         match flights.get_mut(key) {
             Some(followers) => {
@@ -35,11 +35,11 @@ impl Flights {
                     followers.retain(|follower| !follower.is_closed());
                 }
                 followers.push(sender);
-                Joined::Follows(receiver)
+                FlightRole::Follows(receiver)
             }
             None => {
                 flights.insert(*key, Vec::new());
-                Joined::Leads(Flight { flights: Arc::clone(self), key: *key, landed: false })
+                FlightRole::Leads(Flight { flights: Arc::clone(self), key: *key, landed: false })
             }
         }
     }

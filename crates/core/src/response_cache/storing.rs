@@ -12,7 +12,7 @@ use super::key::CacheKey;
 use crate::model::Model;
 
 /// See the module.
-pub(super) struct Storing {
+pub(super) struct StoringSink {
     pub client: Arc<dyn ResponseSink>,
     pub shared: Arc<Shared>,
     /// The model, if the key depends on its members.
@@ -42,7 +42,7 @@ impl Answers {
     }
 }
 
-impl Storing {
+impl StoringSink {
     fn last(&self, answer: Option<&Answer>) {
         let (flight, single, unfit) = {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ fn without_sequence(response: &Response) -> Response {
     kept
 }
 
-impl ResponseSink for Storing {
+impl ResponseSink for StoringSink {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         if last {
             // Before the answer leaves: who has it finds it stored.

@@ -17,7 +17,7 @@ use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
 /// What the rules look at in an item.
-pub(crate) trait Batched: Item {
+pub(crate) trait BatchItem: Item {
     /// How many items of the batch dimension it holds, at least 1.
     fn batch_size(&self) -> usize;
 
@@ -29,7 +29,7 @@ pub(crate) trait Batched: Item {
 }
 
 /// Tells which items go together, and prepares them to leave.
-pub(crate) trait Former<T>: Send {
+pub(crate) trait BatchFormer<T>: Send {
     /// A batch is begun anew with this item.
     fn begin(&mut self, first: &T);
 
@@ -102,7 +102,7 @@ pub(crate) struct Batcher<T, F> {
     size: usize,
     /// When requests expire: time, level and number.
     expiries: BTreeSet<(Instant, u64, u64)>,
-    forming: Option<Forming>,
+    forming: Option<NextBatch>,
     closed: bool,
 }
 
@@ -124,7 +124,7 @@ struct QueuedItem<T> {
 
 /// The next batch, as far as it was worked out.
 #[derive(Clone, Copy, Debug)]
-struct Forming {
+struct NextBatch {
     count: usize,
     size: usize,
     /// Where to cut it: how many requests make a preferred size, or at least do not pass the greatest.
@@ -172,7 +172,7 @@ impl<T> Level<T> {
     }
 }
 
-impl<T: Batched, F: Former<T>> Batcher<T, F> {
+impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
     /// An empty queue.
     pub(crate) fn new(rules: Rules, former: F) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
     }
 
     /// Works out the next batch.
-    fn form(&mut self) -> Option<Forming> {
+    fn form(&mut self) -> Option<NextBatch> {
         if let Some(forming) = self.forming.filter(|forming| forming.blocker.is_some()) {
             return Some(forming);
         }
@@ -244,7 +244,7 @@ impl<T: Batched, F: Former<T>> Batcher<T, F> {
             let formed = match &mut forming {
                 None => {
                     self.former.begin(&waiting.item);
-                    forming.insert(Forming {
+                    forming.insert(NextBatch {
                         count: 1,
                         size,
                         best: None,
@@ -317,7 +317,7 @@ fn behind<T>(
     })
 }
 
-impl<T: Batched, F: Former<T>> Queue for Batcher<T, F> {
+impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     type Item = T;
 
     fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nereid_backend_api::{BatchBuilder, CustomBatching, ModelConfig, Request, Tensor};
 
 use super::Order;
-use super::batcher::{Batched, Former};
+use super::batcher::{BatchFormer, BatchItem};
 
 /// Holds requests to the rules of a model's configuration and, if it has any, of its backend.
 pub(crate) struct RequestFormer {
@@ -79,7 +79,7 @@ fn same_contents(one: &Tensor, other: &Tensor) -> bool {
     }
 }
 
-impl Former<Request> for RequestFormer {
+impl BatchFormer<Request> for RequestFormer {
     fn begin(&mut self, first: &Request) {
         self.building = self.custom.as_ref().map(|custom| custom.begin());
         if let Some(building) = &mut self.building {
@@ -103,7 +103,7 @@ impl Former<Request> for RequestFormer {
     }
 }
 
-impl Batched for Request {
+impl BatchItem for Request {
     fn batch_size(&self) -> usize {
         Request::batch_size(self).max(1)
     }

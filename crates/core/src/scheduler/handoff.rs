@@ -31,7 +31,7 @@ pub(crate) struct Handoff<Q> {
 
 struct State<Q> {
     queue: Q,
-    instances: Vec<Doing>,
+    instances: Vec<Activity>,
     /// The idle instances. The last one is called first: its caches are the warmest.
     idle: Vec<usize>,
     /// The idle instance that wakes up by itself.
@@ -44,7 +44,7 @@ struct State<Q> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
+enum Activity {
     Executing,
     Idle,
     Called,
@@ -56,7 +56,7 @@ impl<Q: Queue> Handoff<Q> {
     pub(crate) fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
         let state = State {
             queue,
-            instances: vec![Doing::Executing; instances],
+            instances: vec![Activity::Executing; instances],
             idle: Vec::with_capacity(instances),
             watcher: None,
             called: 0,
@@ -81,7 +81,7 @@ impl<Q: Queue> Handoff<Q> {
                 Err(item) => item,
                 Ok(requests) => {
                     let instance = state.leave_idle(None).expect("one is idle, as seen above");
-                    state.instances[instance] = Doing::Claimed;
+                    state.instances[instance] = Activity::Claimed;
                     return Enqueued::Claimed(Claim { instance, requests });
                 }
             }
@@ -147,11 +147,11 @@ impl<Q: Queue> Handoff<Q> {
     pub(crate) fn finished(&self, instance: usize) {
         let mut state = self.lock();
         if state.queue.len() == 0 && !state.closed {
-            state.instances[instance] = Doing::Idle;
+            state.instances[instance] = Activity::Idle;
             state.idle.push(instance);
             return;
         }
-        state.instances[instance] = Doing::Called;
+        state.instances[instance] = Activity::Called;
         state.called += 1;
         drop(state);
         self.calls[instance].notify_one();
@@ -176,7 +176,7 @@ impl<Q: Queue> Handoff<Q> {
         state.closed = true;
         state.queue.close();
         while let Some(instance) = state.leave_idle(None) {
-            state.instances[instance] = Doing::Called;
+            state.instances[instance] = Activity::Called;
             state.called += 1;
             self.calls[instance].notify_one();
         }
@@ -236,21 +236,21 @@ impl<Q: Queue> Handoff<Q> {
         instance: usize,
         batch_leaves: Option<Instant>,
     ) -> MutexGuard<'a, State<Q>> {
-        state.instances[instance] = Doing::Idle;
+        state.instances[instance] = Activity::Idle;
         state.idle.push(instance);
         if batch_leaves.is_some() && state.watcher.is_none() {
             state.watcher = Some(instance);
         }
-        while state.instances[instance] != Doing::Called {
+        while state.instances[instance] != Activity::Called {
             let deadline = batch_leaves.filter(|_| state.watcher == Some(instance));
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 state.leave_idle(Some(instance));
-                state.instances[instance] = Doing::Executing;
+                state.instances[instance] = Activity::Executing;
                 return state;
             }
             state = wait(&self.calls[instance], state, deadline);
         }
-        state.instances[instance] = Doing::Executing;
+        state.instances[instance] = Activity::Executing;
         state.called -= 1;
         state
     }
@@ -272,7 +272,7 @@ impl<Q: Queue> State<Q> {
         }
         let preferred = permits.and_then(|permits| permits.first(&self.idle));
         let instance = self.leave_idle(preferred)?;
-        self.instances[instance] = Doing::Called;
+        self.instances[instance] = Activity::Called;
         self.called += 1;
         Some(instance)
     }

@@ -82,11 +82,11 @@ impl Fetches {
     }
 
     /// A fetch begins, and is in progress as long as what this returns is there.
-    pub(crate) fn begin<'a>(&'a self, id: &'a ModelId) -> Fetching<'a> {
+    pub(crate) fn begin<'a>(&'a self, id: &'a ModelId) -> FetchInProgress<'a> {
         let progress = Progress { counts: Arc::default(), events: self.events.clone() };
         self.lock().insert(id.clone(), (Instant::now(), progress.clone()));
         self.events.notify();
-        Fetching { fetches: self, id, progress }
+        FetchInProgress { fetches: self, id, progress }
     }
 
     pub(crate) fn status(&self) -> Vec<FetchStatus> {
@@ -103,13 +103,13 @@ impl Fetches {
 }
 
 /// One of them.
-pub(crate) struct Fetching<'a> {
+pub(crate) struct FetchInProgress<'a> {
     fetches: &'a Fetches,
     id: &'a ModelId,
     pub(crate) progress: Progress,
 }
 
-impl Drop for Fetching<'_> {
+impl Drop for FetchInProgress<'_> {
     fn drop(&mut self) {
         self.fetches.lock().remove(self.id);
         self.fetches.events.notify();

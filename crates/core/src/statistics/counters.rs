@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nereid_backend_api::{ExecutionTimes, ResponseKind};
 
 use super::{
-    BatchStatistics, ComputeTimes, DurationStatistics, Ending, FailureReason, InferStatistics,
+    BatchStatistics, ComputeTimes, DurationStatistics, FailureReason, InferStatistics, RequestOutcome,
     ResponseStatistics, Totals, nanos,
 };
 
@@ -130,15 +130,15 @@ impl Counters {
     }
 
     /// Counts the end of a request.
-    pub(super) fn ended(&self, ending: Ending, batch_size: usize, total: Duration, queue: Duration) {
+    pub(super) fn ended(&self, ending: RequestOutcome, batch_size: usize, total: Duration, queue: Duration) {
         match ending {
-            Ending::Success => {
+            RequestOutcome::Success => {
                 self.inference_count.fetch_add(batch_size as u64, Relaxed);
                 self.success.add(total);
                 self.queue.add(queue);
             }
-            Ending::Failure(reason) => self.failed(total, reason),
-            Ending::Cancelled(reason) => {
+            RequestOutcome::Failure(reason) => self.failed(total, reason),
+            RequestOutcome::Cancelled(reason) => {
                 self.failed(total, reason);
                 self.cancel.add(total);
             }
@@ -323,7 +323,7 @@ mod tests {
                     let _guard = on_instance(instance);
                     for _ in 0..1000 {
                         sets.own().ended(
-                            Ending::Success,
+                            RequestOutcome::Success,
                             2,
                             Duration::from_nanos(7),
                             Duration::from_nanos(3),

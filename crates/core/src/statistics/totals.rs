@@ -130,11 +130,11 @@ impl ModelStatistics {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ending;
+    use super::super::RequestOutcome;
     use super::*;
 
     fn success(statistics: &ModelStatistics) {
-        statistics.record(Ending::Success, 2, Duration::from_nanos(7), Duration::from_nanos(3));
+        statistics.record(RequestOutcome::Success, 2, Duration::from_nanos(7), Duration::from_nanos(3));
     }
 
     #[test]
@@ -170,10 +170,10 @@ mod tests {
     fn failures_are_counted_by_their_reason() {
         let statistics = ModelStatistics::default();
         let fail = |ending| statistics.record(ending, 1, Duration::ZERO, Duration::ZERO);
-        fail(Ending::Failure(FailureReason::Rejected));
-        fail(Ending::Failure(FailureReason::Backend));
-        fail(Ending::Failure(FailureReason::Backend));
-        fail(Ending::Cancelled(FailureReason::Cancelled));
+        fail(RequestOutcome::Failure(FailureReason::Rejected));
+        fail(RequestOutcome::Failure(FailureReason::Backend));
+        fail(RequestOutcome::Failure(FailureReason::Backend));
+        fail(RequestOutcome::Cancelled(FailureReason::Cancelled));
         assert_eq!(statistics.totals().failures, [2, 1, 0, 1]);
         assert_eq!(statistics.snapshot().fail.count, 4);
     }

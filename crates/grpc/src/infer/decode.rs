@@ -21,7 +21,7 @@ use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTe
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 /// A request, and what else its message says.
-pub(super) struct Decoded {
+pub(super) struct DecodedRequest {
     pub request: InferRequest,
     /// The shared memory that it reads and writes.
     pub memory: RequestMemory,
@@ -33,9 +33,9 @@ pub(super) struct Decoded {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<Decoded> {
+pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<DecodedRequest> {
     let InferMessage { message, raw, .. } = message;
-    let mut decoded = Decoded {
+    let mut decoded = DecodedRequest {
         request: InferRequest { id: message.id, ..InferRequest::default() },
         memory: RequestMemory::default(),
         empty_final: false,
@@ -47,7 +47,7 @@ pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<Decoded
     Ok(decoded)
 }
 
-impl Decoded {
+impl DecodedRequest {
     fn read_parameters(&mut self, given: BTreeMap<String, InferParameter>) -> Result<()> {
         for (name, value) in given {
             let value = choice(&name, value)?;

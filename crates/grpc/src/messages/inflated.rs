@@ -11,7 +11,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use nereid_core::{BodyBudget, Undecompressed};
+use nereid_core::{BodyBudget, DecompressionError};
 use nereid_slow_clients::Arrival;
 use tokio::task::spawn_blocking;
 use tonic::Status;
@@ -46,7 +46,7 @@ pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
 }
 
 /// The body of a call whose messages may be compressed. What it yields is not, and holds its share of the budget by itself.
-pub(crate) struct Inflated<B> {
+pub(crate) struct InflatedBody<B> {
     body: B,
     format: Format,
     budget: BodyBudget,
@@ -58,7 +58,7 @@ pub(crate) struct Inflated<B> {
     arrival: Arrival,
 }
 
-impl<B> Inflated<B> {
+impl<B> InflatedBody<B> {
     /// The body of a call whose compressed messages have this format.
     pub(crate) fn new(body: B, format: Format, budget: BodyBudget) -> Self {
         let (splitter, arrival) = (Splitter::default(), Arrival::default());
@@ -116,17 +116,17 @@ fn decompressed(format: Format, mut pieces: Pieces, budget: &BodyBudget) -> Resu
     };
     match plain {
         Ok(plain) => Ok(share.attached_to(plain)),
-        Err(Undecompressed::Invalid(error)) => {
+        Err(DecompressionError::Invalid(error)) => {
             Err(Status::internal(format!("a compressed message cannot be decompressed: {error}")))
         }
-        Err(Undecompressed::TooLong) => Err(Status::resource_exhausted(format!(
+        Err(DecompressionError::TooLong) => Err(Status::resource_exhausted(format!(
             "a compressed message exceeds the limit of {MAX_MESSAGE_SIZE} bytes when it is decompressed"
         ))),
-        Err(Undecompressed::NoRoom(error)) => Err(status::of(&error)),
+        Err(DecompressionError::NoRoom(error)) => Err(status::of(&error)),
     }
 }
 
-impl<B> Body for Inflated<B>
+impl<B> Body for InflatedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<StdError>,

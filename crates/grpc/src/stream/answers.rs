@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::load::Share;
 use crate::codec::{Reply, StreamReply};
-use crate::infer::Submitted;
+use crate::infer::SubmittedRequest;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
@@ -41,13 +41,13 @@ impl Outcome {
 }
 
 /// A request that was not executed.
-pub(super) struct Refused {
+pub(super) struct RefusedRequest {
     /// What its client receives.
     pub outcome: Outcome,
     _share: Share,
 }
 
-impl Refused {
+impl RefusedRequest {
     /// Whose request it was, and what was wrong with it.
     pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
         let response = ModelInferResponse { id, ..ModelInferResponse::default() };
@@ -63,7 +63,7 @@ fn set_final(response: &mut ModelInferResponse, last: bool) {
 
 /// A request in progress, and what its answers need.
 struct Pending {
-    submitted: Submitted,
+    submitted: SubmittedRequest,
     /// As the client wrote it.
     version: String,
     _share: Share,
@@ -101,7 +101,7 @@ pub(super) struct Single(Pending);
 
 impl Single {
     /// The request and the version that it asked for.
-    pub(super) fn new(submitted: Submitted, version: String, share: Share) -> Self {
+    pub(super) fn new(submitted: SubmittedRequest, version: String, share: Share) -> Self {
         Self(Pending { submitted, version, _share: share })
     }
 
@@ -122,7 +122,7 @@ pub(super) struct Decoupled {
 
 impl Decoupled {
     /// The request and the version that it asked for.
-    pub(super) fn new(submitted: Submitted, version: String, share: Share) -> Self {
+    pub(super) fn new(submitted: SubmittedRequest, version: String, share: Share) -> Self {
         Self { pending: Pending { submitted, version, _share: share }, final_sent: false }
     }
 }

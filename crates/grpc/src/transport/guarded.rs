@@ -24,7 +24,7 @@ const REASON: &[u8] = b"too_many_pings";
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A connection.
-pub(super) struct Guarded<S> {
+pub(super) struct GuardedConnection<S> {
     stream: S,
     /// Bytes until the client has sent its preface and the head of a frame.
     until_begun: usize,
@@ -46,7 +46,7 @@ struct PingGuard {
     goaway: Option<(Vec<u8>, usize)>,
 }
 
-impl<S> Guarded<S> {
+impl<S> GuardedConnection<S> {
     /// A connection on which pings are limited if there are `rules`.
     pub(super) fn new(stream: S, rules: Option<PingRules>) -> Self {
         Self { stream, until_begun: PREFACE + HEAD, begun: Arc::default(), guard: rules.map(PingGuard::new) }
@@ -155,7 +155,7 @@ fn goaway(highest: u32) -> Vec<u8> {
     frame
 }
 
-impl<S: AsyncWrite + Unpin> Guarded<S> {
+impl<S: AsyncWrite + Unpin> GuardedConnection<S> {
     fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.guard {
             Some(guard) => guard.poll_goaway(&mut self.stream, context),
@@ -164,7 +164,7 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -182,7 +182,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -24,7 +24,7 @@ use super::take;
 use crate::json::{self, syntax};
 
 /// A request and the form of its reply.
-pub(super) struct Decoded {
+pub(super) struct DecodedRequest {
     pub request: InferRequest,
     pub format: Format,
     /// The shared memory it reads and writes.
@@ -42,7 +42,7 @@ pub(super) fn json(
     signature: &Signature,
     max_input: Limit,
     regions: &Regions,
-) -> Result<Decoded> {
+) -> Result<DecodedRequest> {
     if length > max_input.bytes {
         return Err(too_large("the request's JSON", length, max_input));
     }
@@ -82,14 +82,14 @@ pub(super) fn json(
     check_requested(&request.outputs)?;
     request.inputs = inputs;
     request.allocator = memory.allocator();
-    Ok(Decoded { request, format: parsed.format, memory })
+    Ok(DecodedRequest { request, format: parsed.format, memory })
 }
 
 /// Decodes a body that holds only one input's contents (Triton's raw binary request).
 ///
 /// # Errors
 /// The model does not take raw requests.
-pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limit) -> Result<Decoded> {
+pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limit) -> Result<DecodedRequest> {
     let length = body.len();
     if length > max_input.bytes {
         return Err(too_large("the raw input", length, max_input));
@@ -97,7 +97,7 @@ pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limi
     let contents = take(body, length).unwrap_or_default();
     let request = InferRequest { inputs: vec![signature.raw_input(contents)?], ..InferRequest::default() };
     let format = Format { default: Form::Binary, ..Format::default() };
-    Ok(Decoded { request, format, memory: RequestMemory::default() })
+    Ok(DecodedRequest { request, format, memory: RequestMemory::default() })
 }
 
 /// The error for `what` that exceeds the limit.

@@ -47,7 +47,7 @@ pub(super) fn expand(arguments: Vec<OsString>, command: &Command) -> Result<Vec<
     let subcommand = arguments.peek().and_then(|name| command.find_subcommand(name));
     let options: Vec<_> = subcommand.unwrap_or(&command).get_arguments().collect();
     while let Some(argument) = arguments.next() {
-        let Some(given) = Given::of(&argument) else {
+        let Some(given) = LongOption::of(&argument) else {
             expanded.push(argument);
             if expanded.last().is_some_and(|last| last == "--") {
                 break;
@@ -93,13 +93,13 @@ fn find<'a>(given: &str, options: &[&'a Arg]) -> Result<Option<(&'a Arg, &'a str
 }
 
 /// A long option on a command line.
-struct Given<'a> {
+struct LongOption<'a> {
     name: &'a str,
     /// What follows the equals sign, if there is one.
     value: Option<&'a OsStr>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> LongOption<'a> {
     fn of(argument: &'a OsStr) -> Option<Self> {
         let rest = argument.as_bytes().strip_prefix(b"--").filter(|rest| !rest.is_empty())?;
         let equals = rest.iter().position(|byte| *byte == b'=');

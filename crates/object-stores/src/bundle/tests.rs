@@ -144,7 +144,7 @@ impl Store for Patient {
         Box::pin(async move { self.prepared(as_of).await?.stat(folder, as_of).await })
     }
 
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         self.0.fetch(fetch)
     }
 }

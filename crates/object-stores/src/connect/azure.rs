@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
-use super::{Connecting, Connection, no_retries};
+use super::{Connection, Setup, no_retries};
 use crate::credentials::AzureCredentials;
 use crate::locator::Public;
 use crate::platform::Platform;
@@ -43,7 +43,7 @@ impl AuthType {
     }
 }
 
-impl Connecting<'_> {
+impl Setup<'_> {
     pub(super) async fn azure(
         mut self,
         account: &str,

@@ -147,7 +147,7 @@ async fn ask(program: &str, host: &str) -> Result<Option<Login>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot run '{name}': {error}");
     let mut command = Command::new(&name);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut running = Running(command.spawn().map_err(|error| failed(&error))?);
+    let mut running = HelperProcess(command.spawn().map_err(|error| failed(&error))?);
     let (input, output) = (running.0.stdin.take(), running.0.stdout.take());
     let host = host.to_owned();
     let talk = spawn_blocking(move || {
@@ -173,9 +173,9 @@ async fn ask(program: &str, host: &str) -> Result<Option<Login>, String> {
 }
 
 /// A helper process that is killed on drop.
-struct Running(Child);
+struct HelperProcess(Child);
 
-impl Drop for Running {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         // It may have ended already.
         self.0.kill().and_then(|()| self.0.wait().map(drop)).unwrap_or_default();

@@ -8,7 +8,9 @@ use nereid_core::backend_api::ErrorCode;
 use nereid_core::block_on;
 use nereid_repository::check_source;
 use nereid_repository::conformance::{StoreUnderTest, check_store};
-use nereid_repository::{Answering, NextPiece, Route, RouteAnswer, RouteBody, RouteError, RoutedObject, Way};
+use nereid_repository::{
+    NextPiece, Route, RouteAnswer, RouteBody, RouteError, RouteFuture, RoutedObject, Way,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -73,33 +75,11 @@ struct UnderTest {
     fixture: Fixture,
 }
 
-/// The store keeps what it opened.
-#[derive(Debug)]
-struct Opened(Arc<dyn Store>);
-
-impl Store for Opened {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
-
-    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
-        self.0.list(folder, as_of)
-    }
-
-    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
-        self.0.stat(folder, as_of)
-    }
-
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
-        self.0.fetch(fetch)
-    }
-}
-
 impl StoreUnderTest for UnderTest {
-    type Store = Opened;
+    type Store = Arc<dyn Store>;
 
-    fn store(&self) -> Opened {
-        Opened(self.fixture.open())
+    fn store(&self) -> Arc<dyn Store> {
+        self.fixture.open()
     }
 
     fn put(&self, path: &str, contents: &[u8]) {
@@ -601,7 +581,7 @@ impl Route for TestRoute {
         self.fallback
     }
 
-    fn get(&self, object: RoutedObject) -> Answering<'_> {
+    fn get(&self, object: RoutedObject) -> RouteFuture<'_> {
         Box::pin(async move {
             let broken = || RouteError("broken".to_owned());
             if self.behaviour == Behaviour::Away {

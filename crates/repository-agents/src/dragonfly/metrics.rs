@@ -5,12 +5,12 @@ use nereid_core::{Metric, MetricKind, MetricLabels, MetricRegistry};
 use nereid_repository::Way;
 
 /// The counters of a route, shared by all routes.
-pub(super) struct Fetched {
+pub(super) struct RouteCounters {
     peers: Metric,
     store: Metric,
 }
 
-impl Fetched {
+impl RouteCounters {
     pub(super) fn new(registry: &MetricRegistry) -> Result<Self> {
         let family = registry.family(
             MetricKind::Counter,

@@ -11,7 +11,7 @@ use nereid_model_config::ModelConfig;
 use super::{Agent, Agents, Chain, NamedAgent};
 use crate::model_folder::{ReadOptions, given_config};
 use crate::route::Route;
-use crate::store::{Fetch, Fetched, Object, Store};
+use crate::store::{Fetch, FetchedFolder, Object, Store};
 use crate::wanted;
 
 /// A model before its agents run.
@@ -21,7 +21,7 @@ pub(crate) struct AgentRun<'a> {
     /// Its store and its known files there; `None` if they came with a load request.
     pub store: Option<(&'a Arc<dyn Store>, &'a [Object])>,
     /// The files on this machine: those beside its versions, or all.
-    pub fetched: &'a Fetched,
+    pub fetched: &'a FetchedFolder,
     /// A configuration that replaces its own, as JSON.
     pub config: Option<&'a str>,
     /// Its configuration before agents run.

@@ -235,7 +235,7 @@ impl Store for Slow {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn fetch<'a>(&'a self, _: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, _: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         Box::pin(async { Err(Error::unavailable("nothing to fetch")) })
     }
 }

@@ -11,7 +11,7 @@ use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{LoadGuard, ModelLocation, SourceFuture};
 use nereid_model_files as model_files;
 
-use super::{Entry, Fetch, Fetched, Object, ObjectKind, Store};
+use super::{Entry, Fetch, FetchedFolder, Object, ObjectKind, Store};
 
 /// Folders nested deeper than this are not read.
 const DEPTH: usize = 16;
@@ -116,12 +116,12 @@ impl Store for LocalStore {
         Box::pin(async { self.read_stat(folder) })
     }
 
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         Box::pin(async move {
             let path = self.path_of(fetch.folder)?;
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => {
-                    Ok(Fetched { path, is_complete: true, guard: LoadGuard::default() })
+                    Ok(FetchedFolder { path, is_complete: true, guard: LoadGuard::default() })
                 }
                 Ok(_) => Err(Error::not_found(format!("'{}' is not a folder", path.display()))),
                 Err(error) => Err(unreadable(&path, &error)),

@@ -6,18 +6,18 @@ use std::time::Instant;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{ModelLocation, Progress, SourceFuture};
 
-use super::{Entry, Fetch, Fetched, Object, Store};
+use super::{Entry, Fetch, FetchedFolder, Object, Store};
 
 /// A store that presents some folders under other names. A folder whose name another one takes is hidden.
 #[derive(Clone, Debug)]
 pub(crate) struct RenamedStore {
     store: Arc<dyn Store>,
-    renamed: Vec<Renamed>,
+    renamed: Vec<RenamedFolder>,
 }
 
 /// A renamed folder.
 #[derive(Clone, Debug)]
-struct Renamed {
+struct RenamedFolder {
     /// Its name in the store.
     folder: String,
     /// Its new name.
@@ -31,7 +31,7 @@ impl RenamedStore {
         renamed: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Self {
         let renamed = renamed.into_iter().map(|(folder, name)| (folder.to_owned(), name.to_owned()));
-        Self { store, renamed: renamed.map(|(folder, name)| Renamed { folder, name }).collect() }
+        Self { store, renamed: renamed.map(|(folder, name)| RenamedFolder { folder, name }).collect() }
     }
 
     /// The visible name of a store's folder: its own unless it was renamed, and `None` if another folder takes it.
@@ -49,7 +49,8 @@ impl RenamedStore {
             Some((first, rest)) => (first, Some(rest)),
             None => (folder, None),
         };
-        if let Some(Renamed { folder, .. }) = self.renamed.iter().find(|renamed| renamed.name == first) {
+        if let Some(RenamedFolder { folder, .. }) = self.renamed.iter().find(|renamed| renamed.name == first)
+        {
             return Ok(rest.map_or_else(|| folder.clone(), |rest| format!("{folder}/{rest}")));
         }
         match self.renamed.iter().find(|renamed| renamed.folder == first) {
@@ -83,7 +84,7 @@ impl Store for RenamedStore {
         Box::pin(async move { self.store.stat(&self.original(folder)?, as_of).await })
     }
 
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
+    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, FetchedFolder> {
         Box::pin(async move {
             let folder = self.original(fetch.folder)?;
             self.store.fetch(Fetch { folder: &folder, ..fetch }).await

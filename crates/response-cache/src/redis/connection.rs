@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::exchange::{Command, Ended, exchange};
+use super::exchange::{Command, ExchangeEnd, exchange};
 use super::resp::{NotRedis, Replies, Reply, write_command};
 use super::settings::RedisSettings;
 use super::tls::Tls;
@@ -152,8 +152,8 @@ pub(super) async fn run(place: Arc<Place>, link: Arc<Link>, mut commands: mpsc::
                     wait = WAITS[0];
                 }
                 match ended {
-                    Ended::Unwanted => return,
-                    Ended::Failed(why) => why,
+                    ExchangeEnd::Unwanted => return,
+                    ExchangeEnd::Failed(why) => why,
                 }
             }
         };

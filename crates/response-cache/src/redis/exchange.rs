@@ -67,7 +67,7 @@ enum Pending {
 }
 
 /// How the use of a connection ended.
-pub(super) enum Ended {
+pub(super) enum ExchangeEnd {
     /// Nobody sends commands any more.
     Unwanted,
     /// The connection is of no use: why.
@@ -79,7 +79,7 @@ pub(super) async fn exchange(
     stream: impl Stream,
     commands: &mut mpsc::Receiver<Command>,
     settings: &RedisSettings,
-) -> Ended {
+) -> ExchangeEnd {
     let (mut reader, mut writer) = split(stream);
     let mut exchange = Exchange::new(settings);
     let (mut unsent, mut unflushed) = (BytesMut::new(), false);
@@ -87,7 +87,7 @@ pub(super) async fn exchange(
         let deadline = exchange.deadline();
         let failed = tokio::select! {
             command = commands.recv(), if exchange.pending.len() < MAX_PENDING => match command {
-                None => return Ended::Unwanted,
+                None => return ExchangeEnd::Unwanted,
                 Some(command) => {
                     exchange.begin(command, &mut unsent);
                     // What else is there goes out with it.
@@ -118,7 +118,7 @@ pub(super) async fn exchange(
             }
         };
         if let Some(why) = failed {
-            return Ended::Failed(why);
+            return ExchangeEnd::Failed(why);
         }
     }
 }

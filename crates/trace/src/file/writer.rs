@@ -19,7 +19,7 @@ const MOST_KEPT: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A trace of which nothing more will be heard.
-pub(super) struct Finished {
+pub(super) struct FinishedTrace {
     /// The number of the series that it belongs to.
     pub series: u64,
     /// Its objects, with commas between them.
@@ -31,7 +31,7 @@ pub(super) struct Finished {
 }
 
 enum Message {
-    Finished(Finished),
+    Finished(FinishedTrace),
     /// Nothing more comes of that series.
     End(u64),
 }
@@ -81,7 +81,7 @@ impl Writer {
     }
 
     /// Takes a trace, unless too much waits already.
-    pub(super) fn take(&self, trace: Finished) {
+    pub(super) fn take(&self, trace: FinishedTrace) {
         let mut queue = self.shared.lock();
         if queue.closed {
             return;
@@ -192,7 +192,7 @@ impl<'p> Files<'p> {
         Self { path, index: 0, main: None, kept: HashMap::new(), failing: false }
     }
 
-    fn add(&mut self, trace: Finished) {
+    fn add(&mut self, trace: FinishedTrace) {
         let mut kept = self.kept.remove(&trace.series).unwrap_or_default();
         kept.numbered = trace.frequency > 0;
         kept.traces += 1;

@@ -48,7 +48,7 @@ pub(super) fn execute(
     }
     reader.end()?;
     if !requests.is_empty() {
-        instance.execute(Batch::new(requests, Arc::new(Uncounted)));
+        instance.execute(Batch::new(requests, Arc::new(NoExecutionCounts)));
     }
     message.count(count);
     for (answer, states) in answers.wait(count).into_iter().zip(states) {
@@ -100,12 +100,12 @@ fn add_states(response: &mut Response, states: Option<&SequenceStates>) {
 /// The answers to the requests of a batch.
 #[derive(Default)]
 struct Answers {
-    given: Mutex<Given>,
+    given: Mutex<BatchAnswers>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Given {
+struct BatchAnswers {
     /// By the position of requests in the batch.
     answers: Vec<Option<Answer>>,
     ended: usize,
@@ -118,7 +118,7 @@ struct Sink {
 }
 
 impl Answers {
-    fn lock(&self) -> MutexGuard<'_, Given> {
+    fn lock(&self) -> MutexGuard<'_, BatchAnswers> {
         // Nothing panics under this lock.
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +130,7 @@ impl Answers {
 
     /// All answers: a backend may answer after `execute` returns, from its own threads.
     fn wait(&self, count: usize) -> Vec<Answer> {
-        let waits = |given: &mut Given| given.ended < count;
+        let waits = |given: &mut BatchAnswers| given.ended < count;
         let waited = self.changed.wait_while(self.lock(), waits);
         let given = std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner));
         let missing = || Err(Error::internal("the backend ended the request without a response"));
@@ -151,8 +151,8 @@ impl ResponseSink for Sink {
 }
 
 /// The server itself counts executions.
-struct Uncounted;
+struct NoExecutionCounts;
 
-impl BatchMonitor for Uncounted {
+impl BatchMonitor for NoExecutionCounts {
     fn executed(&self, _: usize, _: ExecutionTimes) {}
 }

@@ -18,7 +18,7 @@ impl Item for Job {
     fn refuse(self, _: Refusal) {}
 }
 
-impl Batched for Job {
+impl BatchItem for Job {
     fn batch_size(&self) -> usize {
         self.size
     }
@@ -35,7 +35,7 @@ impl Batched for Job {
 /// Jobs of the same shape go together.
 struct Shapes;
 
-impl Former<Job> for Shapes {
+impl BatchFormer<Job> for Shapes {
     fn begin(&mut self, _: &Job) {}
 
     fn joins(&mut self, first: &Job, job: &Job) -> bool {

@@ -15,7 +15,7 @@ use nereid_model_config::proto::ModelSequenceBatching;
 use nereid_model_config::proto::model_sequence_batching::Control as ControlConfig;
 use nereid_model_config::proto::model_sequence_batching::control::Kind;
 
-use super::rules::{Prepare, Sequenced};
+use super::rules::{Prepare, SequenceItem};
 use super::{Place, RequestFormer, SequenceScheduler};
 
 /// Makes the requests of one model ready.
@@ -213,7 +213,7 @@ impl ResponseSink for NoAnswer {
     }
 }
 
-impl Sequenced for Request {
+impl SequenceItem for Request {
     fn sequence(&self) -> &CorrelationId {
         &self.correlation_id
     }

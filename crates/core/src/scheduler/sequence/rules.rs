@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::{CorrelationId, SequenceFlags};
 
-use super::super::batcher::{Batched, Batcher, Former};
+use super::super::batcher::{BatchFormer, BatchItem, Batcher};
 use super::super::{Queue, Readiness, Refusal, Ticket};
 use super::Place;
 
 /// What the rules look at in a request of a sequence.
-pub(crate) trait Sequenced: Batched {
+pub(crate) trait SequenceItem: BatchItem {
     /// The sequence it belongs to.
     fn sequence(&self) -> &CorrelationId;
 
@@ -123,7 +123,7 @@ struct Lane<T, F> {
 
 /// A request that has left for the model.
 #[derive(Clone, Copy)]
-struct Working {
+struct RequestInModel {
     /// Its sequence.
     serial: u64,
     number: u64,
@@ -134,10 +134,10 @@ struct Slot {
     /// The sequence that has it.
     tenant: Option<u64>,
     /// The request on its way through the model, perhaps a former tenant's.
-    working: Option<Working>,
+    working: Option<RequestInModel>,
 }
 
-impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// No sequence yet, for this many instances. In the oldest strategy each has a batcher.
     pub(crate) fn new(
         rules: Rules,

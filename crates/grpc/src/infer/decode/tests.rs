@@ -10,7 +10,7 @@ use crate::metadata::version;
 use crate::proto::{InferTensorContents, ModelInferRequest};
 use crate::testing::parameter;
 
-fn decoded(message: ModelInferRequest) -> Result<Decoded> {
+fn decoded(message: ModelInferRequest) -> Result<DecodedRequest> {
     decode(message.into(), &Regions::default())
 }
 
@@ -147,7 +147,7 @@ fn parameters_with_a_meaning_are_understood_and_the_others_are_the_models() {
         parameters: parameters.map(|(name, value)| (name.to_owned(), parameter(value))).into(),
         ..ModelInferRequest::default()
     };
-    let Decoded { request, empty_final, .. } = decoded(message).unwrap();
+    let DecodedRequest { request, empty_final, .. } = decoded(message).unwrap();
     assert!(empty_final);
     assert_eq!(request.priority, u64::MAX);
     assert_eq!(request.correlation_id, CorrelationId::Text("s".into()));

@@ -37,7 +37,7 @@ async fn inflated(body: &[u8], size: usize, format: Format, budget: &BodyBudget)
     let pieces =
         body.chunks(size).map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))));
     let body = StreamBody::new(iter(pieces.collect::<Vec<_>>()));
-    let collected = Inflated::new(body, format, budget.clone()).collect().await;
+    let collected = InflatedBody::new(body, format, budget.clone()).collect().await;
     collected.map(|collected| collected.to_bytes().to_vec()).map_err(Status::from_error)
 }
 

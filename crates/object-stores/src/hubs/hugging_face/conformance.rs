@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
-use nereid_core::SourceFuture;
 use nereid_repository::conformance::{StoreUnderTest, check_store};
-use nereid_repository::{Entry, Fetch, Fetched, Object, Store, check_source};
+use nereid_repository::{Store, check_source};
 use ring::digest::{Algorithm, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use tempfile::TempDir;
 
@@ -65,34 +63,12 @@ fn hash(algorithm: &'static Algorithm, contents: &[u8]) -> String {
     hex(digest(algorithm, contents).as_ref())
 }
 
-/// The clouds keep what they opened.
-#[derive(Debug)]
-struct Opened(Arc<dyn Store>);
-
-impl Store for Opened {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
-
-    fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>> {
-        self.0.list(folder, as_of)
-    }
-
-    fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>> {
-        self.0.stat(folder, as_of)
-    }
-
-    fn fetch<'a>(&'a self, fetch: Fetch<'a>) -> SourceFuture<'a, Fetched> {
-        self.0.fetch(fetch)
-    }
-}
-
 impl StoreUnderTest for Commits {
-    type Store = Opened;
+    type Store = Arc<dyn Store>;
 
-    fn store(&self) -> Opened {
+    fn store(&self) -> Arc<dyn Store> {
         let address = Address::parse(&format!("hf://{}", self.name)).unwrap().unwrap();
-        Opened(self.clouds.open(address).unwrap())
+        self.clouds.open(address).unwrap()
     }
 
     fn put(&self, path: &str, contents: &[u8]) {

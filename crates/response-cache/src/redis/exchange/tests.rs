@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_millis(100);
 struct World {
     commands: mpsc::Sender<Command>,
     redis: DuplexStream,
-    running: JoinHandle<Ended>,
+    running: JoinHandle<ExchangeEnd>,
 }
 
 fn settings(more: &[(&str, &str)]) -> RedisSettings {
@@ -53,8 +53,8 @@ impl World {
 
     async fn failure(self) -> String {
         match self.running.await.unwrap() {
-            Ended::Failed(why) => why,
-            Ended::Unwanted => panic!("it ended as nobody sends"),
+            ExchangeEnd::Failed(why) => why,
+            ExchangeEnd::Unwanted => panic!("it ended as nobody sends"),
         }
     }
 }
@@ -81,7 +81,7 @@ async fn replies_go_to_their_commands_in_order() {
     assert_eq!(second.await.unwrap().unwrap().response().outputs[0].byte_size(), 3);
     assert!(third.await.unwrap().is_none());
     drop(world.commands);
-    assert!(matches!(world.running.await.unwrap(), Ended::Unwanted));
+    assert!(matches!(world.running.await.unwrap(), ExchangeEnd::Unwanted));
 }
 
 #[tokio::test(start_paused = true)]

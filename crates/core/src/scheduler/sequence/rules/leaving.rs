@@ -4,9 +4,12 @@
 
 use std::time::Instant;
 
-use super::{Former, Place, Prepare, Queue, QueuedItem, Readiness, Refusal, Sequenced, Sequences, Working};
+use super::{
+    BatchFormer, Place, Prepare, Queue, QueuedItem, Readiness, Refusal, RequestInModel, SequenceItem,
+    Sequences,
+};
 
-impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// Whether a batch may leave for that instance.
     pub(crate) fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
         match &mut self.lanes[instance].batcher {
@@ -67,7 +70,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
 
     /// The request that left for the model from that place is released.
     pub(crate) fn over(&mut self, place: Place, now: Instant) {
-        let Some(Working { serial, .. }) = self.done(place) else { return };
+        let Some(RequestInModel { serial, .. }) = self.done(place) else { return };
         if self.rules.iterates {
             self.end(serial);
         }
@@ -81,7 +84,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
             let sequence = self.sequences.get_mut(&working.serial).filter(|sequence| sequence.open)?;
             Some((working, sequence))
         });
-        let Some((Working { serial, number }, sequence)) = going_on else {
+        let Some((RequestInModel { serial, number }, sequence)) = going_on else {
             self.stir_place(place, now);
             return Err((item, Refusal::NotStarted));
         };
@@ -115,7 +118,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
             // What many requests needed at a time is not kept for as long as the sequence is open.
             sequence.queue.shrink_to(1);
         }
-        slot.working = Some(Working { serial: tenant, number });
+        slot.working = Some(RequestInModel { serial: tenant, number });
         self.waiting -= 1;
         self.preparer.prepare(&mut item, &mut sequence.kept, place);
         Some((item, number))
@@ -135,7 +138,7 @@ impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
     }
 
     /// The request on its way from that place is done.
-    fn done(&mut self, place: Place) -> Option<Working> {
+    fn done(&mut self, place: Place) -> Option<RequestInModel> {
         let slot = self.lanes.get_mut(place.instance)?.slots.get_mut(place.slot)?;
         let working = slot.working.take()?;
         self.fed.remove(&working.number);

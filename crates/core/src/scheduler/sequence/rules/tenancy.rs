@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use nereid_backend_api::CorrelationId;
 
-use super::{Former, Place, Prepare, QueuedItem, Sequence, Sequenced, Sequences};
+use super::{BatchFormer, Place, Prepare, QueuedItem, Sequence, SequenceItem, Sequences};
 
-impl<T: Sequenced, O: Prepare<T>, F: Former<T>> Sequences<T, O, F> {
+impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// A sequence begins, in a slot or in the backlog.
     pub(super) fn begin(&mut self, id: CorrelationId) -> u64 {
         let serial = self.number();

@@ -22,7 +22,7 @@ impl Item for Job {
     fn refuse(self, _: Refusal) {}
 }
 
-impl Batched for Job {
+impl BatchItem for Job {
     fn batch_size(&self) -> usize {
         1
     }
@@ -34,7 +34,7 @@ impl Batched for Job {
     }
 }
 
-impl Sequenced for Job {
+impl SequenceItem for Job {
     fn sequence(&self) -> &CorrelationId {
         &self.sequence
     }
@@ -67,7 +67,7 @@ impl Prepare<Job> for Shapes {
     }
 }
 
-impl Former<Job> for Shapes {
+impl BatchFormer<Job> for Shapes {
     fn begin(&mut self, _: &Job) {}
     fn joins(&mut self, first: &Job, job: &Job) -> bool {
         first.shape == job.shape
