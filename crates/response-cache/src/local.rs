@@ -10,7 +10,7 @@
 
 mod doorkeeper;
 
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -30,14 +30,15 @@ const MIN_SHARD: u64 = 16 << 20;
 const MAX_SHARDS: u64 = 64;
 
 /// The size of an entry without its contents: its key, and its slots in the table and in the lists.
-const PER_ENTRY: usize = size_of::<CacheKey>() + size_of::<CacheEntry>() + 64;
+const PER_ENTRY: usize = size_of::<Name>() + size_of::<CacheEntry>() + 64;
 
 /// The largest share of a shard that one entry may take, in hundredths.
 const GREATEST: u64 = 97;
 
 /// See the module.
 pub struct LocalCache {
-    entries: Cache<CacheKey, CacheEntry, Bytes, Digests, Evictions>,
+    entries: Cache<Name, CacheEntry, Bytes, Digests, Evictions>,
+    max_entry_size: usize,
     /// Of each shard.
     pressure: Box<[Pressure]>,
     doorkeeper: Doorkeeper,
@@ -63,7 +64,36 @@ impl LocalCache {
         let lifecycle = Evictions(Arc::clone(&evictions));
         let entries = Cache::with_options(options, Bytes, Digests, lifecycle);
         let pressure = (0..entries.num_shards()).map(|_| Pressure::default()).collect();
-        Self { entries, pressure, doorkeeper, evictions }
+        let greatest = usize::try_from(entries.shard_capacity() / 100 * GREATEST).unwrap_or(usize::MAX);
+        let max_entry_size = greatest.saturating_sub(PER_ENTRY);
+        Self { entries, max_entry_size, pressure, doorkeeper, evictions }
+    }
+}
+
+/// A key in little memory: half of its digest, which tells keys apart as well as a random number of 128 bits, and its load.
+/// Loads that are 4,294,967,296 apart have the same number; their keys differ all the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Name {
+    digest: [u32; 4],
+    load: u32,
+}
+
+impl Name {
+    fn of(key: &CacheKey) -> Self {
+        let (words, _) = key.digest().as_chunks::<4>();
+        let digest = std::array::from_fn(|place| u32::from_le_bytes(words[place]));
+        Self { digest, load: Self::load(key.load()) }
+    }
+
+    fn load(number: u64) -> u32 {
+        number as u32
+    }
+}
+
+/// The digest is as good as random, so a part of it does for a table.
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.digest[0]) | u64::from(self.digest[1]) << 32);
     }
 }
 
@@ -73,26 +103,26 @@ impl ResponseCache for LocalCache {
     }
 
     fn lookup(&self, key: &CacheKey) -> CacheLookup {
-        CacheLookup::Ready(self.entries.get(key))
+        CacheLookup::Ready(self.entries.get(&Name::of(key)))
     }
 
     fn admits(&self, key: &CacheKey) -> bool {
-        !self.pressure[self.entries.shard_index(key)].is_high() || self.doorkeeper.knows(key)
+        !self.pressure[self.entries.shard_index(&Name::of(key))].is_high() || self.doorkeeper.knows(key)
     }
 
     fn insert(&self, key: &CacheKey, entry: CacheEntry) {
         let mut evicted = EvictedEntries::default();
-        self.entries.insert_with_lifecycle(*key, entry, &mut evicted);
-        self.pressure[self.entries.shard_index(key)].inserted(evicted.made_room);
+        let name = Name::of(key);
+        self.entries.insert_with_lifecycle(name, entry, &mut evicted);
+        self.pressure[self.entries.shard_index(&name)].inserted(evicted.made_room);
     }
 
     fn max_entry_size(&self) -> usize {
-        let shard = usize::try_from(self.entries.shard_capacity() / 100 * GREATEST).unwrap_or(usize::MAX);
-        shard.saturating_sub(PER_ENTRY)
+        self.max_entry_size
     }
 
     fn forget(&self, load: u64) {
-        self.entries.retain(|key, _| key.load() != load);
+        self.entries.retain(|name, _| name.load != Name::load(load));
         self.pressure.iter().for_each(Pressure::clear);
     }
 
@@ -135,8 +165,8 @@ impl Pressure {
 #[derive(Clone)]
 struct Bytes;
 
-impl Weighter<CacheKey, CacheEntry> for Bytes {
-    fn weight(&self, _: &CacheKey, entry: &CacheEntry) -> u64 {
+impl Weighter<Name, CacheEntry> for Bytes {
+    fn weight(&self, _: &Name, entry: &CacheEntry) -> u64 {
         (entry.byte_size() + PER_ENTRY) as u64
     }
 }
@@ -145,15 +175,15 @@ impl Weighter<CacheKey, CacheEntry> for Bytes {
 #[derive(Clone)]
 struct Evictions(Arc<AtomicU64>);
 
-impl Lifecycle<CacheKey, CacheEntry> for Evictions {
+impl Lifecycle<Name, CacheEntry> for Evictions {
     type RequestState = EvictedEntries;
 
-    fn before_evict(&self, evicted: &mut EvictedEntries, _: &CacheKey, _: &mut CacheEntry) {
+    fn before_evict(&self, evicted: &mut EvictedEntries, _: &Name, _: &mut CacheEntry) {
         self.0.fetch_add(1, Relaxed);
         evicted.made_room = true;
     }
 
-    fn on_evict(&self, evicted: &mut EvictedEntries, _: CacheKey, entry: CacheEntry) {
+    fn on_evict(&self, evicted: &mut EvictedEntries, _: Name, entry: CacheEntry) {
         evicted.entries.push(entry);
     }
 }

@@ -1,8 +1,8 @@
 //! Responses as bytes: `outputs · parameters`; and entries, for caches outside of this process:
 //! `magic · key · outputs · parameters · digest`.
 //!
-//! Numbers are little-endian; all that has a length comes after it. Each entry
-//! says which key it belongs to, and ends with a digest of all before: one that was cut, mixed up or written by somebody else
+//! Lengths, counts and dimensions take seven bits in each byte, the lowest first, and the eighth says whether more follow; all
+//! other numbers are little-endian. All that has a length comes after it. Each entry says which key it belongs to, and ends with a digest of all before: one that was cut, mixed up or written by somebody else
 //! is not read. A change of the format changes the magic and, with it, every key.
 
 use std::io::{self, Write};
@@ -14,10 +14,13 @@ use super::entry::CacheEntry;
 use super::key::CacheKey;
 
 /// Begins every entry: the format and its version.
-const MAGIC: [u8; 8] = *b"nereidR1";
+const MAGIC: [u8; 8] = *b"nereidR2";
 
 /// The largest number of outputs that memory is reserved for before they are read.
 const MAX_TRUSTED: usize = 16;
+
+/// The most bytes of a number that is written in groups of seven bits.
+const MAX_BITS: usize = 10;
 
 /// Length of the digest at the end.
 const DIGEST: usize = 16;
@@ -64,7 +67,7 @@ pub(super) fn write_response(target: &mut impl Write, response: &Response) -> io
         let data_type = TYPES.iter().position(|it| *it == output.data_type).unwrap_or(TYPES.len());
         target.write_all(&[data_type as u8])?;
         number(target, output.shape.len())?;
-        output.shape.iter().try_for_each(|dim| target.write_all(&dim.to_le_bytes()))?;
+        output.shape.iter().try_for_each(|dim| bits(target, dim.cast_unsigned()))?;
         number(target, output.byte_size())?;
         output.buffers.iter().filter_map(Buffer::as_host).try_for_each(|part| target.write_all(part))?;
     }
@@ -133,7 +136,19 @@ pub(super) fn read_response(bytes: &[u8]) -> Result<Response, Malformed> {
 }
 
 fn number(target: &mut impl Write, number: usize) -> io::Result<()> {
-    target.write_all(&(number as u64).to_le_bytes())
+    bits(target, number as u64)
+}
+
+fn bits(target: &mut impl Write, mut number: u64) -> io::Result<()> {
+    let mut bytes = [0; MAX_BITS];
+    let mut length = 1;
+    while number >= 0x80 {
+        bytes[length - 1] = number as u8 | 0x80;
+        number >>= 7;
+        length += 1;
+    }
+    bytes[length - 1] = number as u8;
+    target.write_all(&bytes[..length])
 }
 
 fn field(target: &mut impl Write, text: &[u8]) -> io::Result<()> {
@@ -173,7 +188,23 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<usize, Malformed> {
-        usize::try_from(u64::from_le_bytes(self.array()?)).map_err(|_| Malformed)
+        usize::try_from(self.bits()?).map_err(|_| Malformed)
+    }
+
+    fn bits(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0;
+        for place in 0..MAX_BITS {
+            let [byte] = self.array()?;
+            let group = u64::from(byte & 0x7f);
+            number |= group << (7 * place);
+            if byte & 0x80 == 0 {
+                // One way to write a number, and one number for what is written.
+                let is_whole = number >> (7 * place) == group;
+                let is_shortest = place == 0 || byte != 0;
+                return if is_whole && is_shortest { Ok(number) } else { Err(Malformed) };
+            }
+        }
+        Err(Malformed)
     }
 
     fn text(&mut self) -> Result<String, Malformed> {
@@ -187,7 +218,7 @@ impl<'a> Reader<'a> {
         let data_type = *TYPES.get(usize::from(data_type)).ok_or(Malformed)?;
         let mut shape = Shape::scalar();
         for _ in 0..self.number()? {
-            shape.push(i64::from_le_bytes(self.array()?));
+            shape.push(self.bits()?.cast_signed());
         }
         let length = self.number()?;
         let contents = self.take(length)?;
