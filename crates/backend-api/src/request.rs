@@ -177,12 +177,12 @@ impl Request {
         self.responder.cancellation()
     }
 
-    /// Replaces the sink of its answers. For the server.
-    pub fn redirect_answers(
+    /// Replaces the sink of its answers, and returns the new one. For the server.
+    pub fn redirect_answers<S: ResponseSink>(
         &mut self,
-        redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>,
-    ) {
-        self.responder.redirect(redirect);
+        redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<S>,
+    ) -> Arc<S> {
+        self.responder.redirect(redirect)
     }
 
     /// Releases the request and keeps its responder.

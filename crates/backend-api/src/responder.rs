@@ -140,9 +140,14 @@ impl Responder {
         }
     }
 
-    /// Replaces the sink. For the server.
-    pub fn redirect(&mut self, redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<dyn ResponseSink>) {
-        self.sink = redirect(Arc::clone(&self.sink));
+    /// Replaces the sink, and returns the new one. For the server.
+    pub fn redirect<S: ResponseSink>(
+        &mut self,
+        redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<S>,
+    ) -> Arc<S> {
+        let sink = redirect(Arc::clone(&self.sink));
+        self.sink = Arc::<S>::clone(&sink);
+        sink
     }
 
     /// The sink. For the server.

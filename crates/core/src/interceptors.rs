@@ -8,7 +8,9 @@
 //!   end of the model: the request is then answered `Cancelled` or `Unavailable`;
 //! - watch its answers: [`Request::redirect_answers`] puts a sink of its own between backend and client. A cache looks up
 //!   before the queue, and if it finds nothing it goes on with such a sink, which stores the answers after the last one. They
-//!   have the backend's shapes there, as have those that it gives itself.
+//!   have the backend's shapes there, as have those that it gives itself. What takes long is best left until the thread that
+//!   brings the request to the queue is back from there ([`Step::Listen`]): while a sink takes answers, it keeps an instance
+//!   from other requests.
 //!
 //! Requests of one sequence keep their order (`lanes.rs`): one that waits holds up those behind it, and no others.
 
@@ -21,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use nereid_backend_api::{CorrelationId, Error, Request, ResponseSink as _, Result};
+use smallvec::SmallVec;
 
 use self::lanes::{Lanes, Turn};
 use crate::caller::Caller;
@@ -32,25 +35,34 @@ use crate::task::TaskGroup;
 /// Decides about requests before they are queued.
 pub trait Interceptor: Send + Sync {
     /// Decides about an admitted request. It must not block: what takes time is a [`Step::Wait`].
-    fn intercept(&self, model: &Arc<Model>, request: Request, caller: &Caller) -> Step;
+    fn intercept(&self, model: &Arc<Model>, request: &mut Request, caller: &Caller) -> Step;
 }
 
 /// What becomes of a request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack, where a box would cost each request an allocation"
-)]
 pub enum Step {
     /// The request continues: to the next interceptor, or after the last one to the queue.
-    Proceed(Request),
-    /// The interceptor has answered it, or will.
+    Proceed,
+    /// The same, and the listener hears when it has come there.
+    Listen(Arc<dyn QueueListener>),
+    /// The interceptor has answered it, or will: the server drops it.
     Answered,
-    /// That is known when the future is ready: the request if it goes on, `None` if it was answered. The future is polled by
-    /// the threads that wake it, outside of any runtime.
-    Wait(Decision),
+    /// That is known later.
+    Wait(WaitingStep),
 }
 
-/// What an interceptor decides later, see [`Step::Wait`].
+/// Hears when a request has come to the queue.
+pub trait QueueListener: Send + Sync {
+    /// The thread that brought the request to the queue is back from there, whatever became of the request: it may even have been
+    /// executed. Where the client can see an answer as soon as there is one, the thread is only about to go there. Called once;
+    /// the thread holds no instance meanwhile.
+    fn queued(&self);
+}
+
+/// Takes a request that waits, see [`Step::Wait`], and decides later.
+pub type WaitingStep = Box<dyn FnOnce(Request) -> Decision + Send>;
+
+/// What an interceptor decides later: the request if it goes on, `None` if it was answered. The future is polled by the
+/// threads that wake it, outside of any runtime.
 pub type Decision = Pin<Box<dyn Future<Output = Option<Request>> + Send>>;
 
 /// The interceptors of a server, in the order in which requests come to them.
@@ -76,17 +88,31 @@ pub(crate) struct Gate {
     lanes: Arc<Lanes>,
 }
 
-/// How far a request has come.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack, where a box would cost each request an allocation"
-)]
+/// The listeners of a request. They hear of the queue when this is dropped, whatever happened.
+#[derive(Default)]
+struct Listeners(SmallVec<[Arc<dyn QueueListener>; 1]>);
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|listener| listener.queued());
+    }
+}
+
+/// What the interceptors that decide at once made of a request.
+enum Passage {
+    /// It comes to the queue.
+    Through,
+    Answered,
+    /// It waits for an interceptor; the number is that of the next one.
+    Wait(usize, WaitingStep),
+}
+
+/// How far a request has come that waits.
 enum Progress {
     /// It comes to the interceptor with that number or, behind the last, to the queue.
-    At(usize, Request),
+    At(usize, Box<Request>),
     /// It waits for an interceptor; the number is that of the next one.
     Before(usize, Decision),
-    Answered,
 }
 
 impl Gate {
@@ -114,37 +140,46 @@ impl Gate {
     pub(crate) fn enter(
         self: &Arc<Self>,
         inflight: Arc<InFlight>,
-        request: Request,
+        mut request: Request,
     ) -> Result<ResponseStream> {
         let turn = self.lanes.enter(&request.correlation_id);
-        let mut progress = Progress::At(0, request);
-        if turn.as_ref().is_none_or(Turn::has_come) {
-            progress = self.advance(&inflight, progress);
-            match progress {
-                Progress::At(_, request) => {
-                    let ticket = inflight.enqueue(request)?;
-                    return Ok(ResponseStream::new(inflight, ticket));
-                }
-                Progress::Answered => return Ok(ResponseStream::new(inflight, None)),
-                Progress::Before(..) => {}
+        if turn.as_ref().is_some_and(|turn| !turn.has_come()) {
+            return Ok(self.wait(inflight, turn, Progress::At(0, Box::new(request))));
+        }
+        let mut listeners = Listeners::default();
+        match self.advance(&inflight, 0, &mut request, &mut listeners) {
+            Passage::Through => {
+                let ticket = inflight.enqueue(request);
+                // Nobody can have read an answer yet: the stream of answers comes into being below.
+                drop(listeners);
+                Ok(ResponseStream::new(inflight, ticket?))
+            }
+            Passage::Answered => Ok(ResponseStream::new(inflight, None)),
+            Passage::Wait(next, wait) => {
+                drop(listeners);
+                let decision = wait(request);
+                Ok(self.wait(inflight, turn, Progress::Before(next, decision)))
             }
         }
-        Ok(self.wait(inflight, turn, progress))
     }
 
-    /// Takes a request past the interceptors that decide at once.
-    fn advance(&self, inflight: &InFlight, mut progress: Progress) -> Progress {
-        while let Progress::At(number, request) = progress {
-            let Some(interceptor) = self.interceptors.0.get(number) else {
-                return Progress::At(number, request);
-            };
-            progress = match interceptor.intercept(inflight.model(), request, inflight.caller()) {
-                Step::Proceed(request) => Progress::At(number + 1, request),
-                Step::Answered => Progress::Answered,
-                Step::Wait(decision) => Progress::Before(number + 1, decision),
-            };
+    /// Takes a request past the interceptors that decide at once, beginning with the one of that number.
+    fn advance(
+        &self,
+        inflight: &InFlight,
+        first: usize,
+        request: &mut Request,
+        listeners: &mut Listeners,
+    ) -> Passage {
+        for (number, interceptor) in self.interceptors.0.iter().enumerate().skip(first) {
+            match interceptor.intercept(inflight.model(), request, inflight.caller()) {
+                Step::Proceed => {}
+                Step::Listen(listener) => listeners.0.push(listener),
+                Step::Answered => return Passage::Answered,
+                Step::Wait(wait) => return Passage::Wait(number + 1, wait),
+            }
         }
-        progress
+        Passage::Through
     }
 
     /// The rest of a request's way, as a task.
@@ -189,10 +224,15 @@ impl Gate {
                 turn.come().await;
             }
             loop {
-                match self.advance(inflight, progress) {
-                    Progress::At(_, request) => return Some(request),
-                    Progress::Before(next, decision) => progress = Progress::At(next, decision.await?),
-                    Progress::Answered => return None,
+                let (first, mut request) = match progress {
+                    Progress::At(first, request) => (first, *request),
+                    Progress::Before(next, decision) => (next, decision.await?),
+                };
+                // The client may see an answer as soon as there is one, so listeners hear of the queue before.
+                match self.advance(inflight, first, &mut request, &mut Listeners::default()) {
+                    Passage::Through => return Some(request),
+                    Passage::Answered => return None,
+                    Passage::Wait(next, wait) => progress = Progress::Before(next, wait(request)),
                 }
             }
         });

@@ -52,7 +52,7 @@ pub use events::Changes;
 pub use gpu_limits::GpuLimits;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
-pub use interceptors::{Decision, Interceptor, Interceptors, Step};
+pub use interceptors::{Decision, Interceptor, Interceptors, QueueListener, Step, WaitingStep};
 pub use load_guard::{LoadGuard, LoadHooks};
 pub use model::{Labels, Model, ModelSpec, Work, not_offered};
 pub use nereid_backend_api as backend_api;

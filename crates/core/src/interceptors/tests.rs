@@ -124,7 +124,7 @@ impl nereid_backend_api::ResponseSink for Storing {
 }
 
 impl Interceptor for Cache {
-    fn intercept(&self, _: &Arc<Model>, mut request: Request, _: &Caller) -> Step {
+    fn intercept(&self, _: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         let key = request.input("X").unwrap().contiguous().unwrap()[0];
         let stored = self.stored.lock().unwrap().get(&key).cloned();
@@ -133,9 +133,9 @@ impl Interceptor for Cache {
             request.redirect_answers(|client| {
                 Arc::new(Storing { stored, key, answers: Mutex::default(), client })
             });
-            return Step::Proceed(request);
+            return Step::Proceed;
         };
-        let responder = request.into_responder();
+        let responder = request.responder();
         for answer in answers {
             let output = Tensor::new("Y", DataType::Uint8, [1], vec![answer + 100]);
             responder.send(Ok(Response::new(vec![output])));
@@ -162,16 +162,17 @@ async fn a_cache_stores_what_was_executed_and_answers_without_executing() {
 struct Quota(Semaphore);
 
 impl Interceptor for Quota {
-    fn intercept(&self, model: &Arc<Model>, request: Request, _: &Caller) -> Step {
+    fn intercept(&self, model: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
         match self.0.try_acquire() {
             Ok(permit) => permit.forget(),
             Err(_) => {
                 let name = model.name();
-                request.answer(Err(Error::unavailable(format!("the quota of model '{name}' is used up"))));
+                let used_up = format!("the quota of model '{name}' is used up");
+                request.responder().finish_with(Err(Error::unavailable(used_up)));
                 return Step::Answered;
             }
         }
-        Step::Proceed(request)
+        Step::Proceed
     }
 }
 
@@ -195,15 +196,15 @@ async fn a_quota_refuses_and_what_is_behind_it_does_not_see_the_request() {
 struct QuotaOfPrincipals(Mutex<HashMap<Option<Principal>, usize>>);
 
 impl Interceptor for QuotaOfPrincipals {
-    fn intercept(&self, _: &Arc<Model>, request: Request, caller: &Caller) -> Step {
+    fn intercept(&self, _: &Arc<Model>, request: &mut Request, caller: &Caller) -> Step {
         let mut used = self.0.lock().unwrap();
         let used = used.entry(caller.principal().cloned()).or_default();
         *used += 1;
         if *used > 2 {
-            request.answer(Err(Error::unavailable("used up")));
+            request.responder().finish_with(Err(Error::unavailable("used up")));
             return Step::Answered;
         }
-        Step::Proceed(request)
+        Step::Proceed
     }
 }
 
@@ -223,6 +224,17 @@ async fn a_quota_holds_for_each_principal() {
     }
 }
 
+/// Lets a request wait for a permit.
+fn wait_for(permits: &Arc<Semaphore>) -> Step {
+    let permits = Arc::clone(permits);
+    Step::Wait(Box::new(|request| {
+        Box::pin(async move {
+            permits.acquire().await.ok()?.forget();
+            Some(request)
+        })
+    }))
+}
+
 /// Lets requests wait until there are permits, as for a model that is being loaded.
 struct Load(Arc<Semaphore>);
 
@@ -234,12 +246,8 @@ impl Load {
 }
 
 impl Interceptor for Load {
-    fn intercept(&self, _: &Arc<Model>, request: Request, _: &Caller) -> Step {
-        let permits = Arc::clone(&self.0);
-        Step::Wait(Box::pin(async move {
-            permits.acquire().await.ok()?.forget();
-            Some(request)
-        }))
+    fn intercept(&self, _: &Arc<Model>, _: &mut Request, _: &Caller) -> Step {
+        wait_for(&self.0)
     }
 }
 
@@ -356,14 +364,18 @@ fn the_end_of_the_server_answers_those_that_wait() {
 fn an_interceptor_that_loses_a_request_does_not_lose_its_client() {
     struct Careless;
     impl Interceptor for Careless {
-        fn intercept(&self, _: &Arc<Model>, request: Request, _: &Caller) -> Step {
+        fn intercept(&self, _: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
             match request.input("X").unwrap().contiguous().unwrap()[0] {
                 0 => Step::Answered,
-                1 => Step::Wait(Box::pin(async {
-                    drop(request);
-                    None
+                1 => Step::Wait(Box::new(|request| {
+                    Box::pin(async {
+                        drop(request);
+                        None
+                    })
                 })),
-                _ => Step::Wait(Box::pin(async move { panic!("{} on purpose", request.id) })),
+                _ => Step::Wait(Box::new(|request| {
+                    Box::pin(async move { panic!("{} on purpose", request.id) })
+                })),
             }
         }
     }
@@ -383,15 +395,11 @@ struct FirstWaits {
 }
 
 impl Interceptor for FirstWaits {
-    fn intercept(&self, _: &Arc<Model>, request: Request, _: &Caller) -> Step {
+    fn intercept(&self, _: &Arc<Model>, _: &mut Request, _: &Caller) -> Step {
         if self.seen.fetch_add(1, Ordering::Relaxed) > 0 {
-            return Step::Proceed(request);
+            return Step::Proceed;
         }
-        let permits = Arc::clone(&self.permits);
-        Step::Wait(Box::pin(async move {
-            permits.acquire().await.ok()?.forget();
-            Some(request)
-        }))
+        wait_for(&self.permits)
     }
 }
 
@@ -435,5 +443,55 @@ async fn what_a_caller_holds_is_given_back_when_the_request_is_over() {
     // The instance's thread may hold it a moment longer.
     while !bodies.is_unused() {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Notes which requests come to the queue, by their numbers.
+#[derive(Clone, Default)]
+struct ListeningInterceptor(Arc<Mutex<Vec<u8>>>);
+
+struct Listener {
+    number: u8,
+    heard: ListeningInterceptor,
+}
+
+impl QueueListener for Listener {
+    fn queued(&self) {
+        self.heard.0.lock().unwrap().push(self.number);
+    }
+}
+
+impl Interceptor for ListeningInterceptor {
+    fn intercept(&self, _: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
+        let number = request.input("X").unwrap().contiguous().unwrap()[0];
+        Step::Listen(Arc::new(Listener { number, heard: self.clone() }))
+    }
+}
+
+#[tokio::test]
+async fn a_listener_hears_once_of_each_request_whatever_becomes_of_it() {
+    for behind_a_wait in [false, true] {
+        for behind_the_listener in [false, true] {
+            let heard = ListeningInterceptor::default();
+            let (load, permits) = Load::pending();
+            let quota = Arc::new(Quota(Semaphore::new(2))) as Arc<dyn Interceptor>;
+            let listening = Arc::new(heard.clone()) as Arc<dyn Interceptor>;
+            let mut passed = vec![listening, quota];
+            if behind_a_wait {
+                passed.insert(0, Arc::clone(&load) as _);
+            }
+            if behind_the_listener {
+                passed.push(load);
+            }
+            let (server, echo) = server(TENSORS, passed);
+            let answers: Vec<_> = (1..=3).map(|number| infer(&server, request(number))).collect();
+            permits.add_permits(100);
+            for (answers, number) in answers.into_iter().zip(1..) {
+                let expected = if number < 3 { Ok(number) } else { Err(ErrorCode::Unavailable) };
+                assert_eq!(answer(answers).await.map_err(|error| error.code()), expected);
+            }
+            assert_eq!(*heard.0.lock().unwrap(), [1, 2, 3], "{behind_a_wait} {behind_the_listener}");
+            assert_eq!(echo.0.lock().unwrap().len(), 2);
+        }
     }
 }

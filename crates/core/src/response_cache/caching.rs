@@ -15,7 +15,7 @@ use super::storing::{Answers, StoringSink};
 use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
 use crate::caller::Caller;
 use crate::executor::dependencies;
-use crate::interceptors::{Interceptor, Step};
+use crate::interceptors::{Interceptor, QueueListener, Step};
 use crate::model::{Model, ModelSpec};
 use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
@@ -111,31 +111,38 @@ impl Drop for Caching {
 }
 
 impl Interceptor for Caching {
-    fn intercept(&self, model: &Arc<Model>, request: Request, _: &Caller) -> Step {
+    fn intercept(&self, model: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
         let begin = Instant::now();
         if !request.policy_contents.is_empty() {
-            return Step::Proceed(request);
+            return Step::Proceed;
         }
         let members = match model.executor().delegates().then(|| self.0.members(model)) {
             // A member is gone: the request fails, or goes to a newer one.
-            Some(None) => return Step::Proceed(request),
+            Some(None) => return Step::Proceed,
             members => members.flatten(),
         };
-        let Some(keys) = self.0.keys.keys(&request, model.signature(), members.as_ref()) else {
-            return Step::Proceed(request);
+        let Some(keys) = self.0.keys.keys(request, model.signature(), members.as_ref()) else {
+            return Step::Proceed;
         };
         let search = Search { shared: &self.0, keys, members, begin };
         match self.0.find_either(keys) {
             CacheLookup::Ready(found) => search.go_on(model, found, request),
             CacheLookup::Wait(lookup) => {
                 let (shared, model) = (Arc::clone(&self.0), Arc::clone(model));
-                Step::Wait(Box::pin(async move {
-                    let found = lookup.await;
-                    match (Search { shared: &shared, keys, members, begin }).go_on(&model, found, request) {
-                        Step::Proceed(request) => Some(request),
-                        Step::Answered => None,
-                        Step::Wait(decision) => decision.await,
-                    }
+                Step::Wait(Box::new(move |mut request| {
+                    Box::pin(async move {
+                        let found = lookup.await;
+                        let search = Search { shared: &shared, keys, members, begin };
+                        match search.go_on(&model, found, &mut request) {
+                            Step::Proceed => Some(request),
+                            Step::Listen(listener) => {
+                                listener.queued();
+                                Some(request)
+                            }
+                            Step::Answered => None,
+                            Step::Wait(wait) => wait(request).await,
+                        }
+                    })
                 }))
             }
         }
@@ -221,85 +228,87 @@ struct CacheMiss {
 
 impl Search<'_> {
     /// What becomes of the request, now that the cache was asked.
-    fn go_on(mut self, model: &Arc<Model>, found: Option<CacheEntry>, mut request: Request) -> Step {
+    fn go_on(mut self, model: &Arc<Model>, found: Option<CacheEntry>, request: &mut Request) -> Step {
         let found = found.filter(|entry| self.shared.fits(entry, model));
         let took = self.begin.elapsed();
         self.shared.counters().looked_up(found.is_some(), took);
         if let Some(entry) = found {
-            self.hit(&entry, request);
+            self.hit(&entry, request, took);
             return Step::Answered;
         }
         let missed = CacheMiss { lookup: took, admitted: self.shared.cache().admits(&self.keys.own) };
         if !missed.admitted && self.shared.flights.is_none() {
             self.shared.statistics.record_cache_miss(took);
-            return Step::Proceed(request);
+            return Step::Proceed;
         }
-        if let Err(error) = self.take_inputs(model, &mut request) {
-            request.answer(Err(error));
+        if let Err(error) = self.take_inputs(model, request) {
+            request.responder().finish_with(Err(error));
             return Step::Answered;
         }
         let Some(flights) = &self.shared.flights else {
-            return Step::Proceed(self.miss(model, request, None, missed));
+            return Step::Listen(self.miss(model, request, None, missed));
         };
         match flights.join(&self.keys.own) {
             FlightRole::Leads(flight) => {
                 // The one that went before may have landed between the lookup and now.
                 if let CacheLookup::Ready(Some(entry)) = self.shared.cache().lookup(&self.keys.own) {
                     flight.land(Ok(entry.clone()));
-                    self.hit(&entry, request);
+                    self.hit(&entry, request, self.begin.elapsed());
                     return Step::Answered;
                 }
-                Step::Proceed(self.miss(model, request, Some(flight), missed))
+                Step::Listen(self.miss(model, request, Some(flight), missed))
             }
             FlightRole::Follows(mut answer) => {
                 let (shared, model, Self { keys, members, begin, .. }) =
                     (Arc::clone(self.shared), Arc::clone(model), self);
-                Step::Wait(Box::pin(async move {
-                    let search = Search { shared: &shared, keys, members, begin };
-                    let flights = shared.flights.as_ref()?;
-                    loop {
-                        match answer.await.ok().flatten() {
-                            Some(Ok(entry)) => search.hit(&entry, request),
-                            Some(Err(error)) => request.answer(Err(error)),
-                            None => match flights.join(&keys.own) {
-                                FlightRole::Leads(flight) => {
-                                    return Some(search.miss(&model, request, Some(flight), missed));
-                                }
-                                FlightRole::Follows(next) => {
-                                    answer = next;
-                                    continue;
-                                }
-                            },
+                Step::Wait(Box::new(move |mut request| {
+                    Box::pin(async move {
+                        let search = Search { shared: &shared, keys, members, begin };
+                        let flights = shared.flights.as_ref()?;
+                        loop {
+                            match answer.await.ok().flatten() {
+                                Some(Ok(entry)) => search.hit(&entry, &request, begin.elapsed()),
+                                Some(Err(error)) => request.answer(Err(error)),
+                                None => match flights.join(&keys.own) {
+                                    FlightRole::Leads(flight) => {
+                                        search.miss(&model, &mut request, Some(flight), missed).queued();
+                                        return Some(request);
+                                    }
+                                    FlightRole::Follows(next) => {
+                                        answer = next;
+                                        continue;
+                                    }
+                                },
+                            }
+                            return None;
                         }
-                        return None;
-                    }
+                    })
                 }))
             }
         }
     }
 
-    fn hit(&self, entry: &CacheEntry, request: Request) {
-        let answer = entry.answer(&request.outputs);
-        self.shared.statistics.record_cache_hit(self.begin.elapsed());
-        request.answer(Ok(answer));
+    /// Answers the request with an entry, which took that long to find.
+    fn hit(&self, entry: &CacheEntry, request: &Request, took: Duration) {
+        self.shared.statistics.record_cache_hit(took);
+        request.responder().finish_with(Ok(entry.answer(&request.outputs)));
     }
 
-    /// The request, whose answer will be stored, or given to those who wait for it.
+    /// Has the answer to the request stored, or given to those who wait for it.
     fn miss(
         &self,
         model: &Arc<Model>,
-        mut request: Request,
+        request: &mut Request,
         flight: Option<Flight>,
         missed: CacheMiss,
-    ) -> Request {
-        let ensemble = self.members.map(|members| (Arc::clone(model), members));
+    ) -> Arc<dyn QueueListener> {
+        let ensemble = self.members.map(|members| Box::new((Arc::clone(model), members)));
         let (shared, key) = (Arc::clone(self.shared), self.keys.own);
         let CacheMiss { lookup, admitted } = missed;
         let answers = Mutex::new(Answers::of(flight));
-        request.redirect_answers(|client| {
-            Arc::new(StoringSink { client, shared, ensemble, key, lookup, admitted, answers })
-        });
-        request
+        let storing =
+            |client| Arc::new(StoringSink { client, shared, ensemble, key, lookup, admitted, answers });
+        request.redirect_answers(storing)
     }
 
     /// Copies what other processes may write, so that the model gets what the key was made of.

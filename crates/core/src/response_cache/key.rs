@@ -72,7 +72,7 @@ pub(super) struct Keys {
 /// Makes the keys of the requests to one load of a model.
 pub(super) struct KeyMaker {
     load: u64,
-    start: Start,
+    start: DigestStart,
 }
 
 impl KeyMaker {
@@ -82,12 +82,12 @@ impl KeyMaker {
             CacheScope::Server => {
                 let mut nonce = [0; 16];
                 nonce[..8].copy_from_slice(&load.to_le_bytes());
-                Start::Secret {
+                DigestStart::Secret {
                     short: Aegis128LMac::new_with_nonce(process_key(), &nonce),
                     long: Box::new(Aegis128X4Mac::new_with_nonce(process_key(), &nonce)),
                 }
             }
-            CacheScope::Shared => Start::Public(Box::new(blake3::Hasher::new_derive_key(CONTEXT))),
+            CacheScope::Shared => DigestStart::Public(Box::new(blake3::Hasher::new_derive_key(CONTEXT))),
         };
         start.update(identity);
         Self { load, start }
@@ -179,12 +179,12 @@ fn process_key() -> &'static [u8; 16] {
 /// What every key of a load begins with. The digests of short texts and of long ones have nothing in common, though they have
 /// the same secret: the variants of AEGIS begin in states of their own.
 #[expect(clippy::large_enum_variant, reason = "there is one for each load of a model")]
-enum Start {
+enum DigestStart {
     Secret { short: Aegis128LMac<32>, long: Box<Aegis128X4Mac<32>> },
     Public(Box<blake3::Hasher>),
 }
 
-impl Start {
+impl DigestStart {
     fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Secret { short, long } => {
@@ -207,22 +207,22 @@ impl Start {
         }
     }
 
-    fn long(&self) -> Long {
+    fn long(&self) -> LongDigest {
         match self {
-            Self::Secret { long, .. } => Long::Secret(long.clone()),
-            Self::Public(digest) => Long::Public(digest.clone()),
+            Self::Secret { long, .. } => LongDigest::Secret(long.clone()),
+            Self::Public(digest) => LongDigest::Public(digest.clone()),
         }
     }
 }
 
 /// The digest of a longer text. It has more than a thousand bytes, so it is not moved around.
 #[derive(Clone)]
-enum Long {
+enum LongDigest {
     Secret(Box<Aegis128X4Mac<32>>),
     Public(Box<blake3::Hasher>),
 }
 
-impl Long {
+impl LongDigest {
     fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Secret(digest) => digest.update(bytes),
@@ -244,15 +244,15 @@ const GATHERED: usize = 256;
 /// What is digested. Small pieces are gathered, since each call costs as much as a hundred bytes do.
 #[derive(Clone)]
 struct Text<'a> {
-    start: &'a Start,
+    start: &'a DigestStart,
     /// Of what is not in `gathered`, if there is such.
-    digest: Option<Long>,
+    digest: Option<LongDigest>,
     gathered: [u8; GATHERED],
     length: usize,
 }
 
 impl<'a> Text<'a> {
-    fn new(start: &'a Start) -> Self {
+    fn new(start: &'a DigestStart) -> Self {
         Self { start, digest: None, gathered: [0; GATHERED], length: 0 }
     }
 

@@ -1,14 +1,20 @@
-//! The sink behind a request that was not in the cache: it stores the answer and passes it on.
+//! The sink behind a request that was not in the cache: it stores the answer and passes it on, in this order: who has an
+//! answer finds it stored.
+//!
+//! Until the thread that brought the request to the queue is back from there, the last answer waits for it, and that thread
+//! stores it. If it has executed the request itself, it has released the instance by then. Otherwise other requests would
+//! find the instance taken all that time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Answer, ParameterValue, Response, ResponseSink};
 
 use super::caching::Shared;
-use super::entry::{CacheEntry, size_of_response};
+use super::entry::{CacheEntry, is_small, size_of_response};
 use super::flights::Flight;
 use super::key::CacheKey;
+use crate::interceptors::QueueListener;
 use crate::model::Model;
 
 /// See the module.
@@ -16,7 +22,7 @@ pub(super) struct StoringSink {
     pub client: Arc<dyn ResponseSink>,
     pub shared: Arc<Shared>,
     /// The model, if the key depends on its members.
-    pub ensemble: Option<(Arc<Model>, [u8; 32])>,
+    pub ensemble: Option<Box<(Arc<Model>, [u8; 32])>>,
     pub key: CacheKey,
     /// How long the lookup took.
     pub lookup: Duration,
@@ -28,7 +34,11 @@ pub(super) struct StoringSink {
 /// What the backend has answered so far.
 #[derive(Default)]
 pub(super) struct Answers {
-    flight: Option<Flight>,
+    flight: Option<Box<Flight>>,
+    /// Whether the request is in the queue, so that there may be somebody who reads its answers.
+    queued: bool,
+    /// The last answer, or that there is no further one, if that came earlier.
+    last: Option<Option<Answer>>,
     /// The only answer so far.
     single: Option<Response>,
     /// Whether there was another, or an error before the last.
@@ -38,19 +48,33 @@ pub(super) struct Answers {
 impl Answers {
     /// None yet. Who waits in `flight` gets the answer.
     pub(super) fn of(flight: Option<Flight>) -> Self {
-        Self { flight, ..Self::default() }
+        Self { flight: flight.map(Box::new), ..Self::default() }
     }
 }
 
 impl StoringSink {
-    fn last(&self, answer: Option<&Answer>) {
-        let (flight, single, unfit) = {
-            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            (answers.flight.take(), answers.single.take(), answers.unfit)
-        };
+    fn lock(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the answer, if it is the only one, and passes on that it is the last.
+    fn end(&self, mut answers: MutexGuard<'_, Answers>, answer: Option<Answer>) {
+        let (flight, single, unfit) = (answers.flight.take(), answers.single.take(), answers.unfit);
+        drop(answers);
+        self.store(flight, single.as_ref(), unfit, answer.as_ref());
+        self.client.deliver(answer, true);
+    }
+
+    fn store(
+        &self,
+        flight: Option<Box<Flight>>,
+        single: Option<&Response>,
+        unfit: bool,
+        answer: Option<&Answer>,
+    ) {
         let begin = Instant::now();
         let keep = |response| self.keep(response, flight.is_some()).map(Ok);
-        let kept = match (&single, answer) {
+        let kept = match (single, answer) {
             _ if unfit => None,
             (Some(response), None) | (None, Some(Ok(response))) => keep(response),
             (None, Some(Err(error))) => Some(Err(error.clone())),
@@ -66,31 +90,34 @@ impl StoringSink {
 
     /// Stores an answer. Gives what those get who wait for it, if anybody does.
     fn keep(&self, response: &Response, awaited: bool) -> Option<CacheEntry> {
-        let is_stored = self.admitted && size_of_response(response) <= self.shared.cache().max_entry_size();
-        if !is_stored && !awaited || !self.is_current() {
+        if !self.admitted && !awaited || !self.is_current() {
+            return None;
+        }
+        let cache = self.shared.cache();
+        let limit = if self.admitted { cache.max_entry_size() } else { 0 };
+        if !awaited && !is_small(response) && size_of_response(response) > limit {
+            // It would be copied for nobody.
             return None;
         }
         let entry = match &self.ensemble {
             None => CacheEntry::of(response),
             Some(_) => CacheEntry::of(&without_sequence(response)),
         };
-        match entry {
-            Ok(entry) => {
-                if is_stored {
-                    self.shared.cache().insert(&self.key, entry.clone());
-                }
-                Some(entry)
-            }
-            Err(error) => {
+        let entry = entry
+            .inspect_err(|error| {
                 tracing::debug!("an answer of model '{}' is not cached: {error}", self.client.model_name());
-                None
-            }
+            })
+            .ok()?;
+        let kept = awaited.then(|| entry.clone());
+        if entry.byte_size() <= limit {
+            cache.insert(&self.key, entry);
         }
+        kept
     }
 
     /// Whether the key is still that of the request: a member that was loaded anew may have had a part in the answer, or not.
     fn is_current(&self) -> bool {
-        let Some((ensemble, members)) = &self.ensemble else { return true };
+        let Some((ensemble, members)) = self.ensemble.as_deref() else { return true };
         self.shared.members(ensemble) == Some(*members)
     }
 }
@@ -107,20 +134,33 @@ fn without_sequence(response: &Response) -> Response {
 
 impl ResponseSink for StoringSink {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
+        let mut answers = self.lock();
         if last {
-            // Before the answer leaves: who has it finds it stored.
-            self.last(answer.as_ref());
-        } else if let Some(answer) = &answer {
-            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            match answer {
-                Ok(response) if answers.single.is_none() => answers.single = Some(response.clone()),
-                _ => answers.unfit = true,
-            }
+            return match answers.queued {
+                true => self.end(answers, answer),
+                false => answers.last = Some(answer),
+            };
         }
-        self.client.deliver(answer, last);
+        match &answer {
+            Some(Ok(response)) if answers.single.is_none() => answers.single = Some(response.clone()),
+            Some(_) => answers.unfit = true,
+            None => {}
+        }
+        drop(answers);
+        self.client.deliver(answer, false);
     }
 
     fn next(&self) -> Option<&dyn ResponseSink> {
         Some(&*self.client)
+    }
+}
+
+impl QueueListener for StoringSink {
+    fn queued(&self) {
+        let mut answers = self.lock();
+        answers.queued = true;
+        if let Some(answer) = answers.last.take() {
+            self.end(answers, answer);
+        }
     }
 }

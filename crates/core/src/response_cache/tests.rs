@@ -2,6 +2,7 @@
 
 mod coalescing;
 mod keys;
+mod storing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -178,9 +178,9 @@ async fn a_restricted_part_takes_its_key() {
 struct Callers(Arc<Mutex<Vec<Option<Principal>>>>);
 
 impl Interceptor for Callers {
-    fn intercept(&self, _: &Arc<Model>, request: Asked, caller: &Caller) -> Step {
+    fn intercept(&self, _: &Arc<Model>, _: &mut Asked, caller: &Caller) -> Step {
         self.0.lock().unwrap().push(caller.principal().cloned());
-        Step::Proceed(request)
+        Step::Proceed
     }
 }
 
