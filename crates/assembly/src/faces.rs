@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nereid_core::Server;
 use nereid_http_transport::End;
 use nereid_kserve_http::HttpOptions;
-use nereid_listener::{Address, Bound, Connections, Listener, Tls, TlsFiles};
+use nereid_listener::{Address, BoundAddress, Connections, Listener, Tls, TlsFiles};
 use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
 use nereid_protocol::LogControl;
@@ -115,7 +115,7 @@ impl Endpoint {
 /// A bound face, which accepts no connections yet.
 pub(crate) struct BoundFace {
     face: Box<dyn Face>,
-    socket: Bound,
+    socket: BoundAddress,
     tls: Option<Tls>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Config`] says what to serve and on which [faces](Face); a [`Process`] holds what belongs to the process that the
 //! server runs in: the tokio runtime, the registry of the metrics that native backends keep, the handler of memory
-//! faults. [`start`] makes a [`Running`] server of both. Several may run in one process.
+//! faults. [`start`] makes a [`RunningServer`] of both. Several may run in one process.
 //!
 //! This crate knows no command line, no environment of options and no signal, and installs nothing in the process: no log
 //! subscriber, no signal handler. That is up to the program.
@@ -43,4 +43,4 @@ pub use nereid_repository::{AgentDefault, NamedAgent};
 pub use platform::{Platform, PlatformConfig};
 pub use pull::{PullProgress, is_address, pull};
 pub use repositories::Registration;
-pub use running::{LoadOutcome, Running, start};
+pub use running::{LoadOutcome, RunningServer, start};

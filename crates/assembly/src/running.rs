@@ -39,7 +39,7 @@ const WORK_CHECK: Duration = Duration::from_millis(10);
 pub type LoadOutcome = Result<Vec<(String, Error)>>;
 
 /// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
-pub struct Running {
+pub struct RunningServer {
     server: Arc<Server>,
     repositories: OpenRepositories,
     exposition: Arc<Exposition>,
@@ -56,7 +56,7 @@ pub struct Running {
 ///
 /// # Errors
 /// What of the configuration cannot be used.
-pub fn start(config: Config, process: Process) -> std::result::Result<Running, StartError> {
+pub fn start(config: Config, process: Process) -> std::result::Result<RunningServer, StartError> {
     let runtime = OwnRuntime::new(process.runtime)?;
     // Bound before anything that takes time, so that a port in use is reported at once.
     let bound: Vec<_> =
@@ -136,10 +136,20 @@ pub fn start(config: Config, process: Process) -> std::result::Result<Running, S
         let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
         runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
     }
-    Ok(Running { server, repositories, exposition, cuda, faces, loaded, closing, shutdown: ends, runtime })
+    Ok(RunningServer {
+        server,
+        repositories,
+        exposition,
+        cuda,
+        faces,
+        loaded,
+        closing,
+        shutdown: ends,
+        runtime,
+    })
 }
 
-impl Running {
+impl RunningServer {
     /// The server.
     pub fn server(&self) -> &Arc<Server> {
         &self.server

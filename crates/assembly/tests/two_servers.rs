@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use nereid_assembly::{Config, Endpoint, Http, Process, Running, start};
+use nereid_assembly::{Config, Endpoint, Http, Process, RunningServer, start};
 use nereid_listener::Address;
 use tempfile::TempDir;
 
@@ -37,7 +37,7 @@ fn config(repository: &Path) -> Config {
     }
 }
 
-fn address(running: &Running) -> SocketAddr {
+fn address(running: &RunningServer) -> SocketAddr {
     let (protocol, address) = running.addresses().next().unwrap();
     assert_eq!(protocol, "HTTP");
     address
@@ -66,11 +66,11 @@ fn infer(address: SocketAddr, model: &str) -> u16 {
     status
 }
 
-fn block_on<T>(running: &Running, future: impl Future<Output = T>) -> T {
+fn block_on<T>(running: &RunningServer, future: impl Future<Output = T>) -> T {
     running.runtime().clone().block_on(future)
 }
 
-fn stop(running: Running) {
+fn stop(running: RunningServer) {
     let runtime = running.runtime().clone();
     runtime.block_on(running.stop(DEADLINE)).unwrap();
 }

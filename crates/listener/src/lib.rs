@@ -57,7 +57,7 @@ impl Address {
     ///
     /// # Errors
     /// Why none of the name's addresses can be bound.
-    pub fn bind(&self) -> io::Result<Bound> {
+    pub fn bind(&self) -> io::Result<BoundAddress> {
         let mut outcome = Err(io::Error::other("the host name has no address"));
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             outcome = bound(address, self.share);
@@ -65,7 +65,7 @@ impl Address {
                 break;
             }
         }
-        outcome.map(|socket| Bound { socket })
+        outcome.map(|socket| BoundAddress { socket })
     }
 }
 
@@ -81,11 +81,11 @@ fn bound(address: SocketAddr, share: bool) -> io::Result<TcpSocket> {
 
 /// An address that is bound.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundAddress {
     socket: TcpSocket,
 }
 
-impl Bound {
+impl BoundAddress {
     /// Starts to listen; with `tls`, for TLS only. Call it within a tokio runtime.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use nereid_assembly::{PullProgress, Running};
+use nereid_assembly::{PullProgress, RunningServer};
 use nereid_protocol::{LogControl, LogFormat};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Shows the fetches of a server at the bottom of a terminal, until it is dropped. Forms of the log for programs, and those
 /// without information, have no bars.
-pub(crate) async fn show_fetches(running: &Running, screen: &Screen, log: &LogControl) -> Infallible {
+pub(crate) async fn show_fetches(running: &RunningServer, screen: &Screen, log: &LogControl) -> Infallible {
     let _cleared = Cleared(screen);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -46,7 +46,7 @@ impl<W: Write> Drop for Cleared<'_, W> {
 
 /// The bars of a server's models, or else of the archives whose models are not known yet. `began` has when the fetches of
 /// archives did.
-fn bars(running: &Running, began: &mut BTreeMap<String, Instant>) -> Vec<String> {
+fn bars(running: &RunningServer, began: &mut BTreeMap<String, Instant>) -> Vec<String> {
     let archives = running.remote_repositories().into_iter();
     let archives = archives.filter_map(|repository| Some((repository.location, repository.fetching?)));
     let archives: Vec<_> = archives.collect();

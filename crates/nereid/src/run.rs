@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nereid_assembly::{LoadOutcome, Process, Running, start};
+use nereid_assembly::{LoadOutcome, Process, RunningServer, start};
 use nereid_core::Server;
 use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
 /// Completes with `stop` or, with `--exit-on-error`, once a model has failed to load.
 async fn wait_for_end(
     options: &Options,
-    running: &Running,
+    running: &RunningServer,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), String> {
     let loaded = tokio::select! {
@@ -81,7 +81,7 @@ async fn wait_for_end(
 }
 
 /// Stops the server. `ended` says why, if that was a failure.
-async fn finish(options: &Options, running: Running, ended: Result<(), String>) -> Result<(), String> {
+async fn finish(options: &Options, running: RunningServer, ended: Result<(), String>) -> Result<(), String> {
     signals::limit_stop(options.exit_timeout());
     let stopped = running.stop(options.exit_timeout()).await;
     ended?;

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nereid_assembly::{Config, LoadOutcome, Process, Registration, Running, StartError, StopError, start};
+use nereid_assembly::{
+    Config, LoadOutcome, Process, Registration, RunningServer, StartError, StopError, start,
+};
 use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result};
 use nereid_core::{Caller, ModelControl, Server as Core, Work};
 use nereid_cuda::Cuda;
@@ -35,7 +37,7 @@ pub struct Server {
     addresses: Vec<(&'static str, SocketAddr)>,
     exit_timeout: Mutex<Duration>,
     /// Taken by the thread that stops it.
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningServer>>,
     runtime: OwnRuntime,
 }
 
@@ -294,7 +296,7 @@ impl Server {
         self.cuda.as_ref()
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+    fn running(&self) -> MutexGuard<'_, Option<RunningServer>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Bundle {
 /// The state of the store.
 #[derive(Default)]
 struct Current {
-    unpacked: Option<Arc<Unpacked>>,
+    unpacked: Option<Arc<UnpackedBundle>>,
     /// When and why the last fetch failed.
     failure: Option<(Instant, Error)>,
     /// The fetch in progress, and its progress.
@@ -63,10 +63,10 @@ struct Current {
 }
 
 /// The contents, once they are fetched. Several callers may wait for them.
-type Renewal = Shared<BoxFuture<'static, Result<Arc<Unpacked>>>>;
+type Renewal = Shared<BoxFuture<'static, Result<Arc<UnpackedBundle>>>>;
 
 /// The contents as of the last look.
-struct Unpacked {
+struct UnpackedBundle {
     /// Changes whenever the contents do.
     stamps: Vec<String>,
     as_of: Instant,
@@ -104,12 +104,12 @@ impl Bundle {
     }
 
     /// The contents, not older than `as_of`. If they cannot be fetched now, they are assumed unchanged.
-    fn unpacked(&self, as_of: Instant, wait: Wait) -> SourceFuture<'_, Arc<Unpacked>> {
+    fn unpacked(&self, as_of: Instant, wait: Wait) -> SourceFuture<'_, Arc<UnpackedBundle>> {
         let this = self.clone();
         run(&self.runtime, async move { this.renewed(as_of, wait).await })
     }
 
-    async fn renewed(&self, as_of: Instant, wait: Wait) -> Result<Arc<Unpacked>> {
+    async fn renewed(&self, as_of: Instant, wait: Wait) -> Result<Arc<UnpackedBundle>> {
         let (renewal, fetching, known, limit) = {
             let mut current = self.current();
             let is_shortly = matches!(wait, Wait::Shortly);
@@ -144,7 +144,7 @@ impl Bundle {
             () = begun(&fetching) => {}
             () = sleep(limit) => tracing::warn!("no answer from '{}', keeping what it had", self.location()),
         }
-        let known = Arc::new(Unpacked { is_assumed: true, ..known.known_since(asked) });
+        let known = Arc::new(UnpackedBundle { is_assumed: true, ..known.known_since(asked) });
         let mut current = self.current();
         if current.renewal.is_some() {
             current.unpacked = Some(Arc::clone(&known));
@@ -153,7 +153,7 @@ impl Bundle {
     }
 
     /// Fetches the newer version, however many callers wait for it.
-    fn renewal(&self, known: Option<Arc<Unpacked>>) -> (Renewal, Progress) {
+    fn renewal(&self, known: Option<Arc<UnpackedBundle>>) -> (Renewal, Progress) {
         let progress = Progress::default();
         let shown = progress.clone();
         let (this, began) = (self.clone(), Instant::now());
@@ -185,7 +185,12 @@ impl Bundle {
         (outcome.boxed().shared(), shown)
     }
 
-    async fn renew(&self, known: Option<&Unpacked>, began: Instant, progress: &Progress) -> Result<Unpacked> {
+    async fn renew(
+        &self,
+        known: Option<&UnpackedBundle>,
+        began: Instant,
+        progress: &Progress,
+    ) -> Result<UnpackedBundle> {
         let objects = self.downloader.bucket.list("").await;
         let objects =
             objects.map_err(|failure| failure.error(&format!("cannot look at '{}'", self.location())))?;
@@ -236,7 +241,7 @@ impl Bundle {
         }
         // Unpacking blocks on the disk.
         unsealed.map(|place| spawn_blocking(move || place.seal()));
-        Ok(Unpacked { stamps, as_of: began, is_assumed: false, files, guard })
+        Ok(UnpackedBundle { stamps, as_of: began, is_assumed: false, files, guard })
     }
 
     /// Fetches all objects, each with its name. They are removed with the guard, unless the cache keeps them.
@@ -335,7 +340,7 @@ impl From<String> for Problem {
     }
 }
 
-impl Unpacked {
+impl UnpackedBundle {
     /// The same, if nothing newer can be known.
     fn known_since(&self, as_of: Instant) -> Self {
         Self {

@@ -25,7 +25,7 @@ use crate::errors::{Failure, FailureKind};
 use crate::hashing::{FileDigests, Hashing};
 use crate::listing::stamp;
 use crate::offered::OfferedDigest;
-use crate::routed::{Range, Routed, RoutedError};
+use crate::routed::{ObjectRoute, Range, RoutedError};
 
 /// The size of a range in bytes.
 const RANGE: u64 = 8 << 20;
@@ -64,7 +64,7 @@ impl Downloader {
         progress: &Progress,
         route: Option<&Arc<dyn Route>>,
     ) -> Result<(), Failure> {
-        let mut route = route.map(|route| Routed::new(Arc::clone(route)));
+        let mut route = route.map(|route| ObjectRoute::new(Arc::clone(route)));
         let (key, size) = (self.key(object), object.size);
         let mut before = None;
         loop {
@@ -126,7 +126,7 @@ impl Downloader {
         object: &ObjectMeta,
         partial: &Partial,
         progress: &Progress,
-        route: Option<&Routed>,
+        route: Option<&ObjectRoute>,
     ) -> Result<Option<FileDigests>, Failure> {
         let count = usize::try_from(object.size.div_ceil(RANGE)).unwrap_or(usize::MAX);
         let mut done = read_record(&partial.record, count).map_err(|error| cannot_write(&error))?;
@@ -221,11 +221,11 @@ impl Downloader {
         index: usize,
         file: &File,
         progress: &Progress,
-        mut route: Option<Routed>,
+        mut route: Option<ObjectRoute>,
         offered: &OnceLock<ExpectedDigest>,
     ) -> Result<(), Failure> {
         let counting = route.clone();
-        route = route.filter(Routed::is_used);
+        route = route.filter(ObjectRoute::is_used);
         let mut from = index as u64 * RANGE;
         let end = from + length(object, index);
         let (mut attempts, mut is_renewed) = (0, false);

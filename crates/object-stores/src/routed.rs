@@ -14,7 +14,7 @@ use crate::locator::Locator;
 
 /// A route for objects.
 #[derive(Clone)]
-pub(crate) struct Routed {
+pub(crate) struct ObjectRoute {
     route: Arc<dyn Route>,
     is_used: bool,
 }
@@ -36,7 +36,7 @@ pub(crate) enum RoutedError {
     Write(io::Error),
 }
 
-impl Routed {
+impl ObjectRoute {
     pub(crate) fn new(route: Arc<dyn Route>) -> Self {
         Self { route, is_used: true }
     }

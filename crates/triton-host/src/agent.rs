@@ -17,7 +17,7 @@ use triton_sys::*;
 pub(crate) use self::objects::EXPORTS;
 pub(crate) use self::objects::{AgentModelObject, AgentObject};
 use crate::exports;
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::thrown::call;
 
 /// The agents in a folder of agents.
@@ -91,7 +91,7 @@ struct Library {
 #[derive(Default)]
 struct Users {
     count: usize,
-    agent: Option<Arc<Lent<AgentObject>>>,
+    agent: Option<Arc<LentHandle<AgentObject>>>,
 }
 
 impl Library {
@@ -120,7 +120,7 @@ impl Library {
         let agent = match &users.agent {
             Some(agent) => Arc::clone(agent),
             None => {
-                let agent = Arc::new(Lent::new(Arc::<AgentObject>::default())?);
+                let agent = Arc::new(LentHandle::new(Arc::<AgentObject>::default())?);
                 if let Some(initialize) = self.initialize {
                     // SAFETY: the argument is a handle of the kind that the function takes.
                     let act = || unsafe { initialize(agent.handle().as_c()) };
@@ -136,7 +136,7 @@ impl Library {
         Ok(Lease { library: self, agent })
     }
 
-    fn finalize(&self, agent: &Lent<AgentObject>) {
+    fn finalize(&self, agent: &LentHandle<AgentObject>) {
         let Some(finalize) = self.finalize else { return };
         // SAFETY: the agent's handle, which no model uses.
         let act = || unsafe { finalize(agent.handle().as_c()) };
@@ -149,7 +149,7 @@ impl Library {
 /// A use of an agent.
 struct Lease {
     library: Arc<Library>,
-    agent: Arc<Lent<AgentObject>>,
+    agent: Arc<LentHandle<AgentObject>>,
 }
 
 impl Drop for Lease {
@@ -168,7 +168,7 @@ impl RepositoryAgent for Lease {
     fn begin(&self, context: AgentContext) -> Result<Box<dyn AgentModel>> {
         let model = context.model.clone();
         let object = Arc::new(AgentModelObject::new(context)?);
-        let handle = Lent::new(Arc::clone(&object))?;
+        let handle = LentHandle::new(Arc::clone(&object))?;
         let lease = self.library.clone().lease()?;
         let model = LibraryModel { model, handle, object, lease };
         if let Some(initialize) = self.library.model_initialize {
@@ -183,7 +183,7 @@ impl RepositoryAgent for Lease {
 /// A model in the hands of a library's agent.
 struct LibraryModel {
     model: String,
-    handle: Lent<AgentModelObject>,
+    handle: LentHandle<AgentModelObject>,
     object: Arc<AgentModelObject>,
     lease: Lease,
 }

@@ -16,7 +16,7 @@ use triton_sys::*;
 use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
 use crate::error;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::inference::callbacks::Release;
 use crate::names::{memory_from_c, memory_to_c};
 use crate::text::c_string;
@@ -100,7 +100,7 @@ impl Placement {
     ) -> Result<Option<IpcHandle>> {
         let Some(tell) = self.allocator.more().attributes else { return Ok(None) };
         let said = BufferAttributes::new(memory, byte_size);
-        let attributes = Lent::new(Arc::clone(&said))?;
+        let attributes = LentHandle::new(Arc::clone(&said))?;
         // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
             tell(

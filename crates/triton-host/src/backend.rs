@@ -12,7 +12,7 @@ use nereid_model_config::proto::model_instance_group::Kind;
 use triton_sys::*;
 
 use crate::boundary::exports;
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::memory::MemoryManager;
 use crate::message::Message;
 use crate::text::c_string;
@@ -21,8 +21,8 @@ use crate::text::c_string;
 pub(crate) struct BackendObject {
     name: CString,
     directory: CString,
-    settings: Lent<Message>,
-    manager: Lent<MemoryManager>,
+    settings: LentHandle<Message>,
+    manager: LentHandle<MemoryManager>,
     policy: AtomicU32,
     state: AtomicPtr<c_void>,
 }
@@ -33,8 +33,8 @@ impl BackendObject {
         Ok(Self {
             name: c_string(name),
             directory: c_string(&directory.to_string_lossy()),
-            settings: Lent::new(Message::new(settings))?,
-            manager: Lent::new(Arc::new(MemoryManager::new(Arc::clone(pools))))?,
+            settings: LentHandle::new(Message::new(settings))?,
+            manager: LentHandle::new(Arc::new(MemoryManager::new(Arc::clone(pools))))?,
             policy: AtomicU32::new(TRITONBACKEND_EXECUTION_BLOCKING.0),
             state: AtomicPtr::default(),
         })

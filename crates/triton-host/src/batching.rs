@@ -13,7 +13,7 @@ use nereid_backend_api::{
 };
 use triton_sys::*;
 
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::library::{BatchEntries, open_batcher};
 use crate::model::ModelObject;
 use crate::reply::Reply;
@@ -119,7 +119,7 @@ impl Drop for LibraryBatch {
 }
 
 /// A request to be looked at: it shares the tensors of the one that waits, and answers to it go nowhere.
-fn view(request: &Request) -> Result<Lent<RequestObject>> {
+fn view(request: &Request) -> Result<LentHandle<RequestObject>> {
     let copy = InferRequest {
         id: request.id.clone(),
         inputs: request.inputs.clone(),
@@ -135,7 +135,7 @@ fn view(request: &Request) -> Result<Lent<RequestObject>> {
         trace: None,
     };
     let reply = Reply::new(Responder::new(Arc::new(Nowhere), None), Arc::default());
-    Lent::new(Arc::new(RequestObject::new(copy, reply)?))
+    LentHandle::new(Arc::new(RequestObject::new(copy, reply)?))
 }
 
 struct Nowhere;

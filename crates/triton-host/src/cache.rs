@@ -23,7 +23,7 @@ use triton_sys::*;
 pub(crate) use self::objects::EXPORTS;
 pub(crate) use self::objects::{CacheAllocator, CacheEntryObject};
 use crate::exports;
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::text::c_string;
 use crate::thrown::call;
 
@@ -172,9 +172,9 @@ impl Library {
     }
 
     fn try_lookup(&self, key: &CacheKey) -> Result<Vec<u8>> {
-        let entry = Lent::new(Arc::<CacheEntryObject>::default())?;
+        let entry = LentHandle::new(Arc::<CacheEntryObject>::default())?;
         let copies = Arc::new(CacheAllocator::reading());
-        let allocator = Lent::new(Arc::clone(&copies))?;
+        let allocator = LentHandle::new(Arc::clone(&copies))?;
         let name = c_string(&name(key));
         let (cache, whose) = (self.cache.load(Relaxed), format_args!("cache '{}'", self.name));
         // SAFETY: the cache's own object, a text, and handles of the kinds that the function takes, alive until it returns.
@@ -193,8 +193,8 @@ impl Library {
 
     fn try_insert(&self, key: &CacheKey, entry: &CacheEntry) -> Result<()> {
         let bytes = Arc::new(encode_entry(key, entry));
-        let entry = Lent::new(Arc::new(CacheEntryObject::of(&bytes)))?;
-        let allocator = Lent::new(Arc::new(CacheAllocator::writing(Arc::clone(&bytes))))?;
+        let entry = LentHandle::new(Arc::new(CacheEntryObject::of(&bytes)))?;
+        let allocator = LentHandle::new(Arc::new(CacheAllocator::writing(Arc::clone(&bytes))))?;
         let name = c_string(&name(key));
         let (cache, whose) = (self.cache.load(Relaxed), format_args!("cache '{}'", self.name));
         // SAFETY: as in `try_lookup`.

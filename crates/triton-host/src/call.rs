@@ -13,7 +13,7 @@ use nereid_backend_api::{Answer, Answers, Error, InnerRequest, Peers, Result, bl
 use triton_sys::*;
 
 use crate::allocator::Placement;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
 use crate::trace::{SentTrace, TraceObject};
@@ -45,7 +45,7 @@ struct Call {
     complete: unsafe extern "C" fn(*mut TRITONSERVER_InferenceResponse, u32, *mut c_void),
     userp: AtomicPtr<c_void>,
     /// Of its trace, if that is not C's to delete.
-    _trace: Option<Lent<TraceObject>>,
+    _trace: Option<LentHandle<TraceObject>>,
 }
 
 /// Sends a request. Its answers go to its response callback, perhaps before this returns.

@@ -120,9 +120,9 @@ impl<T: Object> Handle<T> {
 }
 
 /// A handle that is taken back when this goes, for objects that C does not release itself.
-pub(crate) struct Lent<T: Object>(Handle<T>);
+pub(crate) struct LentHandle<T: Object>(Handle<T>);
 
-impl<T: Object> Lent<T> {
+impl<T: Object> LentHandle<T> {
     pub(crate) fn new(object: Arc<T>) -> Result<Self> {
         Handle::give(object).map(Self)
     }
@@ -137,7 +137,7 @@ impl<T: Object> Lent<T> {
     }
 }
 
-impl<T: Object> Drop for Lent<T> {
+impl<T: Object> Drop for LentHandle<T> {
     fn drop(&mut self) {
         // Nobody else takes it, and it does not matter if C released what was not its own.
         let _ = self.0.take();

@@ -9,7 +9,7 @@ use triton_sys::*;
 
 use crate::attributes::BufferAttributes;
 use crate::boundary::{Out, exports};
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::instance::count;
 use crate::names::{data_type_to_c, memory_to_c};
 use crate::request::RequestData;
@@ -21,7 +21,7 @@ pub(crate) struct InputObject {
     index: usize,
     name: CString,
     /// Made when they are asked for.
-    attributes: OnceLock<Vec<Lent<BufferAttributes>>>,
+    attributes: OnceLock<Vec<LentHandle<BufferAttributes>>>,
 }
 
 impl InputObject {
@@ -53,8 +53,9 @@ impl InputObject {
         own.map_or(&tensor.buffers, |contents| &contents.buffers)
     }
 
-    fn attributes(&self, index: u32) -> Option<&Lent<BufferAttributes>> {
-        let all = || self.tensor().buffers.iter().flat_map(|buffer| Lent::new(BufferAttributes::of(buffer)));
+    fn attributes(&self, index: u32) -> Option<&LentHandle<BufferAttributes>> {
+        let all =
+            || self.tensor().buffers.iter().flat_map(|buffer| LentHandle::new(BufferAttributes::of(buffer)));
         self.attributes.get_or_init(|| all().collect()).get(index as usize)
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use triton_sys::*;
 
 use crate::boundary::exports;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::message::Message;
 use crate::model::ModelObject;
 use crate::names::kind_to_c;
@@ -20,7 +20,7 @@ pub(crate) struct InstanceObject {
     name: CString,
     kind: TRITONSERVER_InstanceGroupKind,
     device: i32,
-    host_policy: Lent<Message>,
+    host_policy: LentHandle<Message>,
     passive: bool,
     profiles: Vec<CString>,
     secondary_devices: Vec<(CString, i64)>,
@@ -43,7 +43,7 @@ impl InstanceObject {
             name: c_string(&context.name),
             kind,
             device,
-            host_policy: Lent::new(Message::new(policy))?,
+            host_policy: LentHandle::new(Message::new(policy))?,
             passive: context.passive,
             profiles: context.profiles.iter().map(|profile| c_string(profile)).collect(),
             secondary_devices: secondary

@@ -12,7 +12,7 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use triton_sys::*;
 
 use crate::batching::{Batcher, Batching};
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::health::{Facts, Health};
 use crate::instance::InstanceObject;
 use crate::loader::LoadedBackend;
@@ -37,7 +37,7 @@ type Device = (TRITONSERVER_InstanceGroupKind, i32);
 
 struct Shared {
     // Dropped in this order: the handle goes when nothing is called any more.
-    lent: Lent<ModelObject>,
+    lent: LentHandle<ModelObject>,
     backend: Arc<LoadedBackend>,
     /// For backends that share a thread for each device: who executes on it.
     devices: Mutex<HashMap<Device, Arc<Mutex<()>>>>,
@@ -52,7 +52,7 @@ impl LoadedModel {
         batcher: Option<&Path>,
     ) -> Result<Self> {
         let object = Arc::new(ModelObject::new(context, server, backend.handle()));
-        let lent = Lent::new(Arc::clone(&object))?;
+        let lent = LentHandle::new(Arc::clone(&object))?;
         // From here on it is finalized, also where its initialization fails, as the reference does it.
         let shared =
             Arc::new(Shared { lent, backend, devices: Mutex::default(), name: context.name.clone() });
@@ -93,7 +93,7 @@ impl Model for LoadedModel {
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let model = Arc::clone(&self.shared);
         let object = Arc::new(InstanceObject::new(&context, model.handle())?);
-        let lent = Lent::new(Arc::clone(&object))?;
+        let lent = LentHandle::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
         // From here on it is finalized, also where its initialization fails, as the reference does it.
         let live = Arc::new(LiveInstance { lent, object, model });
@@ -192,7 +192,7 @@ impl Drop for Shared {
 /// An instance until it is finalized. Its holder may call its backend.
 struct LiveInstance {
     // Dropped in this order: the handle goes when nothing is called any more.
-    lent: Lent<InstanceObject>,
+    lent: LentHandle<InstanceObject>,
     object: Arc<InstanceObject>,
     model: Arc<Shared>,
 }

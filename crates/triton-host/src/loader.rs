@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::backend::{Attributes, BackendObject};
 use crate::find::{self, BackendFiles, Places, PythonBackend};
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::library::{Entries, open_backend};
 use crate::loaded::LoadedModel;
 use crate::server::ServerObject;
@@ -79,7 +79,7 @@ impl Default for LibraryOptions {
 /// All backends that are libraries, as one: each model says which it takes.
 pub struct LibraryBackends {
     options: LibraryOptions,
-    server: Lent<ServerObject>,
+    server: LentHandle<ServerObject>,
     server_object: Arc<ServerObject>,
     loaded: Mutex<HashMap<(PathBuf, String), Slot>>,
 }
@@ -94,7 +94,7 @@ impl LibraryBackends {
     /// Its objects cannot be allocated.
     pub fn new(options: LibraryOptions) -> Result<Self> {
         let server_object = Arc::new(ServerObject::new(options.cuda.clone()));
-        let server = Lent::new(Arc::clone(&server_object))?;
+        let server = LentHandle::new(Arc::clone(&server_object))?;
         Ok(Self { options, server, server_object, loaded: Mutex::default() })
     }
 
@@ -208,7 +208,7 @@ pub(crate) struct LoadedBackend {
     pub entries: Entries,
     pub object: Arc<BackendObject>,
     pub attributes: Arc<Attributes>,
-    lent: Lent<BackendObject>,
+    lent: LentHandle<BackendObject>,
     gpus: Vec<i32>,
 }
 
@@ -219,7 +219,7 @@ impl LoadedBackend {
         let failed = |error: Error| error.context(format_args!("backend '{name}'"));
         let entries = open_backend(library).map_err(failed)?;
         let object = Arc::new(BackendObject::new(name, directory, settings, &options.pools)?);
-        let (lent, attributes) = (Lent::new(Arc::clone(&object))?, Arc::<Attributes>::default());
+        let (lent, attributes) = (LentHandle::new(Arc::clone(&object))?, Arc::<Attributes>::default());
         // From here on it is finalized, also where its initialization fails, as the reference does it.
         let backend = Self { entries, object, attributes, lent, gpus: options.gpus.clone() };
         if let Some(initialize) = backend.entries.initialize {
@@ -228,7 +228,7 @@ impl LoadedBackend {
             call("TRITONBACKEND_Initialize", format_args!("backend '{name}'"), act).map_err(failed)?;
         }
         if let Some(describe) = backend.entries.attributes {
-            let lent = Lent::new(Arc::clone(&backend.attributes))?;
+            let lent = LentHandle::new(Arc::clone(&backend.attributes))?;
             // SAFETY: handles of the kinds that the function takes, alive until it returns.
             let act = || unsafe { describe(backend.handle().as_c(), lent.handle().as_c()) };
             let outcome = call("TRITONBACKEND_GetBackendAttribute", format_args!("backend '{name}'"), act);

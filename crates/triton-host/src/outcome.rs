@@ -10,7 +10,7 @@ use triton_sys::*;
 use crate::allocator::Placement;
 use crate::boundary::exports;
 use crate::error::{self, ErrorObject};
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::instance::{at, count};
 use crate::names::{data_type_to_c, memory_to_c};
 use crate::parameter::{self, Parameter};
@@ -23,7 +23,7 @@ pub(crate) struct InferenceResponse {
     id: CString,
     outputs: Vec<Output>,
     parameters: Vec<Parameter>,
-    error: Option<Lent<ErrorObject>>,
+    error: Option<LentHandle<ErrorObject>>,
 }
 
 struct Output {
@@ -66,7 +66,7 @@ impl InferenceResponse {
             .and_then(|response| Ok((outputs(response.outputs)?, parameter::all(&response.parameters))));
         let (outputs, parameters, error) = match contents {
             Ok((outputs, parameters)) => (outputs, parameters, None),
-            Err(error) => (Vec::new(), Vec::new(), Some(Lent::new(error::object(&error))?)),
+            Err(error) => (Vec::new(), Vec::new(), Some(LentHandle::new(error::object(&error))?)),
         };
         Ok(Self {
             model_name: c_string(stream.model_name()),

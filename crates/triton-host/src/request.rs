@@ -8,7 +8,7 @@ use nereid_backend_api::{CorrelationId, Error, InferRequest, Request, Result, Se
 use triton_sys::*;
 
 use crate::boundary::exports;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::health::Facts;
 use crate::input::InputObject;
 use crate::instance::{at, count};
@@ -31,13 +31,13 @@ pub(crate) struct RequestObject {
     /// Made when they are asked for.
     id: OnceLock<CString>,
     correlation_id: OnceLock<CString>,
-    inputs: Vec<(Arc<InputObject>, Lent<InputObject>)>,
+    inputs: Vec<(Arc<InputObject>, LentHandle<InputObject>)>,
     /// Made when they are asked for.
     parameters: OnceLock<Vec<Parameter>>,
     output_names: OnceLock<Vec<CString>>,
-    trace: OnceLock<Lent<TraceObject>>,
+    trace: OnceLock<LentHandle<TraceObject>>,
     /// New values of states that were made for it.
-    states: Mutex<Vec<Lent<State>>>,
+    states: Mutex<Vec<LentHandle<State>>>,
     batch_size: usize,
     // Last, so that the request is gone when its turn ends.
     turn: Option<Turn>,
@@ -75,7 +75,7 @@ impl RequestObject {
         let data = Arc::new(RequestData { request, reply });
         let input = |index| {
             let input = Arc::new(InputObject::new(Arc::clone(&data), index));
-            Ok((Arc::clone(&input), Lent::new(input)?))
+            Ok((Arc::clone(&input), LentHandle::new(input)?))
         };
         let inputs = (0..data.request.inputs.len()).map(input).collect::<Result<_>>()?;
         let (parameters, output_names, states) = (OnceLock::new(), OnceLock::new(), Mutex::default());
@@ -101,7 +101,7 @@ impl RequestObject {
 
     /// Keeps the new value of a state as long as it lives itself.
     pub(crate) fn keep_state(&self, state: State) -> Result<Handle<State>> {
-        let lent = Lent::new(Arc::new(state))?;
+        let lent = LentHandle::new(Arc::new(state))?;
         let handle = lent.handle();
         self.states.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
         Ok(handle)
@@ -283,7 +283,7 @@ exports! {
         let handle = match request.trace.get() {
             Some(handle) => handle,
             None => {
-                let lent = Lent::new(TraceObject::new(Arc::clone(traced.trace())))?;
+                let lent = LentHandle::new(TraceObject::new(Arc::clone(traced.trace())))?;
                 request.trace.get_or_init(|| lent)
             }
         };

@@ -14,7 +14,7 @@ use triton_sys::*;
 use crate::attributes::BufferAttributes;
 use crate::boundary::{Out, exports};
 use crate::factory::is_final;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::input::address;
 use crate::instance::at;
 use crate::names::{data_type_from_c, data_type_to_c, memory_from_c, memory_to_c};
@@ -24,7 +24,7 @@ use crate::text::c_string;
 /// A response in C's hands, until it is sent or deleted.
 pub(crate) struct ResponseObject {
     reply: Arc<Reply>,
-    outputs: Mutex<Vec<(Arc<OutputObject>, Lent<OutputObject>)>>,
+    outputs: Mutex<Vec<(Arc<OutputObject>, LentHandle<OutputObject>)>>,
     parameters: Mutex<Parameters>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct OutputObject {
     /// With its length in bytes.
     buffer: Mutex<Option<(OutputBuffer, usize)>>,
     /// Of the buffer. Made when they are asked for.
-    attributes: OnceLock<Lent<BufferAttributes>>,
+    attributes: OnceLock<LentHandle<BufferAttributes>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +62,7 @@ impl ResponseObject {
             buffer: Mutex::default(),
             attributes: OnceLock::new(),
         });
-        let lent = Lent::new(Arc::clone(&output))?;
+        let lent = LentHandle::new(Arc::clone(&output))?;
         let handle = lent.handle();
         lock(&self.outputs).push((output, lent));
         Ok(handle)
@@ -112,7 +112,7 @@ impl OutputObject {
     }
 
     /// What is said of its memory.
-    fn attributes(&self) -> Result<&Lent<BufferAttributes>> {
+    fn attributes(&self) -> Result<&LentHandle<BufferAttributes>> {
         let buffer = lock(&self.buffer);
         let no_memory =
             || Error::invalid_arg(format!("output '{}' has no memory yet", self.name.to_string_lossy()));
@@ -124,7 +124,7 @@ impl OutputObject {
             Some(memory) => BufferAttributes::of(&memory),
             None => BufferAttributes::new(Memory::HOST, *byte_size),
         };
-        let lent = Lent::new(attributes)?;
+        let lent = LentHandle::new(attributes)?;
         Ok(self.attributes.get_or_init(|| lent))
     }
 

@@ -10,7 +10,7 @@ use triton_sys::*;
 
 use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
-use crate::handle::Lent;
+use crate::handle::LentHandle;
 use crate::names::{data_type_from_c, memory_from_c, memory_to_c};
 
 /// A new value of a state in C's hands, until its request is released. The request keeps it.
@@ -24,7 +24,7 @@ pub(crate) struct State {
 
 struct Contents {
     bytes: Vec<u8>,
-    attributes: Lent<BufferAttributes>,
+    attributes: LentHandle<BufferAttributes>,
 }
 
 impl State {
@@ -67,7 +67,7 @@ impl State {
         bytes.extend(self.states.shared_value(&self.name).into_iter().flatten().take(size));
         bytes.resize(size, 0);
         let address = bytes.as_mut_ptr().cast();
-        let attributes = Lent::new(BufferAttributes::new(Memory::HOST, size))?;
+        let attributes = LentHandle::new(BufferAttributes::new(Memory::HOST, size))?;
         *contents = Some(Contents { bytes, attributes });
         Ok(address)
     }

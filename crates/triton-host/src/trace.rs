@@ -14,7 +14,7 @@ use triton_sys::*;
 use self::callbacks::Callbacks;
 use crate::boundary::exports;
 use crate::clock::instant;
-use crate::handle::{Handle, Lent};
+use crate::handle::{Handle, LentHandle};
 use crate::text::c_string;
 
 /// A trace in C's hands.
@@ -42,7 +42,7 @@ impl TraceObject {
 pub(crate) struct SentTrace {
     pub trace: RequestTrace,
     /// Kept until the request is answered.
-    pub handle: Option<Lent<TraceObject>>,
+    pub handle: Option<LentHandle<TraceObject>>,
 }
 
 /// From here on the trace is the server's: C has it again, or it is dropped, when nothing more of the request is
@@ -50,7 +50,7 @@ pub(crate) struct SentTrace {
 pub(crate) fn send(handle: Handle<TraceObject>) -> Result<SentTrace> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));
-    let handle = object.callbacks().is_none().then(|| Lent::adopt(handle));
+    let handle = object.callbacks().is_none().then(|| LentHandle::adopt(handle));
     Ok(SentTrace { trace, handle })
 }
 

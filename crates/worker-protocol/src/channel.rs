@@ -13,7 +13,7 @@ use crate::backlog::Backlog;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::frame::Frame;
 use crate::memory::{Mapping, Segments};
-use crate::pool::{Lent, MAX_INLINE, Pool, Trimmer};
+use crate::pool::{LentRegion, MAX_INLINE, Pool, Trimmer};
 use crate::socket::{FrameReader, send};
 
 /// Announces the sender's next segment: its number (u32) and length (u64), with the file.
@@ -170,7 +170,7 @@ pub struct Message<'a> {
     sender: &'a mut Sender,
     kind: u16,
     writer: Writer,
-    lent: Vec<Lent>,
+    lent: Vec<LentRegion>,
 }
 
 /// A place in a message to return to.

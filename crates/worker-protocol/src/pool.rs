@@ -26,13 +26,13 @@ const STEP: usize = 1 << 20;
 
 /// A region that is in use by the receiver.
 #[derive(Clone, Debug)]
-pub(crate) struct Lent {
+pub(crate) struct LentRegion {
     pub(crate) segment: usize,
     /// With its header.
     range: Range<usize>,
 }
 
-impl Lent {
+impl LentRegion {
     /// Where its contents begin.
     pub(crate) fn offset(&self) -> usize {
         self.range.start + REGION_HEADER
@@ -42,8 +42,8 @@ impl Lent {
 /// The segments of a sender.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    segments: Vec<Owned>,
-    lent: VecDeque<Lent>,
+    segments: Vec<OwnedSegment>,
+    lent: VecDeque<LentRegion>,
     /// Allocations since the lent regions were last searched for free ones.
     unswept: usize,
     /// Allocations since memory was last trimmed.
@@ -51,7 +51,7 @@ pub(crate) struct Pool {
 }
 
 #[derive(Debug)]
-struct Owned {
+struct OwnedSegment {
     segment: Segment,
     ranges: RangeAllocator<usize>,
     /// Up to here, memory was taken.
@@ -64,7 +64,7 @@ impl Pool {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(crate) fn lend(&mut self, length: usize) -> io::Result<Lent> {
+    pub(crate) fn lend(&mut self, length: usize) -> io::Result<LentRegion> {
         self.unswept += 1;
         self.untrimmed += 1;
         if self.unswept > self.lent.len() / 4 {
@@ -98,10 +98,10 @@ impl Pool {
         Ok(lent)
     }
 
-    fn allocate(&mut self, length: usize) -> Option<Lent> {
-        let find = |(segment, owned): (usize, &mut Owned)| {
+    fn allocate(&mut self, length: usize) -> Option<LentRegion> {
+        let find = |(segment, owned): (usize, &mut OwnedSegment)| {
             let range = owned.ranges.allocate_range(length).ok()?;
-            Some(Lent { segment, range })
+            Some(LentRegion { segment, range })
         };
         self.segments.iter_mut().enumerate().find_map(find)
     }
@@ -115,7 +115,7 @@ impl Pool {
         let length = length.max(SEGMENT).max(doubled).next_multiple_of(STEP);
         let segment = Segment::create(length)?;
         let ranges = RangeAllocator::new(0..length);
-        self.segments.push(Owned { segment, ranges, reserved: 0, length });
+        self.segments.push(OwnedSegment { segment, ranges, reserved: 0, length });
         Ok(())
     }
 
@@ -139,13 +139,13 @@ impl Pool {
     }
 
     /// The contents of a lent region, to be written.
-    pub(crate) fn contents_mut(&self, lent: &Lent, length: usize) -> &mut [u8] {
+    pub(crate) fn contents_mut(&self, lent: &LentRegion, length: usize) -> &mut [u8] {
         debug_assert!(length + REGION_HEADER <= lent.range.len());
         self.segments[lent.segment].segment.mapping.contents_mut(lent.offset(), length)
     }
 
     /// Frees a region that was not sent.
-    pub(crate) fn free(&self, lent: &Lent) {
+    pub(crate) fn free(&self, lent: &LentRegion) {
         self.segments[lent.segment].segment.mapping.free(lent.offset());
     }
 
@@ -169,7 +169,7 @@ impl Pool {
     }
 }
 
-impl Owned {
+impl OwnedSegment {
     fn reserve(&mut self, end: usize) -> io::Result<()> {
         if end > self.reserved {
             let end = end.next_multiple_of(STEP).min(self.length);

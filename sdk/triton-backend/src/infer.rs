@@ -149,7 +149,7 @@ impl InferRequest {
 
     pub(crate) fn start(self, server: &Server) -> Result<Responses> {
         let request = Arc::new(make(&self, server)?);
-        let mut released = Box::new(Released { inputs: Vec::new(), _request: Arc::clone(&request) });
+        let mut released = Box::new(RequestState { inputs: Vec::new(), _request: Arc::clone(&request) });
         for (name, data_type, shape, bytes) in self.inputs {
             let name = c_string(&name)?;
             // SAFETY: the request is ours; name and shape are copied; the bytes are kept until the request is released
@@ -209,12 +209,13 @@ fn make(wanted: &InferRequest, server: &Server) -> Result<OwnRequest> {
     }
 }
 
-fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<Released>) -> Result<Responses> {
+fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<RequestState>) -> Result<Responses> {
     let (sender, receiver) = channel();
     let mut allocator = ptr::null_mut();
     // SAFETY: the address may be written; the functions are as the interface wants them.
     unsafe { check(TRITONSERVER_ResponseAllocatorNew(&mut allocator, Some(place), Some(unplace), None))? };
-    let answered = Box::into_raw(Box::new(Answered { sender, allocator, _request: Arc::clone(request) }));
+    let answered =
+        Box::into_raw(Box::new(ResponseState { sender, allocator, _request: Arc::clone(request) }));
     let released = Box::into_raw(released);
     // SAFETY: the request is ours; the boxes and the allocator stay until the server calls back for the last
     // time, or are freed below where it never will.
@@ -251,19 +252,19 @@ fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<Released>) -> 
 }
 
 /// What lives until the request is released.
-struct Released {
+struct RequestState {
     inputs: Vec<Vec<u8>>,
     _request: Arc<OwnRequest>,
 }
 
 /// What lives until the last response.
-struct Answered {
+struct ResponseState {
     sender: Sender<Result<InferResponse>>,
     allocator: *mut TRITONSERVER_ResponseAllocator,
     _request: Arc<OwnRequest>,
 }
 
-impl Drop for Answered {
+impl Drop for ResponseState {
     fn drop(&mut self) {
         // SAFETY: the allocator is ours, and no response uses it any more.
         drop(unsafe { check(TRITONSERVER_ResponseAllocatorDelete(self.allocator)) });
@@ -280,7 +281,7 @@ unsafe extern "C" fn release(_request: *mut TRITONSERVER_InferenceRequest, flags
     }
     // SAFETY: the box was given with the request in `send`, and this is the one time that it comes back. Inputs are not
     // read any more, so they may go before the request does.
-    drop(unsafe { Box::from_raw(userp.cast::<Released>()) });
+    drop(unsafe { Box::from_raw(userp.cast::<RequestState>()) });
 }
 
 /// The server has a response, or reports that no more follow.
@@ -288,7 +289,7 @@ unsafe extern "C" fn release(_request: *mut TRITONSERVER_InferenceRequest, flags
 /// # Safety
 /// For the server alone, with what `send` gave it.
 unsafe extern "C" fn respond(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void) {
-    let answered = userp.cast::<Answered>();
+    let answered = userp.cast::<ResponseState>();
     if !response.is_null() {
         // SAFETY: the response is ours from here on; nothing of it is used after its end.
         let read = unsafe {
