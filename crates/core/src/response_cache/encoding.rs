@@ -302,6 +302,26 @@ mod tests {
             prop_assert!(decode_entry(&CacheKey::of(1, [8; 32]), &bytes.into()).is_err());
         }
 
+        /// A number has one form, and no other is read.
+        #[test]
+        fn numbers_are_read_as_they_were_written(number: u64, shift in 0..64, more in 1..4_usize) {
+            let number = number >> shift;
+            let mut bytes = Vec::new();
+            bits(&mut bytes, number).unwrap();
+            prop_assert!(bytes.len() <= MAX_BITS);
+            let read = |bytes: &[u8]| {
+                let mut reader = Reader { rest: bytes, shared: None };
+                reader.bits().map(|number| (number, reader.rest.len()))
+            };
+            prop_assert_eq!(read(&bytes), Ok((number, 0)));
+            prop_assert_eq!(read(&[&bytes[..], b"x"].concat()), Ok((number, 1)));
+            prop_assert_eq!(read(&bytes[..bytes.len() - 1]), Err(Malformed));
+            *bytes.last_mut().unwrap() |= 0x80;
+            bytes.resize(bytes.len() + more - 1, 0x80);
+            bytes.push(0);
+            prop_assert_eq!(read(&bytes), Err(Malformed));
+        }
+
         /// Also where somebody takes care that the digest is right.
         #[test]
         fn foreign_bytes_do_no_harm(body in prop::collection::vec(any::<u8>(), 0..80), lengths in any::<bool>()) {
