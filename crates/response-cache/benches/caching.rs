@@ -62,24 +62,24 @@ struct Case {
     name: &'static str,
     server: Arc<Server>,
     model: &'static str,
-    /// Whether each one is new.
-    new: bool,
+    /// How often each one is asked before the next; 0 if there is only one.
+    each: u64,
     asked: u64,
     times: Vec<Duration>,
 }
 
 impl Case {
-    fn new(name: &'static str, server: &Arc<Server>, model: &'static str, new: bool) -> Self {
-        Self { name, server: Arc::clone(server), model, new, asked: 0, times: Vec::new() }
+    fn new(name: &'static str, server: &Arc<Server>, model: &'static str, each: u64) -> Self {
+        Self { name, server: Arc::clone(server), model, each, asked: 0, times: Vec::new() }
     }
 
     fn round(&mut self) -> Duration {
         let begin = process_time();
         let model = self.server.model(self.model, None).expect("it is loaded");
         for _ in 0..REQUESTS {
-            self.asked += u64::from(self.new);
+            self.asked += 1;
             let mut contents = vec![0; 64];
-            contents[..8].copy_from_slice(&self.asked.to_le_bytes());
+            contents[..8].copy_from_slice(&self.asked.checked_div(self.each).unwrap_or(0).to_le_bytes());
             let inputs = vec![Tensor::new("X", DataType::Fp32, [1, 16], contents)];
             let request = InferRequest { inputs, ..InferRequest::default() };
             let mut answers = self.server.infer(&model, request, Caller::default()).expect("admitted");
@@ -125,12 +125,14 @@ fn main() {
             None => selected.push(argument),
         }
     }
-    let (large, small) = (server(LARGE), server(SMALL));
+    let (large, small, other) = (server(LARGE), server(SMALL), server(SMALL));
     let mut cases = [
-        Case::new("plain", &large, "plain", true),
-        Case::new("hit", &large, "cached", false),
-        Case::new("stored", &large, "cached", true),
-        Case::new("refused", &small, "cached", true),
+        Case::new("plain", &large, "plain", 1),
+        Case::new("hit", &large, "cached", 0),
+        Case::new("stored", &large, "cached", 1),
+        Case::new("refused", &small, "cached", 1),
+        // Every other one is refused, and the others are stored in place of something else.
+        Case::new("asked twice", &other, "cached", 2),
     ];
     // The first round gets them warm, and fills the small cache.
     for round in 0..=rounds {
