@@ -36,7 +36,7 @@ def azure(models, tmp_path_factory):
 
 
 def token(seconds, audience="https://storage.azure.com"):
-    """A token of Azure's directory, whose life ends in so many seconds."""
+    """A token from Azure's directory that expires after this many seconds."""
     now = int(time.time())
     claims = {"aud": audience, "iss": "https://sts.windows.net/the-tenant/", "iat": now - 9, "nbf": now - 9, "exp": now + seconds}
     parts = [{"alg": "RS256", "typ": "JWT"}, claims, "a signature"]
