@@ -20,9 +20,13 @@ MIB = 1 << 20
 REQUESTS, SIZE = 60, 16 * MIB
 
 
-def resident(server):
+# Requests that wait together for one execution, each with blocks of a size of which there are many.
+WAITING, SMALL = 2000, 64 << 10
+
+
+def resident(server, of="VmRSS"):
     status = Path(f"/proc/{server.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) << 10
+    return int(status.split(f"{of}:")[1].split()[0]) << 10
 
 
 def over_http(server):
@@ -52,4 +56,25 @@ def test_memory_of_a_burst_is_given_back(tmp_path, send):
         before = resident(server)
         with ThreadPoolExecutor(REQUESTS // 3) as pool:
             list(pool.map(lambda _: send(server), range(REQUESTS)))
+        assert eventually(lambda: resident(server) <= 1.5 * before, limit_s=30), (before, resident(server))
+
+
+def test_memory_of_many_requests_that_waited_together_is_given_back(tmp_path):
+    write_identity(tmp_path, "same", ["INT32"], max_batch_size=WAITING)
+    with (tmp_path / "same" / "config.pbtxt").open("a") as config:
+        config.write("dynamic_batching { max_queue_delay_microseconds: 2000000 }\n")
+    with nereid_server.running(tmp_path) as server:
+        with grpc.insecure_channel(server.grpc_url) as channel:
+            infer = stub(channel).ModelInfer
+
+            def request(count):
+                result = message(values=range(count))
+                result.inputs[0].shape[:] = [1, count]
+                return result
+
+            infer(request(2), timeout=LIMIT_S)
+            before = resident(server)
+            calls = [infer.future(request(SMALL // 4), timeout=LIMIT_S) for _ in range(WAITING)]
+            assert all(len(call.result().raw_output_contents[0]) == SMALL for call in calls)
+        assert resident(server, "VmHWM") >= before + WAITING * SMALL
         assert eventually(lambda: resident(server) <= 1.5 * before, limit_s=30), (before, resident(server))

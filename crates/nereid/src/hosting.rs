@@ -24,6 +24,9 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum }) {
         tracing::warn!("cannot turn core dumps off: {error}");
     }
+    if let Err(error) = nereid_heap::release_freed_memory() {
+        tracing::warn!("cannot start the thread that releases memory: {error}");
+    }
     let outcome = nereid_assembly::host(arguments);
     if let Err(error) = &outcome {
         tracing::error!("{error}");

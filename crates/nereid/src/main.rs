@@ -4,6 +4,12 @@
 
 use std::process::ExitCode;
 
+use nereid_heap::Heap;
+
+/// Servers within other programs leave the allocator to them.
+#[global_allocator]
+static HEAP: Heap = Heap;
+
 fn main() -> ExitCode {
     nereid::command()
 }

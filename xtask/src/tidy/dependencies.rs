@@ -75,7 +75,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "nereid-heap",
         workspace: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["libc", "rustix"]),
+        libraries: Allowed::Only(&["libc", "libmimalloc-sys", "mimalloc", "rustix"]),
         never: &[],
         why: "heap holds unsafe code, so it is small; it knows the allocator and nothing of what is allocated",
     },
