@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -21,7 +22,10 @@ const MOST_ELEMENTS: i64 = 1 << 14;
 /// A file is refused, or its model answers any request, and the same request the same way: memory that is not the model's
 /// own seldom holds the same twice. Nothing panics past the backend, or ends the process.
 pub fn model(data: &[u8]) {
-    let folder = std::env::temp_dir().join(format!("nereid-onnx-{}-{:x}", std::process::id(), hash(data)));
+    // Threads may try the same file at the same time.
+    static TRIED: AtomicU64 = AtomicU64::new(0);
+    let number = TRIED.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("nereid-onnx-{}-{number}", std::process::id()));
     fs::create_dir_all(folder.join("1")).expect("the folder is made");
     fs::write(folder.join("1/model.onnx"), data).expect("the file is written");
     serve(&folder, hash(data));
