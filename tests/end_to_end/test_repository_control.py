@@ -13,6 +13,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+import nereid_server
 from http_requests import assert_refused, infer, request, tensor
 from model_files import config, scale_model, write_identity, write_model
 from waiting import eventually
@@ -337,6 +338,23 @@ def test_a_watched_repository_is_followed_without_waiting_for_the_poll(repositor
         settled(client, {("scale", "1"): "READY"})
         for decision in ("'new' has changed \\(it is new\\); it is reloaded once a poll", "'new' is no longer in the repository"):
             server.wait_for_log(decision)
+
+
+def test_a_change_before_the_repository_is_watched_is_followed(repository, gate):
+    scaled(repository, 2.0)
+    write_identity(repository, "last", ["INT32"], creation_gate=gate.path)
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1000", "--repository-watch=true")
+    server = nereid_server.Server(repository, *flags)
+    try:
+        server.wait_until_listening().wait_for_log("successfully loaded 'scale' version 1")
+        last = gate.entered()
+        scaled(repository, 3.0)
+        last.release()
+        with tritonclient.http.InferenceServerClient(server.url) as client:
+            assert eventually(lambda: ask(client) == 3.0, limit_s=LIMIT_S), server.log
+        server.stop()
+    finally:
+        server.kill()
 
 
 def test_a_load_that_hangs_does_not_block_polling(repository, serve, gate):

@@ -26,6 +26,8 @@ pub(crate) async fn run(
     let _ = outcome(loaded).await;
     let changes = Arc::<Notify>::default();
     let watch = watched.and_then(|repositories| watch(&repositories, Arc::clone(&changes)));
+    // Nobody reports what changed before, since the models of the start were listed.
+    changes.notify_one();
     let mut pending = false;
     loop {
         match &watch {
