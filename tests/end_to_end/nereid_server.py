@@ -144,10 +144,10 @@ class Server:
         self.wait_for_log(_LOADED, limit_s)
         return self
 
-    def wait_until_ready(self):
+    def wait_until_ready(self, limit_s=START_LIMIT_S):
         """Waits until the server answers that it is ready."""
         self.wait_until_listening()
-        deadline = time.monotonic() + START_LIMIT_S
+        deadline = time.monotonic() + limit_s
         while self.ready_status() != 200:
             if self.exit_code is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the server did not become ready; the log:\n{self.log}")
@@ -207,7 +207,7 @@ def running(repository, *flags, ready=True, env=None, user=None, limit_s=START_L
     server = Server(repository, *flags, env=env, user=user, program=program)
     try:
         if ready:
-            server.wait_until_ready()
+            server.wait_until_ready(limit_s)
         else:
             server.wait_until_loaded(limit_s)
         yield server

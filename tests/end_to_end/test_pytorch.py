@@ -20,6 +20,8 @@ from tensors import given
 
 rng = np.random.default_rng(31)
 FLAGS = [f"--backend-config=pytorch,library={torch_package.LIBRARY_FOLDER}"]
+# The first server compiles the shim.
+COMPILE_LIMIT_S = 300
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +35,8 @@ def models(tmp_path_factory):
 @pytest.fixture
 def serve(serve):
     """Servers that find libtorch."""
-    return lambda *flags, **how: serve(*FLAGS, *flags, env=os.environ | torch_package.environment(), **how)
+    environment = os.environ | torch_package.environment()
+    return lambda *flags, **how: serve(*FLAGS, *flags, env=environment, limit_s=COMPILE_LIMIT_S, **how)
 
 
 @pytest.fixture
