@@ -135,7 +135,11 @@ impl Step {
             Self::Tidy => tidy::run(project),
             Self::Deny => deny::run(project),
             Self::Clippy => {
-                show(&mut project.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+                for features in [&[][..], &["--no-default-features"]] {
+                    let clippy = ["clippy", "--workspace", "--all-targets"];
+                    show(project.cargo(&clippy).args(features).args(["--", "-D", "warnings"]))?;
+                }
+                Ok(())
             }
             Self::Unit => {
                 let program = build_tests(project)?;
