@@ -268,8 +268,13 @@ impl LifeCycle {
             .into_iter()
             .filter_map(|(version, outcome)| Some((version, Arc::new(outcome.ok()?))))
             .collect();
+        let versions: Vec<_> = loaded.iter().map(|(version, _)| *version).collect();
         let states = loaded.into_iter().map(|(version, model)| (version, Some(model)));
         self.replace(id, states.chain(gone.into_iter().map(|version| (version, None))).collect());
+        // Who reads this may ask for the model: only from here on is it found.
+        for version in versions {
+            tracing::info!("successfully loaded '{id}' version {version}");
+        }
         Ok(())
     }
 
@@ -295,10 +300,7 @@ impl LifeCycle {
             let loaded = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal("the backend panicked while loading the model")));
             match loaded {
-                Ok(model) => {
-                    tracing::info!("successfully loaded '{id}' version {version}");
-                    return Ok(model);
-                }
+                Ok(model) => return Ok(model),
                 Err(error) if retries == 0 => {
                     tracing::error!("failed to load '{id}' version {version}: {error}");
                     return Err(error);

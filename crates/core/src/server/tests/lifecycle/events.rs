@@ -29,6 +29,49 @@ fn every_change_is_announced_after_it_is_visible() {
     block_on(async { while changes.next().await.is_some() {} });
 }
 
+/// Asks for the index whenever the log says that a model is loaded.
+struct Reader(Arc<Server>, Arc<Mutex<Vec<Vec<String>>>>);
+
+impl tracing::Subscriber for Reader {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut is_loaded = false;
+        event.record(&mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            is_loaded |= format!("{value:?}").starts_with("successfully loaded");
+        });
+        if is_loaded {
+            self.1.lock().unwrap().push(index(&self.0));
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_log_says_that_a_model_is_loaded_once_it_is_served() {
+    let (world, seen) = (world(ModelControl::Explicit), Arc::default());
+    world.source.set(1, &[(1, 1), (2, 1)]);
+    world.server.start(Some(Vec::new())).unwrap();
+    let reader = Reader(Arc::clone(&world.server), Arc::clone(&seen));
+    // Models are loaded on threads of the server, and tests have a process each.
+    tracing::subscriber::set_global_default(reader).unwrap();
+    world.load().unwrap();
+    assert_eq!(*seen.lock().unwrap(), vec![["m/1 READY", "m/2 READY"]; 2]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_sees_generations_in_order_and_always_the_last_state() {
     let world = world(ModelControl::Explicit);
