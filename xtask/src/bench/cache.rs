@@ -15,15 +15,12 @@ use clap::Args;
 use super::client::{Request, get, post};
 use super::load::{Load, Seen};
 use super::nvidia::Nvidia;
+use super::programs::{LOAD_CORE, SERVER_CORE};
 use super::reference::setup::request;
 use super::server::Server;
 use super::summary::{Pair, Run, heading, median, rows};
 use super::{grpc, programs};
 use crate::project::Project;
-
-/// The processors of the server and of the load, beside NVIDIA's server.
-const SERVER_CORE: u32 = 0;
-const LOAD_CORE: u32 = 1;
 
 /// Requests to NVIDIA's server and to ours: how they are sent, bytes in the tensor, and the title.
 const BESIDE_REFERENCE: &[(Protocol, usize, &str)] = &[

@@ -62,8 +62,8 @@ impl Load {
     }
 
     /// The same from one processor only.
-    pub fn on_core(self, core: u32) -> Self {
-        Self { core: Some(core), ..self }
+    pub fn on_core(self, core: impl Into<Option<u32>>) -> Self {
+        Self { core: core.into(), ..self }
     }
 
     /// Sends for some seconds over some connections from one thread. Any error of any request fails the run.

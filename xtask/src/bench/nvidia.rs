@@ -35,8 +35,8 @@ impl Nvidia {
     }
 
     /// The same, whose servers have one processor only.
-    pub fn on_core(self, core: u32) -> Self {
-        Self { core: Some(core), ..self }
+    pub fn on_core(self, core: impl Into<Option<u32>>) -> Self {
+        Self { core: core.into(), ..self }
     }
 
     /// The server's program.

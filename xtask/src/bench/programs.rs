@@ -22,6 +22,10 @@ pub fn traffic(project: &Project) -> Result<PathBuf> {
     Ok(project.target.join("release/examples/traffic"))
 }
 
+/// The processors of the server and of the load, where they share none.
+pub const SERVER_CORE: u32 = 0;
+pub const LOAD_CORE: u32 = 1;
+
 /// The command on one processor only, if one is given; else as it is. It keeps arguments and environment.
 pub fn on_core(command: Command, core: Option<u32>) -> Command {
     let Some(core) = core else { return command };

@@ -18,6 +18,7 @@ use clap::{Args, ValueEnum};
 use self::setup::Setup;
 use super::client::Request;
 use super::load::{Load, Seen, read_seen};
+use super::programs::{LOAD_CORE, SERVER_CORE, on_core};
 use super::report;
 use super::server::Server;
 use super::summary::Pair;
@@ -39,6 +40,9 @@ pub struct Options {
     /// Requests in flight: connections over HTTP, requests on one connection over gRPC
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
     in_flight: u32,
+    /// Run the server on one processor and the load on another, so that the load takes nothing from the server
+    #[arg(long)]
+    apart: bool,
     /// Loads to measure
     #[arg(long, value_delimiter = ',', default_values_t = Kind::value_variants().iter().copied())]
     loads: Vec<Kind>,
@@ -99,7 +103,8 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let traffic = programs::traffic(project)?;
     let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
-    let setup = Setup::new(project, folder.path(), &binary, options.python.as_deref())?;
+    let core = options.apart.then_some(SERVER_CORE);
+    let setup = Setup::new(project, folder.path(), &binary, options.python.as_deref(), core)?;
 
     let (mut starts, mut at_rest) = (Vec::new(), Vec::new());
     for pair in 1..=options.pairs {
@@ -113,7 +118,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let mut measured = Vec::new();
     for kind in &options.loads {
         println!("{kind}: {} pairs of {} s", options.pairs, options.seconds);
-        let load = Prepared::new(*kind, &setup, folder.path(), &traffic, options.in_flight)?;
+        let load = Prepared::new(*kind, &setup, folder.path(), &traffic, options)?;
         let run = |server: &Server, seconds| load.run(server, seconds);
         let (nereid, reference) = (&servers.nereid, &servers.reference);
         let pairs = pairs::measure(nereid, reference, options.pairs, options.seconds, run)?;
@@ -121,11 +126,14 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     }
     let after_load =
         Both { nereid: servers.nereid.resident_bytes()?, reference: servers.reference.resident_bytes()? };
-    let cores = thread::available_parallelism()?.get();
-    println!(
-        "\n{cores} cores, shared by the server and the load (1 thread); {} in flight\n",
-        options.in_flight
-    );
+    let cores = match options.apart {
+        true => "1 core for the server, 1 for the load".to_owned(),
+        false => {
+            let cores = thread::available_parallelism()?;
+            format!("{cores} cores, shared by the server and the load (1 thread)")
+        }
+    };
+    println!("\n{cores}; {} in flight\n", options.in_flight);
     let rows: Vec<_> = measured.iter().map(|it| (title(it.kind), &it.pairs[..])).collect();
     print!("{}", report::loads(&rows));
     print!("\n{}", footprint(&Footprint { starts, at_rest, after_load }));
@@ -144,17 +152,18 @@ fn start(server: impl FnOnce() -> Result<Server>) -> Result<(Duration, u64)> {
 /// A load, ready to run against either server.
 enum Prepared {
     Http { load: Load, connections: u32 },
-    Grpc { program: PathBuf, way: &'static str, in_flight: u32, bytes: usize },
+    Grpc { program: PathBuf, way: &'static str, in_flight: u32, bytes: usize, core: Option<u32> },
 }
 
 impl Prepared {
-    fn new(kind: Kind, setup: &Setup, folder: &Path, traffic: &Path, in_flight: u32) -> Result<Self> {
+    fn new(kind: Kind, setup: &Setup, folder: &Path, traffic: &Path, options: &Options) -> Result<Self> {
+        let (in_flight, core) = (options.in_flight, options.apart.then_some(LOAD_CORE));
         let http = |request: &Request| -> Result<Self> {
             let folder = folder.join(kind.to_string());
             fs::create_dir_all(&folder)?;
-            Ok(Self::Http { load: Load::new(&folder, request)?, connections: in_flight })
+            Ok(Self::Http { load: Load::new(&folder, request)?.on_core(core), connections: in_flight })
         };
-        let grpc = |way, bytes| Ok(Self::Grpc { program: traffic.to_owned(), way, in_flight, bytes });
+        let grpc = |way, bytes| Ok(Self::Grpc { program: traffic.to_owned(), way, in_flight, bytes, core });
         match kind {
             Kind::Http => http(&setup::request("identity", setup::SMALL)),
             Kind::HttpLarge => http(&setup::request("identity", setup::LARGE)),
@@ -171,13 +180,12 @@ impl Prepared {
     fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
         match self {
             Self::Http { load, connections } => load.run(server.address, *connections, seconds),
-            Self::Grpc { program, way, in_flight, bytes } => {
+            Self::Grpc { program, way, in_flight, bytes, core } => {
                 let address = server.grpc.context("the server does not serve gRPC")?;
-                let output = Command::new(program)
-                    .args(["load", &address.to_string(), way, "1", &in_flight.to_string()])
-                    .args([seconds.to_string(), bytes.to_string()])
-                    .output()
-                    .context("cannot start the load")?;
+                let mut load = Command::new(program);
+                load.args(["load", &address.to_string(), way, "1", &in_flight.to_string()])
+                    .args([seconds.to_string(), bytes.to_string()]);
+                let output = on_core(load, *core).output().context("cannot start the load")?;
                 anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
                 read_seen(&String::from_utf8_lossy(&output.stdout))
             }

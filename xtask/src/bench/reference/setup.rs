@@ -58,8 +58,15 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub fn new(project: &Project, folder: &Path, nereid: &Path, python: Option<&Path>) -> Result<Self> {
-        let nvidia = Nvidia::prepare(project, python)?;
+    /// Servers run on `core` only, if one is given.
+    pub fn new(
+        project: &Project,
+        folder: &Path,
+        nereid: &Path,
+        python: Option<&Path>,
+        core: Option<u32>,
+    ) -> Result<Self> {
+        let nvidia = Nvidia::prepare(project, python)?.on_core(core);
         let backends = folder.join("backends");
         fs::create_dir_all(backends.join("echo"))?;
         symlink(nvidia.backends().join("python"), backends.join("python"))?;
