@@ -13,7 +13,7 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_http2::Draining;
 use nereid_io_runtime::when_woken;
-use nereid_listener::{Activity, Listener};
+use nereid_listener::{Activity, Awaited, Listener};
 use nereid_protocol::Principal;
 use nereid_slow_clients::{Requests, TimedReplies, TimedWrites};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -127,8 +127,8 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
 struct Idleness(Arc<Requests>);
 
 impl Activity for Idleness {
-    fn idle_after(&self) -> Option<u32> {
-        self.0.idle_after()
+    fn awaited(&self) -> Option<Awaited> {
+        self.0.idle_after().map(Awaited::Request)
     }
 }
 

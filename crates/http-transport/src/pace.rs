@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nereid_listener::Activity;
+use nereid_listener::{Activity, Awaited};
 use nereid_slow_clients::{ARRIVAL, PROGRESS, Requests};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -208,12 +208,15 @@ impl Pace {
 }
 
 impl Activity for Pace {
-    fn idle_after(&self) -> Option<u32> {
+    fn awaited(&self) -> Option<Awaited> {
         let progress = self.lock();
         match progress.state {
-            State::Idle => Some(progress.begun),
-            State::Off => self.requests.idle_after(),
-            State::Head | State::Body | State::Busy { .. } => None,
+            State::Idle => Some(Awaited::Request(progress.begun)),
+            State::Head => Some(Awaited::Rest(progress.begun)),
+            // A check has seen no progress since another.
+            State::Body if progress.checks > 1 => Some(Awaited::Rest(progress.begun)),
+            State::Body | State::Busy { .. } => None,
+            State::Off => self.requests.idle_after().map(Awaited::Request),
         }
     }
 }

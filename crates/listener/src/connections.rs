@@ -2,7 +2,7 @@
 //!
 //! A process has a limited number of file descriptors, and a port may have a limit of its own. Clients pool connections and
 //! leave them open, so at a limit the idle ones go first, and clients that ask for something are never locked out by clients
-//! that do not.
+//! that do not, or that stop in the middle of a request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long a new connection stays in any case: its first request may have arrived and not be read yet.
+/// How long a new connection stays in any case: its first request may have arrived and not be read yet. So long, too, may
+/// the rest of a request take.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection, as far as it is known whether it is idle.
 pub trait Activity: Send + Sync {
-    /// How many requests have begun on it, which may wrap around, if none is in progress.
-    fn idle_after(&self) -> Option<u32>;
+    /// What its client is to send, if nothing else keeps the connection.
+    fn awaited(&self) -> Option<Awaited>;
+}
+
+/// What a client is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A request, after that many, which may wrap around.
+    Request(u32),
+    /// The rest of the request that was the so-manieth to begin.
+    Rest(u32),
 }
 
 /// How often it is looked which connections are idle.
@@ -43,9 +53,19 @@ struct Connection {
     port: u64,
     activity: Arc<dyn Activity>,
     opened: Instant,
-    /// When it was first seen idle after its last request.
-    idle: Option<(u32, Instant)>,
+    /// When it was first seen idle, waiting for this.
+    idle: Option<(Awaited, Instant)>,
     evicted: CancellationToken,
+}
+
+impl Connection {
+    /// Since when it is idle, if it may be closed.
+    fn may_go(&self) -> Option<Instant> {
+        let (awaited, since) = self.idle?;
+        let is_new = self.opened.elapsed() < GRACE;
+        let is_arriving = matches!(awaited, Awaited::Rest(_)) && since.elapsed() < GRACE;
+        (!is_new && !is_arriving && !self.evicted.is_cancelled()).then_some(since)
+    }
 }
 
 /// A connection among the open ones. Dropped, it is none any more.
@@ -107,12 +127,11 @@ impl Connections {
         self.evict_up_to(count, |_| true)
     }
 
-    fn evict_up_to(&self, count: usize, may_go: impl Fn(&Connection) -> bool) -> usize {
+    fn evict_up_to(&self, count: usize, is_meant: impl Fn(&Connection) -> bool) -> usize {
         let mut open = self.lock();
         open.look();
-        let staying = |it: &&Connection| it.opened.elapsed() < GRACE || it.evicted.is_cancelled();
-        let old = open.connections.values().filter(|it| may_go(it) && !staying(it));
-        let mut idle: Vec<_> = old.filter_map(|it| Some((it.idle?.1, &it.evicted))).collect();
+        let meant = open.connections.values().filter(|it| is_meant(it));
+        let mut idle: Vec<_> = meant.filter_map(|it| Some((it.may_go()?, &it.evicted))).collect();
         // The sort is stable: of several, those go that were opened first.
         idle.sort_by_key(|(since, _)| *since);
         let longest: Vec<_> = idle.into_iter().take(count).map(|(_, evicted)| evicted.clone()).collect();
@@ -134,10 +153,10 @@ impl Open {
         let now = Instant::now();
         self.looked = now;
         for connection in self.connections.values_mut() {
-            let idle = connection.activity.idle_after();
-            connection.idle = idle.map(|requests| match connection.idle {
-                Some((seen, since)) if seen == requests => (seen, since),
-                _ => (requests, now),
+            let awaited = connection.activity.awaited();
+            connection.idle = awaited.map(|awaited| match connection.idle {
+                Some((seen, since)) if seen == awaited => (seen, since),
+                _ => (awaited, now),
             });
         }
     }
@@ -167,11 +186,15 @@ mod tests {
     struct Client {
         requests: AtomicU32,
         is_busy: AtomicBool,
+        has_begun: AtomicBool,
     }
 
     impl Activity for Client {
-        fn idle_after(&self) -> Option<u32> {
-            (!self.is_busy.load(Ordering::Relaxed)).then(|| self.requests.load(Ordering::Relaxed))
+        fn awaited(&self) -> Option<Awaited> {
+            let requests = self.requests.load(Ordering::Relaxed);
+            let has_begun = self.has_begun.load(Ordering::Relaxed);
+            let awaited = if has_begun { Awaited::Rest(requests) } else { Awaited::Request(requests) };
+            (!self.is_busy.load(Ordering::Relaxed)).then_some(awaited)
         }
     }
 
@@ -229,6 +252,23 @@ mod tests {
         fixture.clients[0].0.is_busy.store(true, Ordering::Relaxed);
         assert!(fixture.connections.evict() && !fixture.connections.evict());
         assert_eq!(fixture.evicted(), [1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_sending_a_request_stays_for_a_moment() {
+        for (moment, requests) in [(999, 1), (1000, 1), (60_000, 3)] {
+            let fixture = Fixture::new(1);
+            let client = &fixture.clients[0].0;
+            advance(60 * GRACE).await;
+            fixture.connections.lock().look();
+            for _ in 0..requests {
+                client.has_begun.store(true, Ordering::Relaxed);
+                client.requests.fetch_add(1, Ordering::Relaxed);
+                assert!(!fixture.connections.evict(), "it has just begun");
+            }
+            advance(Duration::from_millis(moment)).await;
+            assert_eq!(fixture.connections.evict(), moment >= 1000, "{moment}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::connections::LOOK_INTERVAL;
 pub use connection::Connection;
-pub use connections::{Activity, ConnectionGuard, Connections};
+pub use connections::{Activity, Awaited, ConnectionGuard, Connections};
 pub use tls::{Tls, TlsError, TlsFiles};
 
 /// Connections that wait to be accepted, as in the reference.

@@ -92,6 +92,29 @@ async fn the_connection_that_has_been_idle_longest_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn connections_whose_clients_stop_within_a_request_make_room() {
+    // What they sent, and how many seconds another may have to wait.
+    let in_body = request_head("POST", "/echo", "", 5) + "ab";
+    for (sent, limit_s) in [("G", 2), ("GET /live HTTP/1.1\r\nHo", 2), (&*in_body, 40)] {
+        for count in [1, 3] {
+            let options = TransportOptions { max_connections: Some(count), ..TransportOptions::default() };
+            let serving = serving_with(Echo::default(), options);
+            let mut stopped = Vec::new();
+            for _ in 0..count {
+                let mut stream = serving.connect().await;
+                stream.write_all(sent.as_bytes()).await.unwrap();
+                stopped.push(stream);
+            }
+            let start = Instant::now();
+            assert!(is_live(&mut serving.connect().await).await, "{count} sent {sent:?}");
+            assert!(start.elapsed().as_secs() < limit_s, "{count} sent {sent:?}: {:?}", start.elapsed());
+            let open = stopped.iter().filter(|it| it.try_read(&mut [0; 1]).is_err()).count();
+            assert_eq!(open, count - 1, "{sent:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_trickles_in_is_given_up_unless_it_ends_in_time() {
     // Bytes at a time, seconds between them, and whether the body of that length is read to its end.
     for (piece, pause, length, is_read) in [
