@@ -15,7 +15,7 @@ use nereid_http2::Draining;
 use nereid_io_runtime::when_woken;
 use nereid_listener::{Activity, Awaited, Listener};
 use nereid_protocol::Principal;
-use nereid_slow_clients::{Requests, TimedReplies, TimedWrites};
+use nereid_slow_clients::{Requests, TimedReplies, TimedWrites, left};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,9 @@ pub const PROTOCOLS: &[&str] = &["h2"];
 
 /// The time within which a client must send its first frame.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The same for a client that sent none when its connection ends.
+const LAST_FRAME_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most calls in progress on one connection. The reference has no limit, and clients hold back calls beyond it, so it is
 /// far above what clients open.
@@ -141,10 +144,12 @@ async fn serve_connection<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let guarded = GuardedConnection::new(TimedWrites::new(stream), options.pings);
+    let stream = TimedWrites::new(stream);
+    let backlog = stream.backlog();
+    let guarded = GuardedConnection::new(stream, options.pings);
     let begun = guarded.begun();
     let (stream, drain) = Draining::new(guarded);
-    let mut protocol = Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, requests));
+    let mut protocol = Builder::new(TimedReplies::new(nereid_io_runtime::Spawner, Arc::clone(&requests)));
     protocol
         .timer(TokioTimer::new())
         .keep_alive_interval(options.keepalive_time)
@@ -164,7 +169,7 @@ async fn serve_connection<S>(
             () = shutdown.cancelled() => {}
         }
     });
-    let silent = when_woken(silent(&begun));
+    let is_silent = when_woken(silent(&begun, FIRST_FRAME_TIMEOUT));
     let served = async {
         let old = async {
             tokio::select! {
@@ -179,6 +184,8 @@ async fn serve_connection<S>(
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,
+                    () = when_woken(silent(&begun, LAST_FRAME_TIMEOUT)) => Ok(()),
+                    () = when_woken(left(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
                     () = grace(options, &shutdown) => Ok(()),
                 }
             }
@@ -188,7 +195,7 @@ async fn serve_connection<S>(
         outcome = served => if let Err(error) = outcome {
             tracing::debug!("a gRPC connection ended: {error}");
         },
-        () = silent => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
+        () = is_silent => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
     }
 }
 
@@ -210,8 +217,8 @@ async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
 }
 
 /// Returns if the client sends no frame in time.
-async fn silent(begun: &Arc<AtomicBool>) {
-    sleep(FIRST_FRAME_TIMEOUT).await;
+async fn silent(begun: &AtomicBool, time: Duration) {
+    sleep(time).await;
     if begun.load(Ordering::Relaxed) {
         std::future::pending().await
     }

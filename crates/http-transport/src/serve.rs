@@ -15,9 +15,9 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_http2::Draining;
 use nereid_io_runtime::when_woken;
-use nereid_listener::{Arrival, Listener};
+use nereid_listener::{Activity as _, Arrival, Listener};
 use nereid_protocol::{LoggedRequest, Principal};
-use nereid_slow_clients::{TimedBody, TimedReplies, TimedWrites};
+use nereid_slow_clients::{TimedBody, TimedReplies, TimedWrites, left};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -181,10 +181,16 @@ where
             Ok::<_, Infallible>(reply)
         }
     });
-    let mut stream = PacedConnection::new(TimedWrites::new(stream), pace.clone());
+    let stream = TimedWrites::new(stream);
+    let backlog = stream.backlog();
+    let mut stream = PacedConnection::new(stream, pace.clone());
     // Each of these ends comes once at most, but the connection is polled for every request.
     let mut quiet = pin!(when_woken(transport.quiet(&pace)));
     let stalled = when_woken(pace.stalled());
+    let left = when_woken(async {
+        transport.shutdown.cancelled().await;
+        left(|| pace.awaited().filter(|_| !backlog.is_there())).await;
+    });
     let served = async {
         let http2 = transport.options.http2
             && tokio::select! {
@@ -221,6 +227,7 @@ where
             tracing::debug!("an HTTP connection failed: {error}");
         },
         () = stalled => tracing::debug!("closed an HTTP connection: its client stalled"),
+        () = left => tracing::debug!("closed an HTTP connection at the end: its client did not"),
     }
 }
 

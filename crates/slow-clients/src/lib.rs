@@ -10,14 +10,16 @@
 #![forbid(unsafe_code)]
 
 mod arrival;
+mod leaving;
 mod replies;
 mod writes;
 
 use std::time::Duration;
 
 pub use self::arrival::Arrival;
+pub use self::leaving::left;
 pub use self::replies::{Requests, TakenInTime, TimedBody, TimedReplies};
-pub use self::writes::TimedWrites;
+pub use self::writes::{Backlog, TimedWrites};
 
 /// How long the beginning of something may take from its first byte, and each [`PROGRESS`] of its rest.
 pub const ARRIVAL: Duration = Duration::from_secs(60);
@@ -27,3 +29,7 @@ pub const PROGRESS: usize = 4 << 10;
 
 /// How long a client may take nothing of what is sent to it.
 pub const TAKING: Duration = Duration::from_secs(300);
+
+/// How long a client of a connection that ends may do nothing while the server waits for it, and for nothing else. Over
+/// HTTP/2, it may still have to make room for the last piece of a reply.
+pub const LEAVING: Duration = Duration::from_secs(5);

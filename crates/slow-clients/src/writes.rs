@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,12 +19,29 @@ pub struct TimedWrites<S> {
     limit: Option<Pin<Box<Sleep>>>,
     /// How much it took since then.
     taken: usize,
+    backlog: Backlog,
+}
+
+/// Whether a connection has something to write that its client does not read.
+#[derive(Clone, Debug, Default)]
+pub struct Backlog(Arc<AtomicBool>);
+
+impl Backlog {
+    /// Whether there is such a thing.
+    pub fn is_there(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl<S> TimedWrites<S> {
     /// The connection.
     pub fn new(stream: S) -> Self {
-        Self { stream, limit: None, taken: 0 }
+        Self { stream, limit: None, taken: 0, backlog: Backlog::default() }
+    }
+
+    /// What the client leaves unread.
+    pub fn backlog(&self) -> Backlog {
+        self.backlog.clone()
     }
 
     /// The outcome of writing `given` bytes. A connection takes all of them, or a good part, while its client reads.
@@ -39,6 +58,7 @@ impl<S> TimedWrites<S> {
                 self.taken += is_little(taken).unwrap_or(PROGRESS);
                 if self.taken >= PROGRESS {
                     self.limit = None;
+                    self.backlog.0.store(false, Ordering::Relaxed);
                 }
                 outcome
             }
@@ -46,6 +66,7 @@ impl<S> TimedWrites<S> {
             Poll::Pending => {
                 let limit = self.limit.get_or_insert_with(|| {
                     self.taken = 0;
+                    self.backlog.0.store(true, Ordering::Relaxed);
                     Box::pin(sleep(TAKING))
                 });
                 limit.as_mut().poll(context).map(|()| {

@@ -286,6 +286,32 @@ async fn when_the_server_ends_watchers_hear_of_it_and_connections_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [PREFACE, b"\0\0\0\x04\0\0\0\0\0"].concat();
+    let half_a_frame = [&settings, b"\0\0\x30\x01\x04".as_slice()].concat();
+    // What they sent before, room for what they do not read, and within how many seconds the connection is closed.
+    for (sent, room, seconds) in [
+        (b"".as_slice(), 1024, 0..=1),
+        (b"PRI * HT", 1024, 0..=1),
+        (PREFACE, 1024, 0..=1),
+        (&settings, 1024, 5..=10),
+        (&half_a_frame, 1024, 5..=10),
+        // Perhaps they still read it.
+        (&settings, 50, 299..=310),
+    ] {
+        let (server, shutdown) = (server(), CancellationToken::new());
+        let (mut near, served) = served_with_room(room, TransportOptions::default(), &server, &shutdown);
+        near.write_all(sent).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+        shutdown.cancel();
+        let start = Instant::now();
+        served.await.unwrap();
+        assert!(seconds.contains(&start.elapsed().as_secs()), "{sent:?}, {room}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stream_of_reflection_ends_when_the_server_does() {
     let connection = connected(TransportOptions::default()).await;
     for version in ["v1", "v1alpha"] {

@@ -262,6 +262,41 @@ async fn at_the_end_the_next_reply_of_a_connection_is_its_last_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
+    const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = format!("{PREFACE}\0\0\0\x04\0\0\0\0\0");
+    let half_a_frame = format!("{settings}\0\0\x30\x01\x04");
+    let unread = request_head("POST", "/echo", "", MAX_BODY) + &"x".repeat(MAX_BODY);
+    let half_a_body = request_head("POST", "/echo", "", 5) + "ab";
+    // What they sent before, and within how many seconds the connection is closed.
+    for (sent, seconds) in [
+        ("", 0..=1),
+        ("GET /live HTTP/1.1\r\nHo", 5..=10),
+        ("PRI * HT", 5..=10),
+        (PREFACE, 5..=10),
+        (&settings, 5..=10),
+        (&half_a_frame, 5..=10),
+        // It may be on its way.
+        (&half_a_body, 15..=30),
+        // It may be read.
+        (&unread, 299..=320),
+    ] {
+        let (mut near, far) = tokio::io::duplex(1024);
+        let (options, shutdown, ending) =
+            (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
+        let transport =
+            Arc::new(Transport { mount: Echo::default(), options, shutdown: shutdown.clone(), ending });
+        let served = tokio::spawn(converse(far, transport, Pace::new(false, None), None));
+        near.write_all(sent.as_bytes()).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+        shutdown.cancel();
+        let start = Instant::now();
+        served.await.unwrap();
+        assert!(seconds.contains(&start.elapsed().as_secs()), "{sent:.40?}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_was_idle_for_long_is_closed_at_once() {
     let serving = serving(Echo::default());
     let mut idle = serving.connect().await;
