@@ -1,5 +1,7 @@
 """The budget of request bytes in memory: decompression bombs and unfinished bodies stay within it, and good requests pass."""
 
+import collections
+import gzip
 import http.client
 import json
 import socket
@@ -9,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import h2.connection
+import h2.events
 import httpx
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ import nereid_server
 from grpc_requests import message, stub
 from http_requests import infer, request, tensor
 from model_files import write_identity
+from waiting import eventually
 
 LIMIT_S = 60
 MIB = 1 << 20
@@ -113,6 +118,121 @@ def test_http_bodies_that_inflate_beyond_the_budget_are_refused(server, algorith
     # A raw tensor of zeros is a good request, for those that have room.
     assert statuses == {200, 503}
     assert peak(server) < BUDGET + SLACK, peak(server) >> 20
+
+
+@pytest.mark.parametrize("form", ["text", "binary"])
+def test_answers_that_nobody_reads_count_over_http(tmp_path, form):
+    write_identity(tmp_path, "same", ["INT32"])
+    with nereid_server.running(tmp_path, f"--max-inflight-bytes={BUDGET}") as server:
+        leave_unread_over_http(server, form)
+
+
+def leave_unread_over_http(server, form):
+    # As text, the numbers take three times as many bytes, and compressed next to nothing.
+    numbers = np.full(2 * MIB, np.iinfo(np.int32).min, np.int32)
+    text = {"inputs": [tensor("INPUT0", "INT32", [numbers.size], binary_data_size=numbers.nbytes)]}
+    text["parameters"] = {"binary_data_output": form == "binary"}
+    text = json.dumps(text).encode()
+    body = text + numbers.tobytes()
+    encoding = "identity"
+    if form == "text":
+        body = zlib.compress(body)
+        encoding = "deflate"
+    head = (
+        f"POST /v2/models/same/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: {encoding}\r\n"
+        f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    connections = []
+    statuses = set()
+    with Good(server):
+        for _ in range({"text": 60, "binary": 150}[form]):
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S)
+            connections.append(connection)
+            connection.sendall(head + body)
+            # Its answer has begun, and is never read to its end.
+            statuses.add(connection.recv(12))
+    assert statuses == {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+    assert peak(server) < BUDGET + 2 * SLACK, peak(server) >> 20
+    for connection in connections:
+        connection.close()
+    good = {"inputs": [tensor("INPUT0", "INT32", [2 * MIB], list(range(2 * MIB)))]}
+    assert eventually(lambda: infer(server, "same", good).status == 200, limit_s=LIMIT_S)
+
+
+@pytest.mark.parametrize("algorithm", [None, "gzip"])
+def test_answers_that_nobody_reads_count_over_grpc(tmp_path, algorithm):
+    write_identity(tmp_path, "same", ["INT32"])
+    with nereid_server.running(tmp_path, f"--max-inflight-bytes={BUDGET}") as server:
+        leave_unread_over_grpc(server, algorithm)
+
+
+def leave_unread_over_grpc(server, algorithm):
+    contents = message(values=[7] * (2 * MIB)).SerializeToString()
+    if algorithm:
+        contents = gzip.compress(contents, 1)
+    flag = int(algorithm is not None)
+    frame = bytes([flag]) + len(contents).to_bytes(4, "big") + contents
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", INFER), (":authority", "x")]
+    headers += [("content-type", "application/grpc"), ("te", "trailers")]
+    headers += [("grpc-encoding", algorithm)] if algorithm else []
+    connections = []
+    statuses = collections.Counter()
+    with Good(server):
+        for _ in range(150):
+            connections.append(Unread(server, headers, frame))
+            statuses[connections[-1].status()] += 1
+    # Those that have room are never read to their end, so they have no status.
+    assert statuses[None] > 0 and statuses[str(grpc.StatusCode.UNAVAILABLE.value[0])] > 0, statuses
+    assert sum(statuses.values()) == statuses[None] + statuses[str(grpc.StatusCode.UNAVAILABLE.value[0])]
+    assert peak(server) < BUDGET + 2 * SLACK, peak(server) >> 20
+    for connection in connections:
+        connection.close()
+    with grpc.insecure_channel(server.grpc_url, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        large = message(values=range(2 * MIB))
+
+        def is_answered():
+            try:
+                return stub(channel).ModelInfer(large, timeout=LIMIT_S) is not None
+            except grpc.RpcError:
+                return False
+
+        assert eventually(is_answered, limit_s=LIMIT_S)
+
+
+class Unread:
+    """A call on a connection of its own, whose client makes no room for the answer."""
+
+    def __init__(self, server, headers, body):
+        self._socket = socket.create_connection(("127.0.0.1", int(server.grpc_url.split(":")[1])), timeout=LIMIT_S)
+        self._connection = h2.connection.H2Connection()
+        self._connection.initiate_connection()
+        self._connection.send_headers(1, headers)
+        self._status = None
+        self._has_begun = False
+        left = memoryview(body)
+        while left:
+            room = min(self._connection.local_flow_control_window(1), self._connection.max_outbound_frame_size, len(left))
+            if room == 0:
+                self._receive()
+                continue
+            self._connection.send_data(1, left[:room].tobytes(), end_stream=room == len(left))
+            left = left[room:]
+            self._socket.sendall(self._connection.data_to_send())
+        while not self._has_begun:
+            self._receive()
+
+    def _receive(self):
+        for event in self._connection.receive_data(self._socket.recv(MIB)):
+            if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
+                self._status = dict(event.headers).get(b"grpc-status", b"").decode() or None
+            self._has_begun |= isinstance(event, (h2.events.DataReceived, h2.events.StreamEnded))
+        self._socket.sendall(self._connection.data_to_send())
+
+    def status(self):
+        return self._status
+
+    def close(self):
+        self._socket.close()
 
 
 def test_unfinished_bodies_count_as_far_as_they_arrived(server):

@@ -212,6 +212,21 @@ impl Buffer {
         }
     }
 
+    /// Replaces the bytes by the same elsewhere, or with another owner, if they are in host memory of this process.
+    ///
+    /// # Errors
+    /// That of `replace`. The buffer has no bytes then.
+    pub fn try_replace(&mut self, replace: impl FnOnce(Bytes) -> Result<Bytes>) -> Result<()> {
+        if self.owner != Owner::OtherProcess
+            && let Contents::Host(bytes) = &mut self.contents
+        {
+            *bytes = replace(std::mem::take(bytes))?;
+            // What came with them is not to be kept for any time.
+            self.owner = Owner::Unknown;
+        }
+        Ok(())
+    }
+
     /// The bytes in host memory. Those of a device are copied, which takes time.
     ///
     /// # Errors

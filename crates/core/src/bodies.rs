@@ -1,7 +1,7 @@
-//! The bytes of requests in flight, over all faces and models, and their limit.
+//! The bytes of requests and answers in flight, over all faces and models, and their limit.
 //!
-//! What counts is what lies in memory: bytes that arrived, or came out of a decompressor. A length that a client announces
-//! counts for nothing, unless it can never fit.
+//! What counts is what lies in memory: bytes that arrived, or came out of a decompressor, and those of answers until clients
+//! have taken them. A length that a client announces counts for nothing, unless it can never fit.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const UNCOUNTED: usize = 16 << 10;
 /// A body's share grows by multiples of this.
 const STEP: usize = 16 << 10;
 
-/// How many bytes of requests may be in flight. Its clones share it.
+/// How many bytes of requests and answers may be in flight. Its clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct BodyBudget(Option<Limits>);
 
@@ -42,6 +42,22 @@ impl BodyBudget {
 
     fn bytes(&self) -> Option<&Budget> {
         self.0.as_ref().map(|limited| &limited.bytes)
+    }
+
+    /// These bytes of an answer, which count until nobody has any of them.
+    ///
+    /// # Errors
+    /// `Unavailable` if there is no room for them.
+    pub fn hold(&self, bytes: impl Into<Bytes>) -> Result<Bytes> {
+        let (bytes, mut share) = (bytes.into(), BodyShare::default());
+        share.cover(self, bytes.len())?;
+        Ok(share.attached_to(bytes))
+    }
+
+    /// The same for a form of them that takes their place: it counts though there may be no room.
+    pub fn hold_anyway(&self, bytes: Bytes) -> Bytes {
+        let share = self.bytes().filter(|_| bytes.len() > UNCOUNTED);
+        BodyShare(share.map(|budget| budget.acquire_anyway(bytes.len()))).attached_to(bytes)
     }
 
     /// Waits for a turn to decompress a body, which lasts until the permit is dropped.
@@ -117,7 +133,7 @@ impl BodyShare {
             return Ok(());
         }
         Err(Error::unavailable(format!(
-            "the server has reached its limit of {} bytes of requests in flight; try again later",
+            "the server has reached its limit of {} bytes of requests and answers in flight; try again later",
             budget.capacity()
         )))
     }
@@ -210,10 +226,27 @@ mod tests {
     }
 
     #[test]
+    fn answers_count_until_they_are_taken() {
+        let budget = BodyBudget::new(1 << 20);
+        let first = budget.hold(vec![1; 1 << 19]).unwrap();
+        let second = budget.hold(first.clone()).unwrap();
+        assert!(budget.hold(vec![1; UNCOUNTED + 1]).is_err());
+        assert_eq!(budget.hold("short").unwrap(), "short");
+        let other_form = budget.hold_anyway(vec![2; 1 << 19].into());
+        drop((first, second));
+        assert!(budget.hold(vec![1; 1 << 20]).is_err());
+        assert!(budget.hold(vec![1; 1 << 19]).is_ok());
+        drop(other_form);
+        assert!(budget.hold(vec![1; 1 << 20]).is_ok());
+    }
+
+    #[test]
     fn without_a_limit_everything_fits() {
         let budget = BodyBudget::new(0);
         let mut share = BodyShare::default();
         share.cover(&budget, usize::MAX).unwrap();
+        let held = budget.hold_anyway(budget.hold(vec![7; 1 << 20]).unwrap());
+        assert_eq!(held, vec![7; 1 << 20]);
         assert!(budget.could_hold(u64::MAX) && !budget.is_scarce() && share.into_permit().is_none());
     }
 

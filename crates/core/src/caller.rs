@@ -43,6 +43,8 @@ pub struct Caller {
     computed: Option<Arc<ComputeSum>>,
     /// Whether a backend asks, and not a client.
     is_backend: bool,
+    /// Whether answers count in the server's [`BodyBudget`](crate::BodyBudget) until it has taken them.
+    is_remote: bool,
 }
 
 impl Caller {
@@ -76,11 +78,18 @@ impl Caller {
         self.is_backend
     }
 
-    /// The same, holding what its body takes until the request is over.
+    /// A client elsewhere, holding what its body takes until the request is over. What it is answered with counts like its
+    /// body, until it has taken it.
     #[must_use]
     pub fn with_body(mut self, share: BodyShare) -> Self {
         self.permits.extend(share.into_permit());
+        self.is_remote = true;
         self
+    }
+
+    /// Whether it is elsewhere, and may be slow to take its answer.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
     }
 
     /// An ensemble, whose own request holds the permits.

@@ -157,6 +157,19 @@ impl InFlight {
         answer.is_some_and(|answer| !state.unread.has_room(answer, self.model.max_unread()))
     }
 
+    /// The answer, whose outputs count until the client has taken them.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn held(&self, mut response: Response) -> Result<Response> {
+        for output in &mut response.outputs {
+            for buffer in output.buffers.iter_mut().filter(|buffer| !buffer.is_placed()) {
+                buffer.try_replace(|bytes| self.model.bodies().hold(bytes))?;
+            }
+        }
+        Ok(response)
+    }
+
     fn overrun(&self) -> Error {
         Error::unavailable(format!(
             "model '{}': more than {} bytes of unread responses; read them faster, or raise \
@@ -291,17 +304,25 @@ impl ResponseSink for InFlight {
         if let Some(share) = &self.trace {
             self.trace_answer(share, answer.as_ref(), last);
         }
+        let mut no_room = None;
+        if self.caller.is_remote()
+            && let Some(Ok(response)) = answer
+        {
+            let held = self.held(response);
+            no_room = held.as_ref().err().cloned();
+            answer = Some(held);
+        }
         let now = self.arrived.elapsed();
         let mut dropped = UnreadAnswers::default();
         let mut state = self.lock();
         if state.finished {
             return;
         }
-        let overrun = self.overruns(&state, answer.as_ref());
+        let overrun = no_room.is_some() || self.overruns(&state, answer.as_ref());
         if overrun {
             // What waits is dropped: it would be kept for a client that perhaps never reads it.
             std::mem::swap(&mut dropped, &mut state.unread);
-            answer = Some(Err(self.overrun()));
+            answer = Some(Err(no_room.unwrap_or_else(|| self.overrun())));
         }
         let last = last || overrun;
         if self.is_decoupled && self.is_queued() && self.is_measured(&state) {

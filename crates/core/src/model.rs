@@ -19,6 +19,7 @@ pub use self::load::not_offered;
 use self::retirement::Retirement;
 pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
+use crate::bodies::BodyBudget;
 use crate::caller::Caller;
 use crate::executor::Executor;
 use crate::inflight::{InFlight, ResponseStream};
@@ -61,6 +62,7 @@ pub struct Model {
     /// Why it takes no requests at all, if it takes none.
     refusal: Option<Error>,
     max_unread: usize,
+    bodies: BodyBudget,
     origin: Origin,
     /// What it follows, if only the instances were changed, until the sequences of that are over.
     predecessor: ArcSwapOption<Model>,
@@ -195,6 +197,11 @@ impl Model {
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
     pub(crate) fn max_unread(&self) -> usize {
         self.max_unread
+    }
+
+    /// See [`Server::bodies`](crate::Server::bodies).
+    pub(crate) fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// Its counters.

@@ -63,7 +63,7 @@ pub struct ServerOptions {
     pub rate_limit: RateLimit,
     /// The most requests in flight over all models; 0 for no limit.
     pub max_inflight_requests: usize,
-    /// The most bytes of bodies of requests in flight, over all faces; 0 for no limit.
+    /// The most bytes of requests and answers of clients elsewhere in flight, over all faces; 0 for no limit.
     pub max_inflight_bytes: usize,
     /// The most bytes of unread answers to one request, beside the first of them; 0 for no limit. A request with more
     /// fails: its backend is never held up.
@@ -131,6 +131,7 @@ impl Server {
             RateLimit::Off => None,
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
         };
+        let bodies = BodyBudget::new(options.max_inflight_bytes);
         let services = Services {
             timer: Timer::default(),
             limiter,
@@ -139,6 +140,7 @@ impl Server {
             gpu_limits: options.gpu_limits.clone(),
             host_policies: options.host_policies.clone(),
             max_unread: options.max_unread,
+            bodies: bodies.clone(),
             latencies: options.latencies,
             interceptors: options.interceptors.clone(),
             response_cache: options.response_cache.clone(),
@@ -147,7 +149,6 @@ impl Server {
             events: Events::default(),
         };
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
-        let bodies = BodyBudget::new(options.max_inflight_bytes);
         let limits = Limits {
             fetches: if options.max_fetches == 0 { DEFAULT_FETCHES } else { options.max_fetches },
             loads: options.load_threads,
@@ -189,7 +190,7 @@ impl Server {
         &self.options
     }
 
-    /// What the bodies of requests in flight may take in memory. Faces count them as they arrive.
+    /// What the requests and answers in flight may take in memory. Faces count what arrives.
     pub fn bodies(&self) -> &BodyBudget {
         &self.bodies
     }

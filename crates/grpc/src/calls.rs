@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
 use nereid_core::Server;
 use nereid_load_report::LoadReports;
 use nereid_protocol::{ApiGroup, Principal};
@@ -204,8 +206,15 @@ impl Calls {
         }
         let budget = self.face.body_budget(counts).clone();
         let request = request.map(|body| Messages::new(body, budget));
-        let mut service = if is_inference { self.inference.clone() } else { self.others.clone() };
-        service.call(request)
+        if !is_inference {
+            return self.others.clone().call(request);
+        }
+        let answer = self.inference.clone().call(request);
+        let budget = self.face.server.bodies().clone();
+        Box::pin(async move {
+            let held = move |frame: Frame<Bytes>| frame.map_data(|bytes| budget.hold_anyway(bytes));
+            answer.await.map(|response| response.map(|body| Body::new(body.map_frame(held))))
+        })
     }
 }
 

@@ -156,7 +156,7 @@ fn invalid(reason: impl Display) -> Error {
 }
 
 /// The reply with its body compressed. A streamed body is left unchanged.
-pub async fn compress(reply: Reply, encoding: Encoding) -> Reply {
+pub async fn compress(reply: Reply, encoding: Encoding, budget: &BodyBudget) -> Reply {
     let name = match encoding {
         Encoding::Identity => return reply,
         Encoding::Gzip => "gzip",
@@ -175,12 +175,15 @@ pub async fn compress(reply: Reply, encoding: Encoding) -> Reply {
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)))
     };
+    let compressed = compressed
+        .map_err(|error| Error::internal(format!("cannot compress the reply: {error}")))
+        .and_then(|bytes| budget.hold(bytes));
     match compressed {
         Ok(bytes) => {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
             Response::from_parts(head, Contents::Whole(Pieces::new(SmallVec::from_iter([bytes]))))
         }
-        Err(error) => reply::error(&Error::internal(format!("cannot compress the reply: {error}"))),
+        Err(error) => reply::error(&error),
     }
 }
 

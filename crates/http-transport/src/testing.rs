@@ -106,7 +106,7 @@ impl Face for Echo {
                 }
                 let contents = body.take_joined(body.len()).unwrap();
                 let reply = reply::bytes(StatusCode::OK, "text/plain", contents);
-                compress(reply, Encoding::of_reply(call.headers)).await
+                compress(reply, Encoding::of_reply(call.headers), &self.budget).await
             }
         }
     }

@@ -65,11 +65,11 @@ async fn answer_with(
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
     }
     let response = response?;
-    let reply = encode::encode(&answers, response, &format, &face.dialect)?;
+    let reply = encode::encode(&answers, response, &format, &face.dialect, face.server.bodies())?;
     memory.check()?;
     Ok(match face.dialect.encoding_of_reply(headers) {
         Encoding::Identity => reply,
-        encoding => Box::pin(http::compress(reply, encoding)).await,
+        encoding => Box::pin(http::compress(reply, encoding, face.server.bodies())).await,
     })
 }
 

@@ -132,8 +132,8 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_inflight_requests: usize,
 
-    /// Bytes of requests in memory at a time, over HTTP and gRPC, as they arrived and as they were decompressed; 0 for no limit.
-    /// Further requests are refused. By default half of the memory that the process may use, and at least 1 GiB.
+    /// Bytes of requests and answers in memory at a time, over HTTP and gRPC, as they arrived, as they were decompressed, and
+    /// until clients have read them; 0 for no limit. Further ones are refused. By default half of the memory that the process may use, and at least 1 GiB.
     #[arg(long, value_name = "BYTES")]
     max_inflight_bytes: Option<usize>,
 

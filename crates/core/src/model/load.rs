@@ -11,6 +11,7 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
 
 use super::{Labels, Model, ModelSpec, Retirement};
+use crate::bodies::BodyBudget;
 use crate::completion;
 use crate::ensemble::{EnsembleFit, Graph, fit};
 use crate::events::Events;
@@ -47,6 +48,8 @@ pub(crate) struct Services {
     pub host_policies: HostPolicies,
     /// See [`ServerOptions::max_unread`](crate::ServerOptions::max_unread).
     pub max_unread: usize,
+    /// See [`Server::bodies`](crate::Server::bodies).
+    pub bodies: BodyBudget,
     /// All models, where ensembles find their members.
     pub models: Weak<ArcSwap<ModelTable>>,
     /// See [`ServerOptions::latencies`](crate::ServerOptions::latencies).
@@ -243,6 +246,7 @@ impl Model {
             executor,
             refusal,
             max_unread: services.max_unread,
+            bodies: services.bodies.clone(),
             origin: spec.origin,
             predecessor: ArcSwapOption::empty(),
             retirement,

@@ -36,7 +36,7 @@ async fn a_body_comes_out_as_it_went_in() {
             let plain: Vec<u8> =
                 (0..length).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
             let reply = Response::new(Contents::Whole(whole(&plain)));
-            let reply = compress(reply, encoding).await;
+            let reply = compress(reply, encoding, &BodyBudget::UNLIMITED).await;
             let Contents::Whole(body) = reply.into_body() else { panic!() };
             let packed: Vec<u8> = body.iter().flat_map(|piece| piece.to_vec()).collect();
             assert_eq!(unpacked(packed, LIMIT).await.unwrap(), plain, "{encoding:?} {length}");

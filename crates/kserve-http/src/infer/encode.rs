@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use nereid_core::ResponseStream;
 use nereid_core::backend_api::{
     BytesElements, DataType, Error, ParameterValue, Parameters, Response, Result, Tensor,
 };
+use nereid_core::{BodyBudget, ResponseStream};
 use nereid_http_transport::Reply;
 use nereid_http_transport::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;
@@ -44,12 +44,13 @@ impl Format {
 /// Encodes a response.
 ///
 /// # Errors
-/// An output cannot be represented in its requested form.
+/// An output cannot be represented in its requested form, or `budget` has no room for the text.
 pub(super) fn encode(
     answers: &ResponseStream,
     response: Response,
     format: &Format,
     dialect: &Dialect,
+    budget: &BodyBudget,
 ) -> Result<Reply> {
     let mut json = Vec::with_capacity(512);
     let mut binary: SmallVec<[Tensor; 2]> = SmallVec::new();
@@ -101,21 +102,26 @@ pub(super) fn encode(
     json.extend_from_slice(b"]}");
     // Without a byte behind the JSON, it is a plain JSON reply, as in the reference.
     if binary.iter().all(|tensor| tensor.byte_size() == 0) {
-        return Ok(json_bytes(StatusCode::OK, json));
+        return Ok(json_bytes(StatusCode::OK, budget.hold(json)?));
     }
-    with_binary(json, &binary, dialect)
+    with_binary(json, &binary, dialect, budget)
 }
 
-fn with_binary(mut json: Vec<u8>, binary: &[Tensor], dialect: &Dialect) -> Result<Reply> {
+fn with_binary(
+    mut json: Vec<u8>,
+    binary: &[Tensor],
+    dialect: &Dialect,
+    budget: &BodyBudget,
+) -> Result<Reply> {
     let length = json.len();
     let mut pieces: SmallVec<[Bytes; 2]> = SmallVec::new();
     if binary.iter().map(Tensor::byte_size).sum::<usize>() <= MAX_JOINED {
         for tensor in binary {
             tensor.copy_to(&mut json)?;
         }
-        pieces.push(json.into());
+        pieces.push(budget.hold(json)?);
     } else {
-        pieces.push(json.into());
+        pieces.push(budget.hold(json)?);
         for (tensor, buffer) in
             binary.iter().flat_map(|tensor| tensor.buffers.iter().map(move |buffer| (tensor, buffer)))
         {

@@ -54,7 +54,10 @@ async fn one_with(
     let first = first.transpose().map_err(|error| of_response(&answers, error))?;
     // The status is that of the first response, whatever follows, as in the reference.
     Ok(match (first, answers.next().await) {
-        (Some(response), None) => reply::json_bytes(StatusCode::OK, flat(&answers, response)?),
+        (Some(response), None) => {
+            let text = call.face.server.bodies().hold(flat(&answers, response)?)?;
+            reply::json_bytes(StatusCode::OK, text)
+        }
         (first, _) => {
             let count = if first.is_some() { "several responses" } else { "no response" };
             let model = answers.model_name();

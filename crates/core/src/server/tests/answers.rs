@@ -28,6 +28,41 @@ fn a_plain_request_takes_its_lock_three_times() {
     assert_eq!(answers.locks_taken(), 3);
 }
 
+#[test]
+fn answers_to_clients_elsewhere_that_find_no_room_fail_their_requests_until_others_are_taken() {
+    const LENGTH: usize = 32 << 10;
+    let (kept, requests) = channel();
+    let keep = move |batch: Batch| batch.into_requests().into_iter().for_each(|it| kept.send(it).unwrap());
+    let options = ServerOptions { max_inflight_bytes: 4 * LENGTH, ..options() };
+    let server = server_with(options, scripted(keep), vec![spec(config(), &[1])]);
+    let model = server.model("m", None).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut answered = |caller: Caller| {
+        let mut answers = server.infer(&model, request(), caller).unwrap();
+        let output = Tensor::new("OUT", DataType::Uint8, [1, LENGTH as i64], vec![7; LENGTH]);
+        requests.recv().unwrap().answer(Ok(Response::new(vec![output])));
+        match answers.poll_single(&mut context) {
+            Poll::Ready(answer) => answer.map(|response| response.outputs[0].buffers[0].to_host().unwrap()),
+            Poll::Pending => panic!("it is answered"),
+        }
+    };
+    let remote = || Caller::default().with_body(crate::BodyShare::default());
+    let mut taken: Vec<_> = (0..4).map(|_| answered(remote()).unwrap()).collect();
+    for _ in 0..3 {
+        let error = answered(remote()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unavailable);
+        assert!(error.message().contains("requests and answers in flight"), "{error}");
+        // A program that holds the server inside has its own memory.
+        assert!(answered(Caller::default()).is_ok());
+        taken.pop();
+        taken.push(answered(remote()).unwrap());
+    }
+    drop(taken);
+    server.bodies().hold(vec![0; 4 * LENGTH]).unwrap();
+    let statistics = model.statistics().snapshot();
+    assert_eq!((statistics.success.count, statistics.fail.count), (4 + 3 + 3, 3));
+}
+
 /// What the backend or the reader does next.
 #[derive(Clone, Copy, Debug)]
 enum Act {
