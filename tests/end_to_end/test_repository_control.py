@@ -357,6 +357,21 @@ def test_a_change_before_the_repository_is_watched_is_followed(repository, gate)
         server.kill()
 
 
+def test_what_python_compiles_beside_a_model_is_no_change(repository, serve):
+    scaled(repository, 2.0)
+    server = serve("--model-control-mode=explicit", "--load-model=scale")
+    cache = repository / "scale" / "1" / "__pycache__"
+    cache.mkdir()
+    (cache / "model.cpython-312.pyc").write_bytes(b"compiled")
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        client.load_model("scale")
+        assert server.log.count("loading 'scale' version 1") == 1
+        scaled(repository, 3.0)
+        client.load_model("scale")
+        assert ask(client) == 3.0
+        assert server.log.count("loading 'scale' version 1") == 2
+
+
 def test_a_load_that_hangs_does_not_block_polling(repository, serve, gate):
     scaled(repository, 2.0)
     server = serve(*POLL)

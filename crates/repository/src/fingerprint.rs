@@ -8,12 +8,18 @@ use nereid_core::Fingerprint;
 use crate::model_folder::{CONFIG, CONFIGS, version_number};
 use crate::store::{Object, ObjectKind};
 
+/// Python writes what it compiled into a folder of this name beside a model's code, when the model is loaded.
+const PYTHON_CACHE: &str = "__pycache__";
+
 /// The fingerprint of a model with these files. Its configuration and its version folders go apart from the rest.
 pub(crate) fn of_model(objects: &[Object]) -> Fingerprint {
     let mut config = DefaultHasher::new();
     let mut whole = DefaultHasher::new();
     let mut versions = BTreeMap::<u64, DefaultHasher>::new();
     for Object { path, kind } in objects {
+        if path.split('/').any(|part| part == PYTHON_CACHE) {
+            continue;
+        }
         let (top, is_below) = path.split_once('/').map_or((path.as_str(), false), |(top, _)| (top, true));
         let is_in_folder = is_below || *kind == ObjectKind::Folder;
         let version = version_number(top).and_then(|version| u64::try_from(version).ok());
@@ -71,6 +77,19 @@ mod tests {
             of_model(&model(&[&files[..], &[("configs", ""), ("configs/big.pbtxt", "x")]].concat()));
         assert_ne!(configs.config, before.config);
         assert_eq!(configs.whole, before.whole);
+    }
+
+    #[test]
+    fn what_python_compiled_is_no_change() {
+        let files = [("1", ""), ("1/model.py", "x"), ("config.pbtxt", "x")];
+        let before = of_model(&model(&files));
+        for folder in ["__pycache__", "1/__pycache__", "1/own/__pycache__", "configs/__pycache__"] {
+            let compiled = format!("{folder}/model.cpython-312.pyc");
+            let after = of_model(&model(&[&files[..], &[(folder, ""), (&compiled, "x")]].concat()));
+            assert_eq!(after, before, "{folder}");
+        }
+        let other = of_model(&model(&[&files[..], &[("1/__pycache__.txt", "x")]].concat()));
+        assert_ne!(other, before);
     }
 
     #[test]
