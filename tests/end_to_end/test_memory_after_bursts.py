@@ -60,21 +60,25 @@ def test_memory_of_a_burst_is_given_back(tmp_path, send):
 
 
 def test_memory_of_many_requests_that_waited_together_is_given_back(tmp_path):
+    write_identity(tmp_path, "alone", ["INT32"], max_batch_size=WAITING)
     write_identity(tmp_path, "same", ["INT32"], max_batch_size=WAITING)
     with (tmp_path / "same" / "config.pbtxt").open("a") as config:
-        config.write("dynamic_batching { max_queue_delay_microseconds: 2000000 }\n")
+        # None is executed before all are there.
+        config.write(f"dynamic_batching {{ max_queue_delay_microseconds: {LIMIT_S * 1_000_000} }}\n")
     with nereid_server.running(tmp_path) as server:
         with grpc.insecure_channel(server.grpc_url) as channel:
             infer = stub(channel).ModelInfer
 
-            def request(count):
-                result = message(values=range(count))
+            def request(model, count):
+                result = message(model, range(count))
                 result.inputs[0].shape[:] = [1, count]
                 return result
 
-            infer(request(2), timeout=LIMIT_S)
+            infer(request("alone", 2), timeout=LIMIT_S)
             before = resident(server)
-            calls = [infer.future(request(SMALL // 4), timeout=LIMIT_S) for _ in range(WAITING)]
+            calls = [infer.future(request("same", SMALL // 4), timeout=LIMIT_S) for _ in range(WAITING)]
             assert all(len(call.result().raw_output_contents[0]) == SMALL for call in calls)
         assert resident(server, "VmHWM") >= before + WAITING * SMALL
-        assert eventually(lambda: resident(server) <= 1.5 * before, limit_s=30), (before, resident(server))
+        # Blocks of their size lie among those that stay in use, so some of them stay.
+        most = before + WAITING * SMALL // 8
+        assert eventually(lambda: resident(server) <= most, limit_s=30), (before, resident(server))
