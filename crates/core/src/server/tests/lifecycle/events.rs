@@ -29,8 +29,8 @@ fn every_change_is_announced_after_it_is_visible() {
     block_on(async { while changes.next().await.is_some() {} });
 }
 
-/// Asks for the index whenever the log says that a model is loaded.
-struct Reader(Arc<Server>, Arc<Mutex<Vec<Vec<String>>>>);
+/// Asks for the index whenever the log says that one of these versions is loaded.
+struct Reader(Arc<Server>, [u64; 2], Arc<Mutex<Vec<Vec<String>>>>);
 
 impl tracing::Subscriber for Reader {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
@@ -46,12 +46,13 @@ impl tracing::Subscriber for Reader {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
+        let lines = self.1.map(|version| format!("successfully loaded 'm' version {version}"));
         let mut is_loaded = false;
         event.record(&mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            is_loaded |= format!("{value:?}").starts_with("successfully loaded");
+            is_loaded |= lines.contains(&format!("{value:?}"));
         });
         if is_loaded {
-            self.1.lock().unwrap().push(index(&self.0));
+            self.2.lock().unwrap().push(index(&self.0));
         }
     }
 
@@ -63,13 +64,14 @@ impl tracing::Subscriber for Reader {
 #[test]
 fn the_log_says_that_a_model_is_loaded_once_it_is_served() {
     let (world, seen) = (world(ModelControl::Explicit), Arc::default());
-    world.source.set(1, &[(1, 1), (2, 1)]);
+    // Models are loaded on threads of the server, so the reader hears of the whole process: no other test has these versions.
+    let versions = [1001, 1002];
+    world.source.set(1, &versions.map(|version| (version, 1)));
     world.server.start(Some(Vec::new())).unwrap();
-    let reader = Reader(Arc::clone(&world.server), Arc::clone(&seen));
-    // Models are loaded on threads of the server, and tests have a process each.
+    let reader = Reader(Arc::clone(&world.server), versions, Arc::clone(&seen));
     tracing::subscriber::set_global_default(reader).unwrap();
     world.load().unwrap();
-    assert_eq!(*seen.lock().unwrap(), vec![["m/1 READY", "m/2 READY"]; 2]);
+    assert_eq!(*seen.lock().unwrap(), vec![["m/1001 READY", "m/1002 READY"]; 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
