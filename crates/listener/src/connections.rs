@@ -25,9 +25,9 @@ pub trait Activity: Send + Sync {
 /// What a client is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A request, after that many, which may wrap around.
+    /// Another request, after this many. The count may wrap around.
     Request(u32),
-    /// The rest of the request that was the so-manieth to begin.
+    /// The rest of the last of this many requests.
     Rest(u32),
 }
 
