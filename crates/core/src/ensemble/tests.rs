@@ -69,7 +69,9 @@ fn execute(mut batch: Batch, act: &str, plus: i64, held: &Mutex<Vec<Request>>) {
     match act {
         "fail" => batch.fail(Error::internal("failed on purpose")),
         "hold" => held.lock().unwrap().extend(batch.into_requests()),
-        "repeat" => batch.into_requests().into_iter().for_each(|request| repeat(&request)),
+        "repeat" | "count" => {
+            batch.into_requests().into_iter().for_each(|request| repeat(&request, act == "count"));
+        }
         act => {
             let outcomes: Vec<_> =
                 batch.requests().iter().map(|request| Ok(added(request, plus, act))).collect();
@@ -126,9 +128,14 @@ fn added(request: &Request, plus: i64, act: &str) -> Response {
     response
 }
 
-fn repeat(request: &Request) {
-    for number in 0..numbers(&request.inputs[0])[0] {
-        request.responder().send(Ok(Response::new(vec![tensor("Y", &[1, 1], &[number])])));
+fn repeat(request: &Request, ends_with_answer: bool) {
+    let times = numbers(&request.inputs[0])[0];
+    for number in 0..times {
+        let answer = Ok(Response::new(vec![tensor("Y", &[1, 1], &[number])]));
+        match ends_with_answer && number + 1 == times {
+            true => request.responder().finish_with(answer),
+            false => request.responder().send(answer),
+        }
     }
     request.responder().finish();
 }
@@ -154,7 +161,7 @@ fn member(name: &str, inputs: &str, act: &str, plus: i64) -> (String, ModelSpec)
          parameters {{ key: 'plus' value {{ string_value: '{plus}' }} }}
          model_transaction_policy {{ decoupled: {} }}",
         io(inputs, "Y Z"),
-        act == "repeat"
+        matches!(act, "repeat" | "count")
     );
     (name.to_owned(), spec(name, &text))
 }

@@ -188,31 +188,35 @@ fn outcomes(world: &World, changes: &[(bool, &str)], meanwhile: impl FnOnce()) -
 
 #[test]
 fn a_member_that_is_unloaded_while_its_ensemble_loads_goes_when_that_is_loaded() {
-    let slow = || member("one", "X", "slow", 1);
-    for first_waits in [false, true] {
-        let world = world(ModelControl::Explicit, [inner(), slow(), member("two", "X", "add", 10)]);
-        let (loading, changed) = &*world.members.loading;
-        let wait = || drop(changed.wait_while(loading.lock().unwrap(), |loading| *loading == 0).unwrap());
-        let go_on = || {
-            wait();
-            *loading.lock().unwrap() = 0;
-            changed.notify_all();
-        };
-        let ended = if first_waits {
-            let (done, outcome) = channel();
-            let done = move |result: Result<()>| done.send(result).unwrap();
-            world.server.load_model("inner", Overrides::default(), done).unwrap();
-            wait();
-            let mut ended = outcomes(&world, &[(false, "one"), (false, "two")], go_on);
-            ended.push(outcome.recv().unwrap());
-            ended
-        } else {
-            outcomes(&world, &[(true, "inner"), (false, "two")], go_on)
-        };
-        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-        // What is not loaded yet when its unload comes is loaded by the ensemble afterwards.
-        assert_eq!(world.ready(), if first_waits { "" } else { "inner one two" });
-    }
+    let slow = member("one", "X", "slow", 1);
+    let world = world(ModelControl::Explicit, [inner(), slow, member("two", "X", "add", 10)]);
+    let (loading, changed) = &*world.members.loading;
+    let (done, outcome) = channel();
+    let done = move |result| done.send(result).unwrap();
+    world.server.load_model("inner", Overrides::default(), done).unwrap();
+    drop(changed.wait_while(loading.lock().unwrap(), |loading| *loading == 0).unwrap());
+    let ended = outcomes(&world, &[(false, "one"), (false, "two")], || {
+        *loading.lock().unwrap() = 0;
+        changed.notify_all();
+    });
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    outcome.recv().unwrap().unwrap();
+    assert_eq!(world.ready(), "");
+}
+
+#[test]
+fn a_member_that_is_unloaded_before_its_ensemble_is_read_is_loaded_with_it() {
+    let world =
+        world(ModelControl::Explicit, [inner(), member("one", "X", "add", 1), member("two", "X", "add", 10)]);
+    // Nothing can be read.
+    let held = world.source.0.lock().unwrap();
+    let (done, outcome) = channel();
+    let done = move |result| done.send(result).unwrap();
+    world.server.load_model("inner", Overrides::default(), done).unwrap();
+    world.unload("two");
+    drop(held);
+    outcome.recv().unwrap().unwrap();
+    assert_eq!(world.ready(), "inner one two");
 }
 
 proptest! {

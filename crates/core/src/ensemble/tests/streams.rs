@@ -49,9 +49,9 @@ async fn each_response_of_a_decoupled_step_drives_the_rest_once() {
 #[tokio::test]
 async fn an_answer_is_sent_while_others_are_still_to_come() {
     let (server, members) = serving([
-        member("repeat", "X", "repeat", 0),
+        member("count", "X", "count", 0),
         member("hold", "X", "hold", 0),
-        ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "hold: X=a -> Y=OUT"]),
+        ensemble("e", "IN", "OUT", &["count: X=IN -> Y=a", "hold: X=a -> Y=OUT"]),
     ]);
     let mut answers = infer(&server, "e", request(&[("IN", 2)])).unwrap();
     let mut held = members.held(2);
