@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nereid_core::backend_api::{ModelContext, NoPeers};
 use nereid_core::model_config::{
-    ModelConfig, Place, Places, Stage, backend_name, complete_backend, model_file_names, nearest_name,
+    ModelConfig, Place, Places, Stage, backend_name, complete_backend, hint_at_backend, nearest_name,
     normalise_for, read_text, validate,
 };
 use nereid_core::not_offered;
@@ -90,9 +90,9 @@ pub(crate) fn check(
         // Whatever is missing may stand behind the error of syntax.
         return Some(checked);
     }
-    let folders =
-        versions.iter().map(|version| entries(&folder.join(version.to_string())).unwrap_or_default());
-    complete_backend(&mut checked.config, folders);
+    let entries_of =
+        |version: &i64| (*version, entries(&folder.join(version.to_string())).unwrap_or_default());
+    complete_backend(&mut checked.config, versions.iter().map(|version| entries_of(version).1));
     let gpus = context.reading.gpus.of(&checked.config);
     normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config);
@@ -102,8 +102,13 @@ pub(crate) fn check(
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
     if let Err(errors) = validate(&checked.config, stage) {
         for error in errors.errors().iter().filter(|error| !reading.explains(error.field())) {
-            let finding = checked.error(error.field(), error.reason()).knowing(error.nearest());
-            findings.push(explain_missing_backend(finding, &checked.config));
+            let mut finding = checked.error(error.field(), error.reason()).knowing(error.nearest());
+            let config = &checked.config;
+            if error.field() == "backend" && config.backend.is_empty() && config.platform.is_empty() {
+                let beside = entries(folder).unwrap_or_default();
+                finding.message += &hint_at_backend(versions.iter().map(entries_of), &beside);
+            }
+            findings.push(finding);
         }
     }
     checked.is_whole = reading.problems.is_empty() && validate(&checked.config, Stage::Final).is_ok();
@@ -161,20 +166,6 @@ fn check_name(checked: &mut CheckedConfig, name: &str, folder: &Path, findings: 
         findings.push(checked.error("name", message).knowing(Some(name)));
     }
     name.clone_into(&mut checked.config.name);
-}
-
-fn explain_missing_backend(finding: Finding, config: &ModelConfig) -> Finding {
-    if config.backend.is_empty() && config.platform.is_empty() && finding.field.as_deref() == Some("backend")
-    {
-        let files: Vec<_> = model_file_names().collect();
-        let message = format!(
-            "{}; no version folder contains a file that implies one ({})",
-            finding.message,
-            files.join(", ")
-        );
-        return Finding { message, ..finding };
-    }
-    finding
 }
 
 /// What this server has no means for.

@@ -60,6 +60,20 @@ impl ModelFile {
         };
         fits && entry.name == self.name
     }
+
+    /// Whether an entry could be such a file under another name, going by its ending.
+    fn is_like(&self, entry: &FolderEntry) -> bool {
+        let ending = |name: &str| name.rsplit_once('.').map(|(_, ending)| ending.to_owned());
+        entry.is_folder == (self.form == Form::Folder) && ending(&entry.name) == ending(self.name)
+    }
+
+    /// The setting that stands in for the file's name.
+    fn setting(&self) -> String {
+        match self.platform {
+            "" => format!("backend: \"{}\"", self.backend),
+            platform => format!("platform: \"{platform}\""),
+        }
+    }
 }
 
 /// A file or a folder in a version's folder.
@@ -147,6 +161,37 @@ pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<It
 /// Files and folders by which [`complete_backend`] knows a backend, for messages.
 pub fn model_file_names() -> impl Iterator<Item = &'static str> {
     MODEL_FILES.iter().map(|file| file.name)
+}
+
+/// What helps where [`complete_backend`] found nothing: the one file that could be the model's but has another name, or is
+/// beside the folders of the versions; or else the names that are known. `versions` has what their folders hold.
+pub fn hint_at_backend(
+    versions: impl IntoIterator<Item = (i64, Vec<FolderEntry>)>,
+    beside: &[FolderEntry],
+) -> String {
+    // The one entry that could be a model's file, and which.
+    let only = |entries: &[FolderEntry]| {
+        let mut like = entries.iter().filter_map(|entry| {
+            MODEL_FILES.iter().find(|file| file.is_like(entry)).map(|file| (entry.name.clone(), file))
+        });
+        like.next().filter(|_| like.next().is_none())
+    };
+    let versions: Vec<_> = versions.into_iter().collect();
+    if let Some((version, (name, file))) =
+        versions.iter().find_map(|(version, entries)| Some((version, only(entries)?)))
+    {
+        let (known, setting) = (file.name, file.setting());
+        return format!(
+            "; the folder of version {version} has '{name}': rename it to '{known}', or set {setting} and \
+             default_model_filename: \"{name}\""
+        );
+    }
+    if let Some((name, file)) = only(beside) {
+        let version = versions.first().map_or(1, |(version, _)| *version);
+        return format!("; '{name}' must be in the folder of a version, as '{version}/{}'", file.name);
+    }
+    let files: Vec<_> = model_file_names().collect();
+    format!("; no version folder contains a file that implies one ({})", files.join(", "))
 }
 
 /// Completes inputs, outputs, `max_batch_size` and the scheduler from the tensors of a model: what the reference's

@@ -21,7 +21,7 @@ mod version;
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use complete::{
     CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, complete_backend,
-    complete_tensors, model_file_names, scheduler_name,
+    complete_tensors, hint_at_backend, model_file_names, scheduler_name,
 };
 pub use data_files::{DataFile, DataFileKind, data_files};
 pub use data_type::DataType;

@@ -236,23 +236,32 @@ fn finish_config(
     origin: Origin<'_>,
     options: &ReadOptions,
 ) -> Result<(ModelConfig, Option<Error>)> {
-    if config.name != name {
-        return Err(Error::invalid_arg(format!(
-            "'{}' configures model '{}', but the folder is '{name}'",
-            origin.describe(folder),
-            config.name
-        )));
-    }
-    let folders = versions.iter().map(|version| entries(&folder.join(version.to_string())));
+    let misnamed = (config.name != name).then(|| {
+        let (file, given) = (origin.describe(folder), &config.name);
+        Error::invalid_arg(format!("'{file}' configures model '{given}', but the folder is '{name}'"))
+    });
     // A folder that cannot be read tells nothing; the backend will say so if it is the one to serve.
-    nereid_model_config::complete_backend(&mut config, folders.map(Result::unwrap_or_default));
+    let entries_of =
+        |version: &i64| (*version, entries(&folder.join(version.to_string())).unwrap_or_default());
+    nereid_model_config::complete_backend(&mut config, versions.iter().map(|version| entries_of(version).1));
     let gpus = options.gpus.of(&config);
     nereid_model_config::normalise_for(&mut config, &gpus);
     let stage = if options.complete { Stage::BeforeCompletion } else { Stage::Final };
-    let Err(errors) = nereid_model_config::validate(&config, stage) else { return Ok((config, None)) };
+    let Err(errors) = nereid_model_config::validate(&config, stage) else {
+        return misnamed.map_or(Ok((config, None)), Err);
+    };
     let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
-    let hint = if nothing_tells { nothing_tells_the_backend() } else { String::new() };
-    let fault = Error::invalid_arg(format!("{}{hint}", origin.explain(folder, &errors)));
+    let hint = if nothing_tells {
+        let beside = entries(folder).unwrap_or_default();
+        nereid_model_config::hint_at_backend(versions.iter().map(entries_of), &beside)
+    } else {
+        String::new()
+    };
+    let explained = format!("{}{hint}", origin.explain(folder, &errors));
+    if let Some(misnamed) = misnamed {
+        return Err(Error::invalid_arg(format!("{misnamed}; {explained}")));
+    }
+    let fault = Error::invalid_arg(explained);
     // The names of an ensemble's inputs and outputs are those of its graph, which is looked at before.
     let is_ensemble = config.platform == ENSEMBLE_PLATFORM;
     let is_of_graph = |error: &ValidationError| is_ensemble && error.field().ends_with(".name");
@@ -317,11 +326,6 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
         });
         Error::invalid_arg(explained.collect::<Vec<_>>().join("; "))
     })
-}
-
-fn nothing_tells_the_backend() -> String {
-    let files: Vec<_> = nereid_model_config::model_file_names().collect();
-    format!("; no version folder contains a file that implies one ({})", files.join(", "))
 }
 
 fn read_labels(folder: &Path, config: &ModelConfig) -> Result<BTreeMap<String, Labels>> {

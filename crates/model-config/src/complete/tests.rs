@@ -219,6 +219,42 @@ fn a_file_goes_before_the_models_name() {
     assert_eq!(normalised(&[&["other.py"]]), ["identity", "model.identity"]);
 }
 
+/// In folders of the versions 3, 4 and so on, and beside them.
+#[track_caller]
+fn check_hint(versions: &[&[&str]], beside: &[&str], expected: &str) {
+    let folders = (3..).zip(versions.iter().map(|names| entries(names)));
+    let hint = hint_at_backend(folders, &entries(beside));
+    assert!(hint.contains(expected), "{versions:?} {beside:?}: {hint}");
+}
+
+#[test]
+fn the_one_file_that_could_be_the_models_is_hinted_at() {
+    for (file, known, setting) in [
+        ("mine.onnx", "model.onnx", "platform: \"onnxruntime_onnx\""),
+        ("my.first.onnx", "model.onnx", "platform: \"onnxruntime_onnx\""),
+        ("mine.pt", "model.pt", "platform: \"pytorch_libtorch\""),
+        ("mine.pt2", "model.pt2", "platform: \"torch_aoti\""),
+        ("mine.savedmodel/", "model.savedmodel", "platform: \"tensorflow_savedmodel\""),
+        ("mine.xml", "model.xml", "backend: \"openvino\""),
+        ("script.py", "model.py", "backend: \"python\""),
+    ] {
+        let name = file.trim_end_matches('/');
+        let expected = format!(
+            "version 4 has '{name}': rename it to '{known}', or set {setting} and default_model_filename: \"{name}\""
+        );
+        check_hint(&[&["notes.txt"], &["a.txt", file, "data/"]], &["model.onnx"], &expected);
+        let expected = format!("'{name}' must be in the folder of a version, as '3/{known}'");
+        check_hint(&[&[]], &["config.pbtxt", "3/", file], &expected);
+        check_hint(&[], &[file], &expected.replace("'3/", "'1/"));
+        // Which of two is meant, nobody knows.
+        let two = [file, "other.plan"];
+        check_hint(&[&two], &two, "no version folder contains a file that implies one (model.graphdef, ");
+    }
+    for file in ["model.onnx/", "mine.savedmodel", "onnx", ".onnx.swp", "weights.bin", ""] {
+        check_hint(&[&[file]], &[file], "; no version folder contains a file that implies one (");
+    }
+}
+
 #[track_caller]
 fn check_adoption(own: &str, completed: &str, expected: &str) {
     let mut config = parse_text(own).unwrap();

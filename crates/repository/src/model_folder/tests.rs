@@ -80,6 +80,13 @@ fn what_is_wrong_is_said_with_its_file() {
     let cases = [
         (vec![("config.pbtxt", "backend: \"identity\"\nnope: 1\n")], "config.pbtxt:2:"),
         (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "configures model 'other'"),
+        // All that is wrong, at once.
+        (
+            vec![("config.pbtxt", "name: \"other\" backend: \"identity\" max_batch_size: -4")],
+            "config.pbtxt:1:35: field 'max_batch_size'",
+        ),
+        (vec![("1/mine.onnx", "")], "; the folder of version 1 has 'mine.onnx': rename it to 'model.onnx'"),
+        (vec![("model.onnx", "")], "; 'model.onnx' must be in the folder of a version, as '1/model.onnx'"),
         (vec![("config.pbtxt", "max_batch_size: -1 backend: \"identity\"")], "max_batch_size"),
         (vec![("config.pbtxt", bytes)], "config.pbtxt"),
         (vec![("config.pbtxt", "max_batch_size: 4")], "model.onnx, model.xml"),
