@@ -292,7 +292,7 @@ impl InFlight {
         };
         // Outputs are handed on as they are made: there is no time between the two.
         let duration = now.saturating_sub(before);
-        self.model.statistics().record_response(state.responses, kind, duration, Duration::ZERO);
+        self.model.statistics().record_response(state.responses, kind, duration, Some(Duration::ZERO));
         state.responses += 1;
         state.last_response = now;
     }
@@ -397,8 +397,7 @@ impl ResponseSink for InFlight {
         state.responses += 1;
         drop(state);
         let duration = times.ended.saturating_duration_since(times.started);
-        let output =
-            times.output_started.map_or(Duration::ZERO, |start| times.ended.saturating_duration_since(start));
+        let output = times.output_started.map(|start| times.ended.saturating_duration_since(start));
         self.model.statistics().record_response(index, kind, duration, output);
     }
 }

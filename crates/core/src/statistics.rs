@@ -217,13 +217,13 @@ impl ModelStatistics {
     }
 
     /// Counts one response to a request of a decoupled model, by its index among the responses. It took `duration`, of
-    /// which its outputs were handed on for `output`.
+    /// which its outputs, or its error, were handed on for `output`.
     pub(crate) fn record_response(
         &self,
         index: usize,
         kind: ResponseKind,
         duration: Duration,
-        output: Duration,
+        output: Option<Duration>,
     ) {
         self.counters.own().responded(index, kind, duration, output);
     }

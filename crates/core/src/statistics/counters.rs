@@ -169,7 +169,13 @@ impl Counters {
 
     /// Counts one response to a request of a decoupled model, see
     /// [`ModelStatistics::record_response`](super::ModelStatistics::record_response).
-    pub(super) fn responded(&self, index: usize, kind: ResponseKind, duration: Duration, output: Duration) {
+    pub(super) fn responded(
+        &self,
+        index: usize,
+        kind: ResponseKind,
+        duration: Duration,
+        output: Option<Duration>,
+    ) {
         if index >= MAX_RESPONSES {
             return;
         }
@@ -179,9 +185,11 @@ impl Counters {
         }
         let response = &mut responses[index];
         if kind != ResponseKind::Cancelled {
-            response.compute_infer.add(duration.saturating_sub(output));
+            response.compute_infer.add(duration.saturating_sub(output.unwrap_or_default()));
         }
-        if matches!(kind, ResponseKind::Answer | ResponseKind::Error) {
+        if matches!(kind, ResponseKind::Answer | ResponseKind::Error)
+            && let Some(output) = output
+        {
             response.compute_output.add(output);
         }
         let counted = match kind {
@@ -329,7 +337,7 @@ mod tests {
                             Duration::from_nanos(3),
                         );
                         executed(sets.own(), 2);
-                        sets.own().responded(1, ResponseKind::Error, Duration::from_nanos(5), Duration::ZERO);
+                        sets.own().responded(1, ResponseKind::Error, Duration::from_nanos(5), None);
                     }
                 });
             }
@@ -350,17 +358,26 @@ mod tests {
     #[test]
     fn each_kind_of_response_counts_what_was_done_for_it() {
         use ResponseKind::{Answer, Cancelled, Error, Nothing};
-        for (kind, infer, output) in [(Answer, 1, 1), (Error, 1, 1), (Nothing, 1, 0), (Cancelled, 0, 0)] {
+        // Without a time at which handing on began, nothing was handed on.
+        for (kind, handed_on, infer, output) in [
+            (Answer, Some(3), (1, 7), 1),
+            (Error, Some(3), (1, 7), 1),
+            (Error, None, (1, 10), 0),
+            (Nothing, Some(3), (1, 7), 0),
+            (Nothing, None, (1, 10), 0),
+            (Cancelled, Some(3), (0, 0), 0),
+        ] {
             for times in 1..4 {
                 let counters = Counters::default();
                 for _ in 0..times {
-                    counters.responded(0, kind, Duration::from_nanos(10), Duration::from_nanos(3));
+                    let handed_on = handed_on.map(Duration::from_nanos);
+                    counters.responded(0, kind, Duration::from_nanos(10), handed_on);
                 }
                 let mut sum = InferStatistics::default();
                 counters.add_to(&mut sum);
                 let response = sum.responses[0];
                 let of = |done: u64, ns| DurationStatistics { count: done * times, ns: done * times * ns };
-                assert_eq!(response.compute_infer, of(infer, 7), "{kind:?}");
+                assert_eq!(response.compute_infer, of(infer.0, infer.1), "{kind:?}");
                 assert_eq!(response.compute_output, of(output, 3), "{kind:?}");
                 let ends = [response.success, response.fail, response.empty_response, response.cancel];
                 assert_eq!(ends.map(|end| end.count).iter().sum::<u64>(), times, "{kind:?}");
