@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::array::ArrayFile;
 
@@ -14,6 +14,9 @@ const MOST_WAITING: usize = 256 << 20;
 
 /// Most bytes of traces that are kept for a file until its log frequency is reached. Then they are written all the same.
 const MOST_KEPT: usize = 1 << 20;
+
+/// How often lost traces are logged: while a disk is full, every write fails.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long the end waits for what is to be written.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -168,8 +171,30 @@ struct Files<'p> {
     main: Option<ArrayFile>,
     /// Of each series, what waits until there are enough traces for a file.
     kept: HashMap<u64, PendingTraces>,
-    /// Whether writing failed last time.
+    losses: Losses,
+}
+
+/// What could not be written, and what the log knows of it.
+#[derive(Default)]
+struct Losses {
+    /// How many traces were lost since the log said so.
+    untold: u64,
+    /// When it last did.
+    told: Option<Instant>,
+    /// Whether it was not told of a success since.
     failing: bool,
+}
+
+impl Losses {
+    /// Traces are lost. Returns how many to log now, if it is time to.
+    fn add(&mut self, traces: u32, now: Instant) -> Option<u64> {
+        self.untold += u64::from(traces);
+        if self.told.is_some_and(|told| now.saturating_duration_since(told) < COMPLAINT_INTERVAL) {
+            return None;
+        }
+        (self.told, self.failing) = (Some(now), true);
+        Some(std::mem::take(&mut self.untold))
+    }
 }
 
 #[derive(Default)]
@@ -189,7 +214,7 @@ struct PendingTraces {
 
 impl<'p> Files<'p> {
     fn new(path: &'p Path) -> Self {
-        Self { path, index: 0, main: None, kept: HashMap::new(), failing: false }
+        Self { path, index: 0, main: None, kept: HashMap::new(), losses: Losses::default() }
     }
 
     fn add(&mut self, trace: FinishedTrace) {
@@ -226,6 +251,9 @@ impl<'p> Files<'p> {
         let mut series: Vec<_> = self.kept.keys().copied().collect();
         series.sort_unstable();
         series.into_iter().for_each(|series| self.end(series));
+        if self.losses.untold > 0 {
+            tracing::error!("{} more traces are lost: they could not be written", self.losses.untold);
+        }
     }
 
     /// Writes what is kept of a series, to its numbered file or to the first one.
@@ -247,17 +275,32 @@ impl<'p> Files<'p> {
             kept.in_main = true;
             (self.path.to_owned(), append(&mut self.main, self.path, &text))
         };
-        let failed = outcome.is_err();
+        let path = path.display();
         match outcome {
-            Ok(()) if self.failing => tracing::info!("traces are written to '{}' again", path.display()),
+            Ok(()) if std::mem::take(&mut self.losses.failing) => {
+                tracing::info!("traces are written to '{path}' again");
+            }
             Ok(()) => {}
-            Err(error) => tracing::error!(
-                "{traces} traces are lost: they cannot be written to '{}': {error}; --trace-config=triton,file= takes a \
-                 file in a folder that this server may write to",
-                path.display()
-            ),
+            Err(error) => {
+                if let Some(lost) = self.losses.add(traces, Instant::now()) {
+                    let hint = hint(&error);
+                    tracing::error!(
+                        "{lost} traces are lost: they cannot be written to '{path}': {error}{hint}"
+                    );
+                }
+            }
         }
-        self.failing = failed;
+    }
+}
+
+/// What helps against an error, if it is that of the path.
+fn hint(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        IsADirectory | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem => {
+            "; --trace-config=triton,file= takes a file in a folder that this server may write to"
+        }
+        _ => "",
     }
 }
 
@@ -267,4 +310,37 @@ fn append(file: &mut Option<ArrayFile>, path: &Path, text: &str) -> io::Result<(
         None => file.insert(ArrayFile::create(path)?),
     };
     file.append(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_traces_are_logged_at_intervals_and_none_is_left_out() {
+        let start = Instant::now();
+        let mut losses = Losses::default();
+        for (second, lost, told) in [
+            (0, 2, Some(2)),
+            (1, 1, None),
+            (9, 5, None),
+            (10, 1, Some(7)),
+            (11, 3, None),
+            (40, 0, Some(3)),
+            (60, 4, Some(4)),
+        ] {
+            assert_eq!(losses.add(lost, start + Duration::from_secs(second)), told, "after {second} s");
+        }
+        assert_eq!(losses.untold, 0);
+    }
+
+    #[test]
+    fn a_hint_goes_with_what_is_wrong_with_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none/trace.json");
+        for (path, is_hinted) in [(folder.path(), true), (&*missing, true), (Path::new("/dev/full"), false)] {
+            let error = append(&mut None, path, "{}").unwrap_err();
+            assert_eq!(!hint(&error).is_empty(), is_hinted, "{}: {error}", path.display());
+        }
+    }
 }
