@@ -139,17 +139,27 @@ impl Registration {
 
 /// Reports unknown addresses as such, and not as missing folders.
 fn check_scheme(location: &Path) -> Result<(), String> {
-    let Some((scheme, _)) = location.to_str().and_then(|location| location.split_once("://")) else {
+    let Some((scheme, rest)) = location.to_str().and_then(|location| location.split_once(":/")) else {
         return Ok(());
     };
-    let is_known = ["abfs", "az", "hdfs"].contains(&scheme);
-    if is_known && !location.exists() {
-        return Err(format!(
-            "model repository '{}': addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://, hf://, oci://, https://)",
-            location.display()
-        ));
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    if !is_scheme || location.exists() {
+        return Ok(());
     }
-    Ok(())
+    let rest = rest.trim_start_matches('/');
+    let whole = format!("{scheme}://{rest}");
+    let hint = if scheme == "file" {
+        format!("did you mean '/{rest}'?")
+    } else if Address::parse(&whole).is_some() {
+        format!("did you mean '{whole}'?")
+    } else {
+        format!(
+            "addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://, hf://, oci://, \
+             https://)"
+        )
+    };
+    Err(format!("model repository '{}': {hint}", location.display()))
 }
 
 #[cfg(test)]
@@ -182,7 +192,12 @@ mod tests {
     fn an_address_that_cannot_be_used_is_reported() {
         for (location, expected) in [
             ("s3://", "model repository 's3://': the name of the bucket or container is missing"),
-            ("hdfs://node/models", "addresses with 'hdfs://' are not supported"),
+            ("hdfs://node/models", "addresses with 'hdfs://' are not supported (supported: folders, s3://, "),
+            ("ftp://node/models", "addresses with 'ftp://' are not supported"),
+            ("file:///no/such/models", "did you mean '/no/such/models'?"),
+            ("s3:/bucket/models", "model repository 's3:/bucket/models': did you mean 's3://bucket/models'?"),
+            ("gs:/bucket", "did you mean 'gs://bucket'?"),
+            ("https:/host/models.zip", "did you mean 'https://host/models.zip'?"),
         ] {
             let error = open(&["models", location]).err().unwrap();
             assert!(error.contains(expected), "{error}");

@@ -158,9 +158,34 @@ where
         let text = message.text();
         match text.strip_prefix('\n') {
             Some(table) => writeln!(line, "\n{table}"),
-            None if self.escapes => writeln!(line, "{text:?}"),
+            None if self.escapes => writeln!(line, "{}", Quoted(&text)),
             None => writeln!(line, "{text}"),
         }
+    }
+}
+
+/// A text in quotes on one line, as JSON has it.
+struct Quoted<'t>(&'t str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for character in self.0.chars() {
+            match character {
+                '"' | '\\' => write!(f, "\\{character}")?,
+                '\n' => f.write_str("\\n")?,
+                '\r' => f.write_str("\\r")?,
+                '\t' => f.write_str("\\t")?,
+                // What does not show, or changes how the rest does.
+                _ if character != '\'' && character.escape_debug().len() > 1 => {
+                    for unit in character.encode_utf16(&mut [0; 2]) {
+                        write!(f, "\\u{unit:04X}")?;
+                    }
+                }
+                _ => f.write_char(character)?,
+            }
+        }
+        f.write_char('"')
     }
 }
 

@@ -60,6 +60,26 @@ fn verbose_messages_are_information_in_the_references_forms() {
     assert_eq!(levels, ["error", "warning", "info", "verbose"]);
 }
 
+proptest! {
+    #[test]
+    fn any_message_is_a_string_of_json_on_one_line(message: String, more in "[\\p{C}\\p{Z}\"'\\\\ -~]*") {
+        let message = message + &more;
+        let line = logged(LogSettings::default(), true, |_| tracing::info!("a{message}"));
+        let quoted = line.strip_suffix('\n').unwrap().split_once("] ").unwrap().1;
+        prop_assert!(!quoted.contains(char::is_control), "{quoted}");
+        let read: String = serde_json::from_str(quoted).unwrap();
+        prop_assert_eq!(read, format!("a{message}"));
+    }
+}
+
+#[test]
+fn what_does_not_show_is_written_as_in_the_reference() {
+    let message = "q\"b\\n\nt\te\u{1b}z\0d\u{7f}l\u{200b}f\u{e0001}ä'é漢🦀";
+    let line = logged(LogSettings::default(), true, |_| tracing::info!("{message}"));
+    let expected = r#""q\"b\\n\nt\te\u001Bz\u0000d\u007Fl\u200Bf\uDB40\uDC01ä'é漢🦀""#;
+    assert!(line.trim_end().ends_with(expected), "{line}");
+}
+
 #[test]
 fn a_variable_writes_messages_as_they_are() {
     for (variable, expected) in
