@@ -1,6 +1,7 @@
 //! Blocks of large sizes, which serve again.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::c_long;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -138,7 +139,21 @@ pub(crate) fn release_spare() {
     release(FreeBlocks::take_spare);
 }
 
-/// Has mimalloc give back what nobody uses of its pages.
+/// How many pages a thread takes back, of up to half a mebibyte, for each size of blocks. It gives a page up when it is full, and
+/// takes it back when it frees one of its blocks. If other threads free the rest, nobody sees that the page is free before the
+/// thread allocates again, so without a limit all that a burst of requests had could stay.
+const PAGES_TAKEN_BACK: c_long = 4;
+
+/// The number of `mi_option_page_max_reclaim`, which the bindings do not name.
+const PAGE_MAX_RECLAIM: libmimalloc_sys::mi_option_t = 41;
+
+/// Has mimalloc leave most pages with free blocks where any thread can release them.
+pub(crate) fn limit_pages_of_threads() {
+    // SAFETY: it may be called at any time, from any thread, and checks the number.
+    unsafe { libmimalloc_sys::mi_option_set_default(PAGE_MAX_RECLAIM, PAGES_TAKEN_BACK) };
+}
+
+/// Has mimalloc give back what nobody uses of its pages. It does nothing in a thread that never had a small block.
 pub(crate) fn release_small() {
     // SAFETY: it may be called at any time, from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };

@@ -58,6 +58,7 @@ impl Policy {
 /// # Errors
 /// The thread cannot be started.
 pub fn release_freed_memory() -> std::io::Result<()> {
+    blocks::limit_pages_of_threads();
     let mut policy = glibc::usage().map(|usage| Policy { least: usage });
     std::thread::Builder::new().name("nereid-heap".to_owned()).spawn(move || {
         loop {

@@ -1,6 +1,7 @@
 //! The allocator against what its callers rely on: room, contents, addresses, and what is given back.
 
 use std::slice;
+use std::sync::mpsc;
 use std::thread;
 
 use proptest::prelude::*;
@@ -29,6 +30,9 @@ struct Block {
     layout: Layout,
     byte: u8,
 }
+
+// SAFETY: it belongs to whoever has it, and any thread may free it.
+unsafe impl Send for Block {}
 
 impl Block {
     fn new(size: usize, align: usize, zeroed: bool, byte: u8) -> Self {
@@ -186,4 +190,48 @@ fn a_size_that_the_system_cannot_map_is_refused() {
     let class = Class { number: 0, size: usize::MAX / 2 };
     assert!(class.map().is_null());
     assert_eq!(free_of(MIB), 0, "all free blocks were given back for it");
+}
+
+/// How many of these blocks' first pages are in memory, whether the blocks are in use or free.
+fn resident(blocks: &[usize]) -> usize {
+    let is_resident = |block: &&usize| {
+        let mut state = 0;
+        let page = (**block / ALIGNMENT * ALIGNMENT) as *mut libc::c_void;
+        // SAFETY: it tells of any address whether it is in memory, and writes one byte for a page.
+        let known = unsafe { libc::mincore(page, 1, &raw mut state) };
+        known == 0 && state & 1 == 1
+    };
+    blocks.iter().filter(is_resident).count()
+}
+
+#[test]
+fn small_blocks_that_threads_free_for_each_other_are_given_back() {
+    let _turn = turn();
+    limit_pages_of_threads();
+    // The thread that releases memory has small blocks of its own.
+    use_once(8);
+    // Each size, and of how many blocks the thread that allocated them frees one.
+    for (size, own) in [(8 * KIB, 3), (20 * KIB, 7), (64 * KIB, 4), (64 * KIB, 100), (100 * KIB, 2)] {
+        let (send, receive) = mpsc::channel();
+        let (measured, end) = mpsc::channel::<()>();
+        let owner = thread::spawn(move || {
+            let blocks: Vec<_> = (0..64 * MIB / size).map(|_| Block::new(size, 8, false, 1)).collect();
+            let addresses: Vec<_> = blocks.iter().map(|block| block.start.as_ptr() as usize).collect();
+            let (own_blocks, others): (Vec<_>, Vec<_>) =
+                blocks.into_iter().enumerate().partition(|(number, _)| number.is_multiple_of(own));
+            drop(own_blocks);
+            send.send((addresses, others)).unwrap();
+            // A thread that is idle keeps what is its own.
+            let _ = end.recv();
+        });
+        let (addresses, others) = receive.recv().unwrap();
+        let before = resident(&addresses);
+        drop(others);
+        release_small();
+        let after = resident(&addresses);
+        let most = addresses.len() / 16;
+        assert!(before > addresses.len() / 2 && after < most, "{size} {own}: {before} {after}");
+        drop(measured);
+        owner.join().unwrap();
+    }
 }
