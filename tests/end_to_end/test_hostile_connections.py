@@ -107,6 +107,20 @@ def test_a_body_of_many_tiny_chunks_is_read(server):
     assert_answers_well(server)
 
 
+@pytest.mark.parametrize(
+    "chunks, reason",
+    [
+        (b"zzz\r\n", b"Invalid chunk size line"),
+        (b"1;x=" + b"y" * 20_000 + b"\r\n{\r\n", b"chunk extensions over limit"),
+        (b"1\r\n{}\r\n", b"Invalid chunk body"),
+    ],
+)
+def test_the_answer_to_a_body_that_cannot_be_read_says_why(server, chunks, reason):
+    answer = exchange(server, REQUEST_LINE + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert status(answer) == 400 and reason in answer, answer
+    assert_answers_well(server)
+
+
 def test_garbage_connections_do_not_affect_the_next_request(server):
     generator = random.Random(5)
     text = json.dumps(GOOD).encode()

@@ -1,5 +1,6 @@
 """Models in Python run with every CPython from 3.9 on, with numpy 1 and 2, in one server."""
 
+import re
 import sys
 import textwrap
 
@@ -77,4 +78,5 @@ def test_without_numpy_the_load_fails_and_says_so(server):
         with pytest.raises(InferenceServerException, match="bare"):
             client.infer("bare", [])
         (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "bare"]
-    assert "No module named 'numpy'" in entry["reason"]
+    hint = f"models need numpy, which '{environments()['bare']}/bin/python[0-9.]* -m pip install numpy' installs"
+    assert re.search(f"No module named 'numpy'; {hint}$", entry["reason"]), entry

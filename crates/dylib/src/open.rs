@@ -1,6 +1,9 @@
 //! Opens a shared library. A failure shows the dynamic loader's reason, such as the dependency that is missing.
 
+use std::env::consts::ARCH;
 use std::error::Error;
+use std::fs::File;
+use std::io::Read;
 use std::iter;
 use std::path::{Path, PathBuf};
 
@@ -51,8 +54,33 @@ pub unsafe fn open(path: &Path, binding: Binding) -> Result<Library, LoadError> 
     };
     // SAFETY: the caller trusts the library.
     let library = unsafe { Library::open(Some(path), binding | RTLD_LOCAL) };
-    // libloading says only which function failed; the reason is in its source.
-    library.map_err(|error| LoadError::new(path, error.source().unwrap_or(&error)))
+    library.map_err(|error| {
+        // libloading says only which function failed; the reason is in its source.
+        let mut error = LoadError::new(path, error.source().unwrap_or(&error));
+        // glibc says of a library for another architecture that there is no such file.
+        if let Some(other) = architecture(path).filter(|architecture| *architecture != ARCH) {
+            error.reason = format!("it is built for {other}, not for {ARCH} ({})", error.reason);
+        }
+        error
+    })
+}
+
+/// The architecture that a library is built for, by Rust's name. `None` if it is not an ELF file or for none of these.
+fn architecture(path: &Path) -> Option<&'static str> {
+    let mut header = [0; 20];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).ok()?;
+    let [0x7f, b'E', b'L', b'F', _, order, .., first, second] = header else { return None };
+    let machine = [first, second];
+    match if order == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) } {
+        3 => Some("x86"),
+        21 => Some("powerpc64"),
+        22 => Some("s390x"),
+        40 => Some("arm"),
+        62 => Some("x86_64"),
+        183 => Some("aarch64"),
+        243 => Some("riscv64"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +106,43 @@ mod tests {
             !reason.is_empty() && !reason.contains("libtext.so") && !reason.contains("dlopen"),
             "{message}"
         );
+    }
+
+    /// The beginning of a library: its order of bytes, and its machine as it is written.
+    fn library(order: u8, machine: [u8; 2]) -> Vec<u8> {
+        let mut header = b"\x7fELF\x02\0\x01".to_vec();
+        header[5] = order;
+        header.resize(18, 0);
+        header.extend(machine);
+        header.resize(512, 0);
+        header
+    }
+
+    #[test]
+    fn a_library_for_another_architecture_is_reported_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libx.so");
+        for (name, order, machine) in [
+            ("x86", 1, [3, 0]),
+            ("powerpc64", 2, [0, 21]),
+            ("powerpc64", 1, [21, 0]),
+            ("s390x", 2, [0, 22]),
+            ("arm", 1, [40, 0]),
+            ("x86_64", 1, [62, 0]),
+            ("aarch64", 1, [183, 0]),
+            ("riscv64", 1, [243, 0]),
+        ] {
+            fs::write(&path, library(order, machine)).unwrap();
+            let message = failure(&path);
+            let expected = format!("libx.so: it is built for {name}, not for {ARCH} (");
+            assert_eq!(message.contains(&expected), name != ARCH, "{message}");
+        }
+        for other in
+            [library(1, [0, 0]), library(1, [255, 255]), library(1, [183, 0])[..19].to_vec(), Vec::new()]
+        {
+            fs::write(&path, other).unwrap();
+            assert!(!failure(&path).contains("built for"), "{}", failure(&path));
+        }
     }
 
     #[test]

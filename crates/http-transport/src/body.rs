@@ -1,5 +1,6 @@
 //! A request's body: read up to a limit, and kept in the pieces it arrived in.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
@@ -106,7 +107,9 @@ impl RequestBody {
             };
             let Some(frame) = next else { break };
             let frame = frame.map_err(|error| {
-                refused(StatusCode::BAD_REQUEST, &format!("the request body ended early: {error}"))
+                // hyper says only that it failed; the reason is in its source.
+                let cause = error.source().unwrap_or(&error);
+                refused(StatusCode::BAD_REQUEST, &format!("the request body cannot be read: {cause}"))
             })?;
             let Ok(piece) = frame.into_data() else { continue };
             pace.progressed(piece.len());

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -115,11 +116,12 @@ pub fn model_file(version: &Path, name: &str, within: &str) -> Result<PathBuf, F
     Ok(if path.is_dir() { path.join(within) } else { path })
 }
 
-/// What helps where a model's file is missing: the only file beside it with the same ending, if there is one, could be
-/// meant. Empty where nothing does.
+/// What helps where a model's file is missing: the only file beside it with the same ending, in whatever case, if there is
+/// one, could be meant. Empty where nothing does.
 pub fn hint_at_missing(path: &Path) -> String {
     let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
-    let same = |other: &Path| other.extension().is_some() && other.extension() == path.extension();
+    let ending = |path: &Path| path.extension().map(OsStr::to_ascii_lowercase);
+    let same = |other: &Path| other.extension().is_some() && ending(other) == ending(path);
     let mut others = entries.map(|entry| entry.path()).filter(|other| same(other) && other.is_file());
     match (others.next(), others.next()) {
         (Some(other), None) => {

@@ -124,5 +124,11 @@ fn the_only_file_with_the_ending_of_a_missing_one_is_hinted_at() {
         fs::write(folder.path().join(name), "").unwrap();
         assert_eq!(hint().contains("default_model_filename: \"mine.onnx\""), is_hinted, "{name}: {}", hint());
     }
+    for name in ["mine.onnx", "other.onnx"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    assert_eq!(hint(), "");
+    fs::write(folder.path().join("Model.ONNX"), "").unwrap();
+    assert!(hint().contains("default_model_filename: \"Model.ONNX\""), "{}", hint());
     assert_eq!(hint_at_missing(Path::new("/no/such/folder/model.onnx")), "");
 }

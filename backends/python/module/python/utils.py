@@ -1,8 +1,9 @@
 """triton_python_backend_utils: what models import to talk to the server."""
 
 import struct
+import sys
 
-import numpy as np
+import c_python_backend_utils as _native
 from c_python_backend_utils import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,
@@ -18,7 +19,14 @@ from c_python_backend_utils import (
     TritonModelException,
     get_input_tensor_by_name,
 )
-import c_python_backend_utils as _native
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:
+    if error.name != "numpy":
+        raise
+    hint = "models need numpy, which '%s -m pip install numpy' installs" % sys.executable
+    raise ModuleNotFoundError("%s; %s" % (error, hint), name="numpy") from None
 
 TRITON_STRING_TO_NUMPY = {
     "TYPE_BOOL": bool,
