@@ -70,6 +70,7 @@ fn architecture(path: &Path) -> Option<&'static str> {
     let mut header = [0; 20];
     File::open(path).and_then(|mut file| file.read_exact(&mut header)).ok()?;
     let [0x7f, b'E', b'L', b'F', _, order, .., first, second] = header else { return None };
+    // ELF's e_machine, at the same place in files of all kinds.
     let machine = [first, second];
     match if order == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) } {
         3 => Some("x86"),
