@@ -5,7 +5,7 @@ use std::env::consts::DLL_SUFFIX;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::python::{Environment, names, package_folders, version_in};
+use crate::python::{Environment, names, version_in};
 
 /// What the shared library of a framework is called, and which packages contain it.
 ///
@@ -31,7 +31,7 @@ pub struct SearchPlaces {
     pub variable: Option<PathBuf>,
     /// The backend directory.
     pub backends: Option<PathBuf>,
-    /// Prefixes of Python environments, the active one first.
+    /// The folders where the active Python finds packages, in its order.
     pub python: Vec<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ impl SearchPlaces {
             setting,
             variable: framework.variable.and_then(variable).map(PathBuf::from),
             backends,
-            python: Environment { variable: &variable, working_directory }.prefixes(),
+            python: Environment { variable: &variable, working_directory }.package_folders(),
         }
     }
 }
@@ -98,7 +98,7 @@ impl Framework {
         if let Some(path) = backend.and_then(|folder| self.in_folder(&folder)) {
             return LibraryLocation { path, place: Place::Backends };
         }
-        if let Some(path) = places.python.iter().find_map(|prefix| self.in_python(prefix)) {
+        if let Some(path) = places.python.iter().find_map(|folder| self.in_packages(folder)) {
             return LibraryLocation { path, place: Place::Python };
         }
         LibraryLocation { path: format!("{}{DLL_SUFFIX}", self.library).into(), place: Place::System }
@@ -115,12 +115,9 @@ impl Framework {
         Some(folder.join(newest))
     }
 
-    /// The library in the packages of a Python environment.
-    fn in_python(&self, prefix: &Path) -> Option<PathBuf> {
-        let in_packages = |packages: PathBuf| {
-            self.python_packages.iter().find_map(|folder| self.in_folder(&packages.join(folder)))
-        };
-        package_folders(prefix).into_iter().find_map(in_packages)
+    /// The library in a folder of Python packages.
+    fn in_packages(&self, packages: &Path) -> Option<PathBuf> {
+        self.python_packages.iter().find_map(|folder| self.in_folder(&packages.join(folder)))
     }
 }
 
@@ -153,8 +150,8 @@ mod tests {
     #[test]
     fn the_places_are_searched_in_order() {
         let root = TempDir::new().unwrap();
-        let (backends, python) = (root.path().join("backends"), root.path().join("venv"));
-        let packages = python.join("lib/python3.11/site-packages/onnxruntime/capi");
+        let (backends, python) = (root.path().join("backends"), root.path().join("site-packages"));
+        let packages = python.join("onnxruntime/capi");
         put(&backends.join("onnxruntime"), &[&library(".1.20.0")]);
         put(&packages, &[&library(".1.31.1"), "libonnxruntime_providers_shared.so"]);
         let mut places = SearchPlaces {
@@ -193,7 +190,7 @@ mod tests {
     #[test]
     fn each_framework_has_its_own_names() {
         let root = TempDir::new().unwrap();
-        let packages = root.path().join("lib/python3.12/site-packages");
+        let packages = root.path();
         let framework = |library, python_packages| Framework {
             library,
             variable: None,

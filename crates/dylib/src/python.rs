@@ -13,9 +13,17 @@ pub(crate) struct Environment<'a> {
 }
 
 impl Environment<'_> {
+    /// The folders where the active Python finds packages, in its order: those of `PYTHONPATH`, and those of its prefixes.
+    pub(crate) fn package_folders(&self) -> Vec<PathBuf> {
+        let path = (self.variable)("PYTHONPATH").unwrap_or_default();
+        let named = env::split_paths(&path).filter(|folder| !folder.as_os_str().is_empty());
+        let named = named.map(|folder| self.working_directory.join(folder));
+        named.chain(self.prefixes().iter().flat_map(|prefix| package_folders(prefix))).collect()
+    }
+
     /// The prefixes of the active environment, the most specific first, and at last the one that `pip install --user`
     /// installs into.
-    pub(crate) fn prefixes(&self) -> Vec<PathBuf> {
+    fn prefixes(&self) -> Vec<PathBuf> {
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| (self.variable)(name));
         let mut prefixes: Vec<_> = active.map(PathBuf::from).collect();
         prefixes.extend(self.on_path());
@@ -84,7 +92,7 @@ fn pyenv_prefix(versions: &Path, version: &str) -> Option<PathBuf> {
 }
 
 /// The package folders of a Python prefix, those of the newest Python first.
-pub(crate) fn package_folders(prefix: &Path) -> Vec<PathBuf> {
+fn package_folders(prefix: &Path) -> Vec<PathBuf> {
     let lib = prefix.join("lib");
     let mut pythons: Vec<_> = names(&lib).filter(|name| name.starts_with("python3")).collect();
     pythons.sort_by_key(|name| version_in(name.trim_start_matches("python")));
@@ -131,6 +139,14 @@ mod tests {
 
         /// The prefixes in an environment with these variables, whose values are lists of paths in the folder.
         fn prefixes(&self, variables: &[(&str, &str)]) -> Vec<PathBuf> {
+            self.of_environment(variables, |environment| environment.prefixes())
+        }
+
+        fn of_environment(
+            &self,
+            variables: &[(&str, &str)],
+            what: impl Fn(&Environment<'_>) -> Vec<PathBuf>,
+        ) -> Vec<PathBuf> {
             let variable = |name: &str| {
                 let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
                 if *name == *"PYENV_VERSION" {
@@ -139,7 +155,7 @@ mod tests {
                 Some(env::join_paths(value.split(':').map(|path| self.path(path))).unwrap())
             };
             let working_directory = self.path("work/deep");
-            Environment { variable: &variable, working_directory }.prefixes()
+            what(&Environment { variable: &variable, working_directory })
         }
     }
 
@@ -163,6 +179,22 @@ mod tests {
         assert_eq!(home.prefixes(&[user, plain, base]), [home.path("plain"), home.path("base")]);
         assert_eq!(home.prefixes(&[user, plain, ("PYTHONNOUSERSITE", "1")]), [home.path("plain")]);
         assert_eq!(home.prefixes(&[user, ("PATH", "venv/bin")]), [home.path("venv")]);
+    }
+
+    #[test]
+    fn folders_of_pythonpath_come_first() {
+        let home = Home::with(&["venv/bin/python3", "venv/pyvenv.cfg", "venv/lib/python3.11/a"]);
+        let path = ("PATH", "venv/bin");
+        let own = ["site", "dist"].map(|kind| home.path(&format!("venv/lib/python3.11/{kind}-packages")));
+        let folders =
+            |variables: &[_]| home.of_environment(variables, |environment| environment.package_folders());
+        assert_eq!(folders(&[path]), own);
+        let named = ["one", "two"].map(|name| home.path(name));
+        assert_eq!(folders(&[path, ("PYTHONPATH", "one:two")]), [named, own].concat());
+        // As Python, from the folder that the server runs in.
+        let variable = |name: &str| (name == "PYTHONPATH").then(|| ":libraries:".into());
+        let relative = Environment { variable: &variable, working_directory: home.path("work") };
+        assert_eq!(relative.package_folders(), [home.path("work/libraries")]);
     }
 
     #[test]
