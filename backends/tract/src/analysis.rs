@@ -4,7 +4,7 @@
 //! amount. Here each node's output shapes are inferred first, held against the limit, and only then computed with.
 //! Rules of ONNX that the engine relies upon without a check are checked before it sees a node.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{GraphProto, NodeProto};
@@ -27,6 +27,8 @@ struct Rule {
     axes: Vec<i64>,
     /// The attribute `perm`.
     permutation: Option<Vec<i64>>,
+    /// The inputs that are a single number, counted without those that the node leaves out.
+    scalars: Vec<usize>,
 }
 
 impl Rules {
@@ -44,11 +46,21 @@ impl Rule {
     fn new(node: &NodeProto) -> Self {
         let numbers = node.attribute.iter().filter(|it| it.r#type == AttributeType::Int as i32);
         let list = |name| node.attribute.iter().find(|it| it.name == name).map(|it| it.ints.clone());
+        let scalars = SCALARS.iter().find(|(operator, _)| *operator == node.op_type);
+        let given = |&input: &usize| node.input.get(input).is_some_and(|name| !name.is_empty());
+        let position = |input: usize| node.input[..input].iter().filter(|name| !name.is_empty()).count();
         Self {
             operator: node.op_type.clone(),
             numbers: numbers.map(|it| (it.name.clone(), it.i)).collect(),
             axes: list("axes").unwrap_or_default(),
             permutation: list("perm"),
+            scalars: scalars
+                .iter()
+                .flat_map(|(_, inputs)| *inputs)
+                .copied()
+                .filter(given)
+                .map(position)
+                .collect(),
         }
     }
 
@@ -80,6 +92,15 @@ impl Rule {
         }
         if self.expands() {
             inputs.iter().try_for_each(check_sizes)?;
+        }
+        // The engine reads their first element, whether they have any or not.
+        for input in self.scalars.iter().filter_map(|&input| inputs.get(input)) {
+            let single = dims(input).is_some_and(|dims| dims.iter().all(|dim| *dim == Some(1)));
+            ensure!(single, "an input has the shape {:?} instead of a single element", input.shape);
+        }
+        if let Some((_, least)) = RANKS.iter().find(|(operator, _)| *operator == self.operator) {
+            let Some(rank) = rank(0) else { bail!("the rank of its input is unknown") };
+            ensure!(rank >= *least, "its input has {rank} dimensions, and it needs {least}");
         }
         let same = |what: &str, one: Option<i64>, other: Option<i64>| {
             let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
@@ -178,7 +199,13 @@ fn dims(fact: &InferenceFact) -> Option<Vec<Option<i64>>> {
 
 /// Infers the shapes of `model`, whose inputs have concrete ones. No tensor may take more than `limit` bytes.
 pub(crate) fn analyse(model: &mut InferenceModel, rules: &Rules, limit: u64) -> TractResult<()> {
-    for id in model.eval_order()? {
+    let order = model.eval_order()?;
+    // The engine infers with all of them.
+    let checked: HashSet<_> = order.iter().collect();
+    for node in model.nodes().iter().filter(|node| !node.inputs.is_empty()) {
+        ensure!(checked.contains(&node.id), "no output needs {node}");
+    }
+    for id in order {
         analyse_node(model, id, rules, limit).with_context(|| format!("{}", model.node(id)))?;
     }
     Ok(())
@@ -227,6 +254,36 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
     Ok(())
 }
 
+/// Operators with inputs that are a single number.
+const SCALARS: [(&str, &[usize]); 11] = [
+    ("Clip", &[1, 2]),
+    ("CumSum", &[1]),
+    ("DFT", &[1, 2]),
+    ("Dropout", &[1, 2]),
+    ("NonMaxSuppression", &[2, 3, 4]),
+    ("OneHot", &[1]),
+    ("Pad", &[2]),
+    ("Range", &[0, 1, 2]),
+    ("STFT", &[1, 3]),
+    ("TopK", &[1]),
+    ("Trilu", &[1]),
+];
+
+/// Operators with channels, and how many dimensions their input has at least. The engine takes those for granted.
+const RANKS: [(&str, i64); 11] = [
+    ("AveragePool", 3),
+    ("BatchNormalization", 2),
+    ("Conv", 3),
+    ("ConvInteger", 3),
+    ("ConvTranspose", 3),
+    ("GlobalAveragePool", 3),
+    ("GlobalMaxPool", 3),
+    ("InstanceNormalization", 3),
+    ("LRN", 3),
+    ("MaxPool", 3),
+    ("QLinearConv", 3),
+];
+
 /// Operators that move elements without a look at them, so that these may be strings.
 const TEXT: [&str; 16] = [
     "Concat",
@@ -263,4 +320,58 @@ fn size(fact: &InferenceFact) -> TractResult<Option<u64>> {
         size = size.saturating_mul(dim as u64);
     }
     Ok(Some(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::onnx::node;
+
+    fn fact(dims: &[usize]) -> InferenceFact {
+        InferenceFact::dt_shape(DatumType::I64, dims)
+    }
+
+    #[test]
+    fn an_input_that_is_a_single_number_has_one_element() {
+        for (operator, inputs) in SCALARS {
+            let names = ["A", "B", "C", "D", "E"];
+            for &input in inputs {
+                // Without those between the first and this one, and with them.
+                let mut few = vec![""; input + 1];
+                (few[0], few[input]) = ("A", "S");
+                let all = [&names[..input], &["S"]].concat();
+                for names in [few, all] {
+                    let rule = Rule::new(&node(operator, &names, &["Y"]));
+                    let given = names.iter().filter(|name| !name.is_empty());
+                    let check = |scalar: InferenceFact| {
+                        let fact = |name: &&str| if *name == "S" { scalar.clone() } else { fact(&[]) };
+                        rule.check(&given.clone().map(fact).collect::<Vec<_>>())
+                    };
+                    for dims in [&[][..], &[1], &[1, 1]] {
+                        check(fact(dims)).unwrap();
+                    }
+                    for dims in [&[0][..], &[2], &[1, 0]] {
+                        let error = check(fact(dims)).unwrap_err().to_string();
+                        assert!(
+                            error.contains("instead of a single element"),
+                            "{operator} {names:?}: {error}"
+                        );
+                    }
+                    check(InferenceFact::dt(DatumType::I64)).unwrap_err();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_operator_with_channels_needs_the_dimensions_for_them() {
+        for (operator, least) in RANKS {
+            let rule = Rule::new(&node(operator, &["X"], &["Y"]));
+            for rank in 0..6 {
+                let outcome = rule.check(&[fact(&vec![1; rank])]);
+                assert_eq!(outcome.is_ok(), rank as i64 >= least, "{operator} {rank}: {outcome:?}");
+            }
+            rule.check(&[InferenceFact::dt(DatumType::I64)]).unwrap_err();
+        }
+    }
 }

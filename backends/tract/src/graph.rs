@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of requests, nor of what the model's configuration says about its tensors.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,6 +121,7 @@ impl OnnxFile {
             )));
         }
         self.check_names()?;
+        prune(&mut self.graph, outputs);
         let symbols = symbols::of_graph(&self.graph);
         forget_dimension_names(&mut self.graph);
         self.graph.node.iter_mut().for_each(complete);
@@ -165,6 +166,25 @@ impl OnnxFile {
 
 /// The operators that ask for a largest or smallest value.
 const EXTREMES: [&str; 3] = ["ReduceMax", "ReduceMin", "GlobalMaxPool"];
+
+/// Drops the nodes that these outputs do not need: the engine infers with all that it has, but our rules are only checked
+/// on the way to the outputs.
+fn prune(graph: &mut GraphProto, outputs: &[String]) {
+    let makers =
+        graph.node.iter().enumerate().flat_map(|(at, node)| node.output.iter().map(move |name| (name, at)));
+    let makers: HashMap<_, _> = makers.collect();
+    let mut needed = vec![false; graph.node.len()];
+    let mut open: Vec<_> = outputs.iter().collect();
+    while let Some(name) = open.pop() {
+        let Some(&at) = makers.get(name) else { continue };
+        if !std::mem::replace(&mut needed[at], true) {
+            open.extend(graph.node[at].input.iter().filter(|name| !name.is_empty()));
+        }
+    }
+    let mut needed = needed.into_iter();
+    graph.node.retain(|_| needed.next().unwrap_or_default());
+    graph.output.retain(|output| outputs.contains(&output.name));
+}
 
 /// Adds a default that the engine takes for another one, and drops an input that it takes for more than it is.
 fn complete(node: &mut NodeProto) {

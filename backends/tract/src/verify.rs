@@ -3,7 +3,7 @@
 //! The engine's kernels trust the shapes of a graph, and its own inference takes dimensions that do not fit for ones that
 //! are not known yet. Here every dimension is a number, so each rule either holds or not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tract_onnx::prelude::{TVec, TractResult};
 use tract_onnx::tract_core::internal::{
@@ -12,6 +12,7 @@ use tract_onnx::tract_core::internal::{
 use tract_onnx::tract_core::ops::array::{
     GatherElements, MultiBroadcastTo, ScatterElements, Slice, Topk, TypedConcat,
 };
+use tract_onnx::tract_core::ops::binary::TypedBinOp;
 use tract_onnx::tract_core::ops::cast::Cast;
 use tract_onnx::tract_core::ops::cnn::{Conv, Deconv, MaxPool, PoolSpec, SumPool};
 use tract_onnx::tract_core::ops::einsum::EinSum;
@@ -23,8 +24,23 @@ use tract_onnx::tract_core::ops::scan::{InputMapping, Scan};
 /// Checks the rules of each operator, and that the tensors of a run take at most `memory` bytes at any time.
 pub(crate) fn verify(model: &TypedModel, memory: u64) -> TractResult<()> {
     let order = model.eval_order()?;
+    let mut constants = HashSet::new();
     for &id in &order {
-        verify_node(model, model.node(id), memory).with_context(|| format!("{}", model.node(id)))?;
+        let node = model.node(id);
+        verify_node(model, node, memory).with_context(|| format!("{node}"))?;
+        let is_constant = node.op_is::<Const>()
+            || !node.inputs.is_empty() && node.inputs.iter().all(|input| constants.contains(&input.node));
+        if is_constant {
+            constants.insert(id);
+        }
+        // The optimiser compares the first element of such a constant, whether it has any or not.
+        if node.op_is::<TypedBinOp>() {
+            for &input in node.inputs.iter().filter(|input| constants.contains(&input.node)) {
+                let fact = model.outlet_fact(input)?;
+                let empty = fact.shape.as_concrete().is_some_and(|dims| dims.contains(&0));
+                ensure!(!empty, "{node}: a constant without elements");
+            }
+        }
     }
     check_peak(model, &order, memory)
 }

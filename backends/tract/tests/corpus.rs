@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};
 
 use nereid_testkit::corpus::replay;
+use prost::Message as _;
 use rustix::time::{ClockId, clock_gettime};
+use tract_onnx::pb::{GraphProto, ModelProto, TensorProto};
 
 #[path = "../../../fuzz/onnx_properties.rs"]
 mod onnx_properties;
@@ -37,6 +39,20 @@ fn changed_files_are_served_or_refused() {
 }
 
 #[test]
+fn constants_without_elements_are_served_or_refused() {
+    for file in files() {
+        let count = constants(&mut ModelProto::decode(&*file).unwrap()).len();
+        for number in 0..count {
+            // The shape without elements that has one dimension, and those that have its own but for one.
+            for axis in 0..5 {
+                let changed = emptied(&file, number, axis);
+                changed.into_iter().for_each(|changed| model(&changed));
+            }
+        }
+    }
+}
+
+#[test]
 fn other_changes_in_each_run_are_served_or_refused() {
     // The backend contains thousands of panics of the engine's library: a line for each, without a backtrace.
     set_hook(Box::new(|panic| eprintln!("{panic}")));
@@ -44,6 +60,8 @@ fn other_changes_in_each_run_are_served_or_refused() {
     // On a busy machine others in the same time would be fewer.
     let time = || clock_gettime(ClockId::ProcessCPUTime).tv_sec;
     let (end, files, tried) = (time() + seconds, files(), AtomicUsize::new(0));
+    let artifacts = folder("artifacts/onnx");
+    fs::create_dir_all(&artifacts).unwrap();
     scope(|scope| {
         for _ in 0..available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -52,16 +70,22 @@ fn other_changes_in_each_run_are_served_or_refused() {
                     tried.fetch_add(1, Ordering::Relaxed);
                     let [one, other] = [0, 1].map(|_| &files[random.next() as usize % files.len()]);
                     let mut changed = exchanged(one, other, &mut random);
+                    if random.next().is_multiple_of(8) {
+                        let [number, axis] = [random.next() as usize % 4, random.next() as usize % 5];
+                        changed = emptied(&changed, number, axis).unwrap_or(changed);
+                    }
                     if changed == *one || random.next().is_multiple_of(2) {
                         changed = changed_bytes(&changed, &mut random);
                     }
+                    // It stays where it is if it ends the process.
+                    let kept = artifacts.join(format!("changed-{:x}", hash(&changed)));
+                    fs::write(&kept, &changed).unwrap();
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| model(&changed))) {
-                        let kept = folder("artifacts/onnx").join(format!("changed-{:x}", hash(&changed)));
-                        fs::create_dir_all(kept.parent().unwrap()).unwrap();
-                        fs::write(&kept, &changed).unwrap();
                         eprintln!("{} breaks it: add it to fuzz/corpus/onnx", kept.display());
                         resume_unwind(panic);
                     }
+                    // Another thread may have tried the same.
+                    let _ = fs::remove_file(kept);
                 }
             });
         }
@@ -95,6 +119,28 @@ fn changed_bytes(file: &[u8], random: &mut Random) -> Vec<u8> {
         }
     }
     changed
+}
+
+/// The file with one of its constants without elements: one of its dimensions is 0, or, past these, that is its only one.
+/// None if it has no such constant or dimension.
+fn emptied(file: &[u8], number: usize, axis: usize) -> Option<Vec<u8>> {
+    let mut model = ModelProto::decode(file).ok()?;
+    let constant = constants(&mut model).into_iter().nth(number)?;
+    match axis.checked_sub(constant.dims.len()) {
+        None => constant.dims[axis] = 0,
+        Some(0) => constant.dims = vec![0],
+        Some(_) => return None,
+    }
+    let TensorProto { name, dims, data_type, .. } = std::mem::take(constant);
+    *constant = TensorProto { name, dims, data_type, ..TensorProto::default() };
+    Some(model.encode_to_vec())
+}
+
+/// The constants of a file.
+fn constants(model: &mut ModelProto) -> Vec<&mut TensorProto> {
+    let Some(GraphProto { initializer, node, .. }) = &mut model.graph else { return Vec::new() };
+    let attributes = node.iter_mut().flat_map(|node| &mut node.attribute);
+    initializer.iter_mut().chain(attributes.filter_map(|attribute| attribute.t.as_mut())).collect()
 }
 
 /// The first file with bytes of the second in place of its own: of the same length, or behind one another, since a message

@@ -41,6 +41,33 @@ fn every_element_type_comes_back_as_it_went_in() {
 }
 
 #[test]
+fn nodes_that_no_output_needs_are_left_out() {
+    let constants = [
+        ints("zero", &[], &[0]),
+        ints("one", &[], &[1]),
+        ints("huge", &[], &[1 << 40]),
+        ints("nothing", &[0], &[]),
+        floats("values", &[2], &[0.0, 1.0]),
+    ];
+    // Each ends the process, takes all memory or fails if the engine looks at it.
+    for unneeded in [
+        node("OneHot", &["X", "nothing", "values"], &["Z"]),
+        node("TopK", &["X", "nothing"], &["Z"]),
+        node("Range", &["zero", "huge", "one"], &["Z"]),
+        node("MatMul", &["X", "values"], &["Z"]),
+    ] {
+        let inputs = vec![port("X", Element::Float, &[3])];
+        let outputs = vec![port("Y", Element::Float, &[3]), port("Z", Element::Float, &[-1])];
+        let of_both = vec![node("Add", &["Z", "Y"], &["W"]), node("Neg", &["X"], &["Y"]), unneeded];
+        let file = file(graph(inputs, of_both, outputs, constants.to_vec()));
+        let x = ("X", DataType::Fp32, [3].as_slice());
+        let mut model = serve(&file, config(0, &[x], &[("Y", DataType::Fp32, &[3])]));
+        let response = model.infer(vec![fp32("X", &[3], &[1.0, 2.0, 3.0])]).unwrap();
+        assert_eq!(fp32_output(&response), (vec![3], vec![-1.0, -2.0, -3.0]));
+    }
+}
+
+#[test]
 fn a_value_to_pad_with_counts_in_constant_mode_only() {
     for (mode, expected) in [
         ("constant", [9.0, 9.0, 1.0, 2.0, 3.0, 9.0]),
