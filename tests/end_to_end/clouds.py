@@ -77,7 +77,7 @@ class S3(Store):
         self.scheme = "https" if tls else "http"
         # By default it checks that a request is signed, and not by whom.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request"}
-        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", headers=signed, verify=False)
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", headers=signed, verify=False, timeout=START_LIMIT_S)
 
     def url(self, path, through=None):
         """The address of a repository. The store is reached through a proxy, if there is one."""
@@ -122,7 +122,7 @@ class Google(Store):
     def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
         self.scheme = "https" if tls else "http"
-        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False)
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False, timeout=START_LIMIT_S)
 
     def url(self, path, through=None):
         return f"gs://{path}"
@@ -170,7 +170,7 @@ class Azure(Store):
     def __init__(self, port, tls=None):
         self.address = f"127.0.0.1:{port}"
         self.scheme = "https" if tls else "http"
-        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False)
+        self.http = httpx.Client(base_url=f"{self.scheme}://{self.address}", verify=False, timeout=START_LIMIT_S)
 
     def url(self, path, through=None):
         return f"as://{self.account}/{path}"

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from http.client import HTTPConnection
 
-START_LIMIT_S = 60
+START_LIMIT_S = 120
 STOP_LIMIT_S = 30
 _STARTED = re.compile(r'Started HTTPService at [^\s"]+:(\d+)')
 _STARTED_METRICS = re.compile(r'Started Metrics Service at [^\s"]+:(\d+)')
