@@ -121,10 +121,10 @@ impl OnnxFile {
             )));
         }
         self.check_names()?;
-        prune(&mut self.graph, outputs);
         let symbols = symbols::of_graph(&self.graph);
         forget_dimension_names(&mut self.graph);
         self.graph.node.iter_mut().for_each(complete);
+        prune(&mut self.graph, outputs);
         let extremes = self.graph.node.iter().filter(|node| EXTREMES.contains(&node.op_type.as_str()));
         let extremes = extremes.filter_map(|node| Some(engine_name(node)?.to_owned())).collect();
         self.proto.graph = Some(std::mem::take(&mut self.graph));

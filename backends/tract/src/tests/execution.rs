@@ -83,10 +83,12 @@ fn a_value_to_pad_with_counts_in_constant_mode_only() {
             s: mode.clone(),
             ..Default::default()
         });
-        let constants = vec![ints("pads", &[2], &[2, 1]), floats("value", &[], &[9.0])];
+        let constants = vec![ints("pads", &[2], &[2, 1]), floats("nine", &[], &[9.0])];
+        // A node that makes the value is left out where it does not count.
+        let nodes = vec![node("Identity", &["nine"], &["value"]), pad];
         let (x, y) = (port("X", Element::Float, &[3]), port("Y", Element::Float, &[6]));
         let config = config(0, &[("X", DataType::Fp32, &[3])], &[("Y", DataType::Fp32, &[6])]);
-        let mut model = serve(&file(graph(vec![x], vec![pad], vec![y], constants)), config);
+        let mut model = serve(&file(graph(vec![x], nodes, vec![y], constants)), config);
         let response = model.infer(vec![fp32("X", &[3], &[1.0, 2.0, 3.0])]).unwrap();
         assert_eq!(fp32_output(&response).1, expected, "{mode:?}");
     }

@@ -31,7 +31,7 @@ struct Block {
     byte: u8,
 }
 
-// SAFETY: it belongs to whoever has it, and any thread may free it.
+// SAFETY: a block belongs to its holder alone, and any thread may free it.
 unsafe impl Send for Block {}
 
 impl Block {
