@@ -308,7 +308,8 @@ const TEXT: [&str; 16] = [
 const EXPANDING: [&str; 9] =
     ["ConstantOfShape", "Expand", "EyeLike", "GridSample", "OneHot", "Pad", "Range", "Resize", "Tile"];
 
-/// The bytes that a tensor takes, if its type and shape are known.
+/// The bytes that a tensor takes, if its type and shape are known. Without elements, it counts as if it had some: the engine
+/// goes through its other dimensions all the same.
 fn size(fact: &InferenceFact) -> TractResult<Option<u64>> {
     let (Some(datum_type), Some(dims)) = (fact.datum_type.concretize(), fact.shape.concretize()) else {
         return Ok(None);
@@ -317,7 +318,7 @@ fn size(fact: &InferenceFact) -> TractResult<Option<u64>> {
     for dim in dims {
         let Ok(dim) = dim.to_i64() else { return Ok(None) };
         ensure!(dim >= 0, "a tensor would have a dimension of {dim}");
-        size = size.saturating_mul(dim as u64);
+        size = size.saturating_mul((dim as u64).max(1));
     }
     Ok(Some(size))
 }

@@ -68,6 +68,18 @@ fn nodes_that_no_output_needs_are_left_out() {
 }
 
 #[test]
+fn a_tensor_without_elements_may_not_have_endless_dimensions() {
+    let repeats = ints("repeats", &[3], &[1 << 30, 1 << 30, 1]);
+    let (x, y) = (port("X", Element::Float, &[-1, -1, -1]), port("Y", Element::Float, &[-1, -1, -1]));
+    let dims = [-1, -1, -1].as_slice();
+    let config = config(0, &[("X", DataType::Fp32, dims)], &[("Y", DataType::Fp32, dims)]);
+    let nodes = vec![node("Tile", &["X", "repeats"], &["Y"])];
+    let mut model = serve(&file(graph(vec![x], nodes, vec![y], vec![repeats])), config);
+    let error = model.infer(vec![fp32("X", &[1, 1, 0], &[])]).unwrap_err();
+    assert!(error.message().contains("a tensor would take more than"), "{error}");
+}
+
+#[test]
 fn a_value_to_pad_with_counts_in_constant_mode_only() {
     for (mode, expected) in [
         ("constant", [9.0, 9.0, 1.0, 2.0, 3.0, 9.0]),
