@@ -247,11 +247,12 @@ fn verify_body(body: &TypedModel, mapping: &[InputMapping], inputs: &[&[usize]])
     Ok(())
 }
 
-/// The bytes of a tensor; none if its shape is not known before it is computed.
+/// The bytes of a tensor; none if its shape is not known before it is computed. Without elements, it counts as in the analysis.
 fn size(fact: &TypedFact) -> TractResult<Option<u64>> {
     let Some(dims) = fact.shape.as_concrete() else { return Ok(None) };
-    let mut size =
-        dims.iter().fold(fact.datum_type.size_of() as u64, |size, &dim| size.saturating_mul(dim as u64));
+    let mut size = dims
+        .iter()
+        .fold(fact.datum_type.size_of() as u64, |size, &dim| size.saturating_mul((dim as u64).max(1)));
     for buffer in fact.exotic_fact().iter().flat_map(|exotic| exotic.buffer_sizes()) {
         size = size.saturating_add(u64::try_from(buffer.to_i64()?)?);
     }
