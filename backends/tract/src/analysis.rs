@@ -12,6 +12,8 @@ use tract_onnx::prelude::{DatumType, InferenceFact, InferenceModel, TVec, TractR
 use tract_onnx::tract_core::internal::{OutletId, TractErrorContext, bail, ensure};
 use tract_onnx::tract_hir::infer::Factoid;
 
+use crate::scratch::Scratch;
+
 /// The rules for the nodes of a graph, by the engine's number of the node.
 #[derive(Default)]
 pub(crate) struct Rules {
@@ -29,6 +31,7 @@ struct Rule {
     permutation: Option<Vec<i64>>,
     /// The inputs that are a single number, counted without those that the node leaves out.
     scalars: Vec<usize>,
+    scratch: Scratch,
 }
 
 impl Rules {
@@ -61,6 +64,7 @@ impl Rule {
                 .filter(given)
                 .map(position)
                 .collect(),
+            scratch: Scratch::new(node),
         }
     }
 
@@ -102,12 +106,30 @@ impl Rule {
             let Some(rank) = rank(0) else { bail!("the rank of its input is unknown") };
             ensure!(rank >= *least, "its input has {rank} dimensions, and it needs {least}");
         }
+        if let Some((_, input)) = SHAPES.iter().find(|(operator, _)| *operator == self.operator)
+            && let Some(rank) = dim(*input, 0)
+        {
+            ensure!(
+                rank <= MOST_DIMENSIONS,
+                "a tensor would have {rank} dimensions, and {MOST_DIMENSIONS} are the most"
+            );
+        }
         let same = |what: &str, one: Option<i64>, other: Option<i64>| {
             let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
             ensure!(one == other, "{what} do not fit: {one} and {other}");
             Ok(())
         };
         match self.operator.as_str() {
+            "Conv" | "ConvInteger" | "ConvTranspose" | "QLinearConv" => {
+                self.check_parts("group", dim(0, 1), 1)?;
+            }
+            "DepthToSpace" => self.check_parts("blocksize", dim(0, 1), 2)?,
+            "GroupNormalization" => self.check_parts("num_groups", dim(0, 1), 1)?,
+            "RotaryEmbedding" if rank(0) == Some(3) => self.check_parts("num_heads", dim(0, 2), 1)?,
+            "SpaceToDepth" => {
+                self.check_parts("blocksize", dim(0, 2), 1)?;
+                self.check_parts("blocksize", dim(0, 3), 1)?;
+            }
             "LSTM" | "GRU" | "RNN" => {
                 same("the features of X and W", dim(0, 2), dim(1, 2))?;
                 same("the directions of W and R", dim(1, 0), dim(2, 0))?;
@@ -152,6 +174,20 @@ impl Rule {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Checks that a dimension divides into as many parts as an attribute says, to its `power`. The engine makes a dimension of
+    /// that size, whether there are elements or not.
+    fn check_parts(&self, attribute: &str, dim: Option<i64>, power: u32) -> TractResult<()> {
+        let (Some(parts), Some(dim)) = (self.number(attribute), dim) else { return Ok(()) };
+        let divides = parts
+            .checked_pow(power)
+            .is_some_and(|parts| (1..=dim.max(1)).contains(&parts) && dim % parts == 0);
+        ensure!(
+            divides,
+            "a dimension of {dim} does not divide into the parts that {attribute} {parts} asks for"
+        );
         Ok(())
     }
 
@@ -228,7 +264,8 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
         let [inputs, outputs, observed] = known();
         let (_, outputs, _) = model.node(id).op.clone().infer_facts(inputs, outputs, observed)?;
         let computes = before[0].iter().all(|input| input.value.is_concrete());
-        let expands = rules.nodes.get(&id).is_some_and(Rule::expands);
+        let rule = rules.nodes.get(&id);
+        let expands = rule.is_some_and(Rule::expands);
         for output in &outputs {
             let size = size(output)?;
             ensure!(size.is_none_or(|size| size <= limit), "a tensor would take more than {limit} bytes");
@@ -236,6 +273,10 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
                 size.is_some() || !computes || !expands,
                 "the size of a constant is not known before it is computed"
             );
+            if let Some(rule) = rule {
+                let bytes = rule.scratch.bytes(&before[0], output, computes)?.unwrap_or(0);
+                ensure!(bytes <= limit, "it would take {bytes} bytes to compute, and {limit} is the limit");
+            }
         }
     }
     let after = {
@@ -268,6 +309,12 @@ const SCALARS: [(&str, &[usize]); 11] = [
     ("TopK", &[1]),
     ("Trilu", &[1]),
 ];
+
+/// Operators with an input that has a number for each dimension of the output, or each new one. The engine's time grows with
+/// the square of how many these are.
+const SHAPES: [(&str, usize); 4] = [("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Unsqueeze", 1)];
+
+const MOST_DIMENSIONS: i64 = 64;
 
 /// Operators with channels, and how many dimensions their input has at least. The engine takes those for granted.
 const RANKS: [(&str, i64); 11] = [

@@ -68,15 +68,47 @@ fn nodes_that_no_output_needs_are_left_out() {
 }
 
 #[test]
-fn a_tensor_without_elements_may_not_have_endless_dimensions() {
-    let repeats = ints("repeats", &[3], &[1 << 30, 1 << 30, 1]);
-    let (x, y) = (port("X", Element::Float, &[-1, -1, -1]), port("Y", Element::Float, &[-1, -1, -1]));
-    let dims = [-1, -1, -1].as_slice();
-    let config = config(0, &[("X", DataType::Fp32, dims)], &[("Y", DataType::Fp32, dims)]);
-    let nodes = vec![node("Tile", &["X", "repeats"], &["Y"])];
-    let mut model = serve(&file(graph(vec![x], nodes, vec![y], vec![repeats])), config);
-    let error = model.infer(vec![fp32("X", &[1, 1, 0], &[])]).unwrap_err();
-    assert!(error.message().contains("a tensor would take more than"), "{error}");
+fn inputs_that_would_take_the_engine_any_memory_or_time_are_refused() {
+    const MANY: i64 = 1 << 30;
+    let pool = |kernel: &[i64]| with_ints(node("MaxPool", &["X"], &["Y"]), "kernel_shape", kernel);
+    let parts = |operator, attribute| with_int(node(operator, &["X"], &["Y"]), attribute, MANY);
+    let tile = || node("Tile", &["X", "numbers"], &["Y"]);
+    let resize = || node("Resize", &["X", "", "", "numbers"], &["Y"]);
+    let too_much = "bytes to compute, and 4294967296 is the limit";
+    for (node, numbers, shape, reason) in [
+        (tile(), vec![MANY, MANY, 1], vec![1, 1, 0], "a tensor would take more than"),
+        // The input has no elements, or the output has none, and what is between would be huge.
+        (tile(), vec![MANY, 1, 8], vec![0, 1, 1], too_much),
+        (tile(), vec![MANY, 0, 1], vec![1, 8, 1], too_much),
+        (tile(), vec![-1, 1, 1], vec![0, 1, 1], "cannot be repeated"),
+        (resize(), vec![1 << 20, 1, 1], vec![1, 4096, 1], too_much),
+        (resize(), vec![1, 1, MANY / 2], vec![1, 1, 1], too_much),
+        (pool(&[MANY]), vec![], vec![1, 1, 1], too_much),
+        (pool(&[1 << 15, 1 << 15]), vec![], vec![1, 1, 2, 2], too_much),
+        (with_ints(pool(&[1 << 15]), "pads", &[1 << 14; 2]), vec![], vec![1, 1, 1 << 15], too_much),
+        (
+            parts("DepthToSpace", "blocksize"),
+            vec![],
+            vec![1, 4, 0, 2],
+            "the parts that blocksize 1073741824 asks for",
+        ),
+        (
+            parts("SpaceToDepth", "blocksize"),
+            vec![],
+            vec![1, 4, 0, 0],
+            "the parts that blocksize 1073741824 asks for",
+        ),
+    ] {
+        let dims = vec![-1; shape.len()];
+        let (x, y) = (port("X", Element::Float, &dims), port("Y", Element::Float, &dims));
+        let config = config(0, &[("X", DataType::Fp32, &dims)], &[("Y", DataType::Fp32, &dims)]);
+        let constants = vec![ints("numbers", &[numbers.len() as i64], &numbers)];
+        let what = format!("{} {numbers:?} {shape:?}", node.op_type);
+        let mut model = serve(&file(graph(vec![x], vec![node], vec![y], constants)), config);
+        let values = vec![0.0; shape.iter().product::<i64>() as usize];
+        let error = model.infer(vec![fp32("X", &shape, &values)]).unwrap_err();
+        assert!(error.message().contains(reason), "{what}: {error}");
+    }
 }
 
 #[test]
