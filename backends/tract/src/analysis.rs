@@ -109,10 +109,7 @@ impl Rule {
         if let Some((_, input)) = SHAPES.iter().find(|(operator, _)| *operator == self.operator)
             && let Some(rank) = dim(*input, 0)
         {
-            ensure!(
-                rank <= MOST_DIMENSIONS,
-                "a tensor would have {rank} dimensions, and {MOST_DIMENSIONS} are the most"
-            );
+            check_dimensions(rank)?;
         }
         let same = |what: &str, one: Option<i64>, other: Option<i64>| {
             let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
@@ -261,12 +258,14 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
     }
     let known = || before.each_ref().map(|facts| facts.iter().collect());
     if !inputs.is_empty() {
+        before[0].iter().try_for_each(check_rank)?;
         let [inputs, outputs, observed] = known();
         let (_, outputs, _) = model.node(id).op.clone().infer_facts(inputs, outputs, observed)?;
         let computes = before[0].iter().all(|input| input.value.is_concrete());
         let rule = rules.nodes.get(&id);
         let expands = rule.is_some_and(Rule::expands);
         for output in &outputs {
+            check_rank(output)?;
             let size = size(output)?;
             ensure!(size.is_none_or(|size| size <= limit), "a tensor would take more than {limit} bytes");
             ensure!(
@@ -310,11 +309,24 @@ const SCALARS: [(&str, &[usize]); 11] = [
     ("Trilu", &[1]),
 ];
 
-/// Operators with an input that has a number for each dimension of the output, or each new one. The engine's time grows with
-/// the square of how many these are.
-const SHAPES: [(&str, usize); 4] = [("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Unsqueeze", 1)];
+fn check_rank(fact: &InferenceFact) -> TractResult<()> {
+    fact.shape.rank().concretize().map_or(Ok(()), check_dimensions)
+}
 
+fn check_dimensions(rank: i64) -> TractResult<()> {
+    ensure!(
+        rank <= MOST_DIMENSIONS,
+        "a tensor would have {rank} dimensions, and {MOST_DIMENSIONS} are the most"
+    );
+    Ok(())
+}
+
+/// The engine's time grows with the square of a tensor's dimensions.
 const MOST_DIMENSIONS: i64 = 64;
+
+/// Operators with an input that has a number for each dimension of the output, or each new one: too many are refused before
+/// the engine infers the output.
+const SHAPES: [(&str, usize); 4] = [("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Unsqueeze", 1)];
 
 /// Operators with channels, and how many dimensions their input has at least. The engine takes those for granted.
 const RANKS: [(&str, i64); 11] = [

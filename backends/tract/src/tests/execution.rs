@@ -7,7 +7,7 @@ use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 
 use super::onnx::{add, file, floats, graph, identity, ints, node, port, with_int, with_ints};
-use super::server::{config, serve};
+use super::server::{config, refusal, serve};
 use super::{fp32, fp32_output, strings, text_output};
 
 #[test]
@@ -109,6 +109,63 @@ fn inputs_that_would_take_the_engine_any_memory_or_time_are_refused() {
         let error = model.infer(vec![fp32("X", &shape, &values)]).unwrap_err();
         assert!(error.message().contains(reason), "{what}: {error}");
     }
+}
+
+#[test]
+fn a_tensor_has_at_most_64_dimensions() {
+    let shape = |name: &str, count: usize| ints(name, &[count as i64], &vec![1; count]);
+    let axes = |name: &str, count: usize| ints(name, &[count as i64], &(0..count as i64).collect::<Vec<_>>());
+    let port = |name, dims: &[i64]| port(name, Element::Float, dims);
+    for dimensions in [2_usize, 63, 64, 65, 100, 100_000] {
+        let half = dimensions.div_ceil(2);
+        let many = vec![1; dimensions];
+        for (x, nodes, constant) in [
+            (&[1][..], vec![node("Reshape", &["X", "many"], &["W"])], shape("many", dimensions)),
+            (&[1], vec![node("Expand", &["X", "many"], &["W"])], shape("many", dimensions)),
+            (
+                &[1],
+                vec![node("ConstantOfShape", &["many"], &["zeros"]), node("Add", &["X", "zeros"], &["W"])],
+                shape("many", dimensions),
+            ),
+            (&[1], vec![node("Unsqueeze", &["X", "axes"], &["W"])], axes("axes", dimensions - 1)),
+            (
+                &[1; 2],
+                vec![node("Unsqueeze", &["X", "axes"], &["V"]), node("Unsqueeze", &["V", "axes"], &["W"])],
+                axes("axes", half - 1),
+            ),
+            (&many, vec![node("Reshape", &["X", "one"], &["W"])], floats("unused", &[1], &[0.0])),
+            (
+                &[1],
+                vec![node("Reshape", &["zero", "one"], &["flat"]), node("Add", &["X", "flat"], &["W"])],
+                floats("zero", &many, &[0.0]),
+            ),
+        ] {
+            let what = format!("{nodes:?}: {dimensions}");
+            let nodes = [nodes, vec![node("Reshape", &["W", "one"], &["Y"])]].concat();
+            let constants = vec![constant, shape("one", 1)];
+            let file = file(graph(vec![port("X", x)], nodes, vec![port("Y", &[1])], constants));
+            let config = config(0, &[("X", DataType::Fp32, x)], &[("Y", DataType::Fp32, &[1])]);
+            if dimensions <= 64 {
+                let response = serve(&file, config).infer(vec![fp32("X", x, &[7.0])]).unwrap();
+                assert_eq!(fp32_output(&response), (vec![1], vec![7.0]), "{what}");
+            } else {
+                let message = refusal(&file, config);
+                assert!(message.contains("dimensions, and 64 are the most"), "{what}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_output_of_the_model_has_at_most_64_dimensions_too() {
+    let dims = [1; 65];
+    let axes = ints("axes", &[63], &Vec::from_iter(0..63));
+    let port = |name, dims: &[i64]| port(name, Element::Float, dims);
+    let nodes = vec![node("Unsqueeze", &["X", "axes"], &["Y"])];
+    let file = file(graph(vec![port("X", &[1, 1])], nodes, vec![port("Y", &dims)], vec![axes]));
+    let config = config(0, &[("X", DataType::Fp32, &[1, 1])], &[("Y", DataType::Fp32, &dims)]);
+    let message = refusal(&file, config);
+    assert!(message.contains("65 dimensions, and 64 are the most"), "{message}");
 }
 
 #[test]
